@@ -77,7 +77,7 @@ def engine_faults(
     for name, data in {**_small_models(), **named}.items():
         trials[name] = partial(_try_model, under_test, data, is_given=name in named)
     trials["an unknown operator"] = partial(_try_refusal, under_test)
-    if supervised.is_apart_possible():
+    if supervised.can_call_in_fork():
         faults = _faults_apart(trials, timeout)
     else:
         faults = [fault for name, trial in trials.items() for fault in _faults_in(_answer(name, trial))]
@@ -110,7 +110,7 @@ def _answer(name: str, trial: Callable[[], _Faults]) -> bytes:
         except errors.BiopsyError as error:
             faults.append(("gives arrays by name", error))
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and not supervised.is_apart_possible():
+            if isinstance(error, KeyboardInterrupt) and not supervised.can_call_in_fork():
                 raise  # it is the user's; a fork gets none from outside
             faults.append(("raises only its own errors", f"{type(error).__name__}: {error}"))
     if printed:
@@ -142,8 +142,8 @@ def _faults_apart(trials: Mapping[str, Callable[[], _Faults]], timeout: float) -
     while left:
         status = 0
         try:
-            given = supervised.call_apart(answers, Limits(seconds=timeout * (len(left) + 1)))
-        except supervised.EndedApartError as error:
+            given = supervised.call_in_fork(answers, Limits(seconds=timeout * (len(left) + 1)))
+        except supervised.ForkEndedError as error:
             given, status = error.answers, error.status
             if error.cause == "time":
                 status = -signal.SIGALRM  # the engine has blocked the signal

@@ -36,7 +36,7 @@ from biopsy.comparison.tolerance import (
     Tolerance,
     Tolerances,
     TopK,
-    asked_of,
+    criteria_for,
 )
 from biopsy.questions.layers.question import Judge
 from biopsy.tensors.files import read_feeds, write_feeds
@@ -222,7 +222,7 @@ def test_identifiers_are_compared_exactly_unless_a_tolerance_speaks_of_them():
         (Tolerances({"ids": 1}), True),
         (Tolerances({}, {"ids": 1e-5}), True),
     ):
-        assert compare_output("ids", one, other, asked_of("ids", tolerances, Stats(), no_limits())).passed == passes
+        assert compare_output("ids", one, other, criteria_for("ids", tolerances, Stats(), no_limits())).passed == passes
     assert compare_tensors("ids", one * 1.0, other * 1.0).passed
 
 
@@ -231,7 +231,7 @@ def test_every_integral_type_is_compared_exactly_by_default(dtype: str):
     values = column(dtype, [0, 1, 1])
     assert compare_tensors("y", values, values).passed
     assert not compare_tensors("y", values[::-1], values).passed
-    tolerant = asked_of("y", Tolerances({"": 1e-3}, {"": 1.0}), Stats({"": "median"}), no_limits())
+    tolerant = criteria_for("y", Tolerances({"": 1e-3}, {"": 1.0}), Stats({"": "median"}), no_limits())
     assert not compare_output("y", values[::-1], values, tolerant).passed
 
 

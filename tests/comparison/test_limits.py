@@ -22,7 +22,7 @@ from biopsy.comparison.tolerance import (
     Tolerance,
     Tolerances,
     TopK,
-    asked_of,
+    criteria_for,
 )
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 
@@ -33,7 +33,7 @@ def asked(
     name: str = "y", limits: MetricLimits | None = None, atol: dict[str, float] | None = None
 ) -> tuple[list[str], bool]:
     """The metrics that hold for an output, and whether the tolerances do."""
-    found = asked_of(name, Tolerances(atol or {}), Stats(), limits or MetricLimits())
+    found = criteria_for(name, Tolerances(atol or {}), Stats(), limits or MetricLimits())
     return [limit.metric for limit in found.limits], found.tolerances_decide
 
 
@@ -63,21 +63,21 @@ def test_what_is_asked_of_one_output_holds_alone() -> None:
 def test_what_is_chosen_holds_for_every_output_and_limits_by_name_only_replace_others() -> None:
     limits = MetricLimits({"psnr": {"y": 40}, "l2": {"": 1}}, chosen=frozenset({"psnr", "cosine"}))
     for name, psnr in (("y", 40.0), ("z", 30.0)):
-        found = asked_of(name, LOOSE, Stats(), limits)
+        found = criteria_for(name, LOOSE, Stats(), limits)
         assert found.limits == (Limit("cosine", 0.997), Limit("psnr", psnr))
         assert not found.tolerances_decide
-    assert asked_of("y", LOOSE, Stats(), MetricLimits(chosen=frozenset({"simple"}))).tolerances_decide
+    assert criteria_for("y", LOOSE, Stats(), MetricLimits(chosen=frozenset({"simple"}))).tolerances_decide
 
 
 def test_a_statistic_is_a_word_about_tolerances_too() -> None:
-    found = asked_of("y", Tolerances(), Stats({"y": "max"}), MetricLimits({"cosine": {"": 0.9}}))
+    found = criteria_for("y", Tolerances(), Stats({"y": "max"}), MetricLimits({"cosine": {"": 0.9}}))
     assert (found.limits, found.tolerances_decide) == ((), True)
 
 
 def test_ranks_are_asked_for_by_their_number_or_by_their_tolerance() -> None:
     limits = MetricLimits({"indices": {"": 2}}, {"y": TopK(3)})
-    assert asked_of("y", Tolerances(), Stats(), limits).limits == (Limit("indices", 2, TopK(3)),)
-    assert asked_of("z", Tolerances(), Stats(), limits).limits == (Limit("indices", 2, None),)
+    assert criteria_for("y", Tolerances(), Stats(), limits).limits == (Limit("indices", 2, TopK(3)),)
+    assert criteria_for("z", Tolerances(), Stats(), limits).limits == (Limit("indices", 2, None),)
 
 
 def test_every_metric_has_a_default() -> None:

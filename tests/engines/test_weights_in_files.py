@@ -9,7 +9,7 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
-from biopsy.engines.reference import taken_out
+from biopsy.engines.reference import mapped_weights
 from biopsy.engines.registry import create
 from biopsy.tensors.results import Array
 
@@ -33,7 +33,7 @@ def saved(folder: Path, *more: onnx.TensorProto) -> tuple[onnx.ModelProto, Path]
 
 def test_they_are_views_of_the_file_and_no_longer_in_the_model(tmp_path: Path) -> None:
     model, _ = saved(tmp_path)
-    weights = taken_out(model, tmp_path)
+    weights = mapped_weights(model, tmp_path)
     assert not model.graph.initializer
     np.testing.assert_array_equal(weights["w"], WEIGHT)
     assert not weights["w"].flags.owndata
@@ -42,13 +42,13 @@ def test_they_are_views_of_the_file_and_no_longer_in_the_model(tmp_path: Path) -
 def test_who_writes_to_them_does_not_change_the_file(tmp_path: Path) -> None:
     model, _ = saved(tmp_path)
     before = (tmp_path / "weights").read_bytes()
-    taken_out(model, tmp_path)["w"][:] = 7
+    mapped_weights(model, tmp_path)["w"][:] = 7
     assert (tmp_path / "weights").read_bytes() == before
 
 
 def test_those_of_packed_types_stay_in_the_model(tmp_path: Path) -> None:
     model, _ = saved(tmp_path, PACKED)
-    assert list(taken_out(model, tmp_path)) == ["w"]
+    assert list(mapped_weights(model, tmp_path)) == ["w"]
     assert [one.name for one in model.graph.initializer] == ["packed"]
 
 
@@ -56,7 +56,7 @@ def test_a_file_that_is_too_short_leaves_the_model_as_it_was(tmp_path: Path) -> 
     model, _ = saved(tmp_path)
     (tmp_path / "weights").write_bytes(b"short")
     with pytest.raises(errors.ModelError, match="has only 5"):
-        taken_out(model, tmp_path)
+        mapped_weights(model, tmp_path)
     assert [one.name for one in model.graph.initializer] == ["w"]
 
 

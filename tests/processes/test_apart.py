@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from biopsy.processes.own_process import taken_by_family
-from biopsy.processes.supervised import EndedApartError, call_apart
+from biopsy.processes.supervised import ForkEndedError, call_in_fork
 from biopsy.processes.watch import Limits
 from support.command_line import children_of
 
@@ -29,14 +29,14 @@ def no_fork_is_left() -> Iterator[None]:
     assert not left
 
 
-def ended(work: object, limits: Limits = PLENTY) -> EndedApartError:
-    with pytest.raises(EndedApartError) as told:
-        call_apart(work, limits)  # type: ignore[arg-type]
+def ended(work: object, limits: Limits = PLENTY) -> ForkEndedError:
+    with pytest.raises(ForkEndedError) as told:
+        call_in_fork(work, limits)  # type: ignore[arg-type]
     return told.value
 
 
 def test_answers_of_any_size_come_in_their_order() -> None:
-    assert call_apart(lambda: [b"", b"x" * 3_000_000, b"last"], PLENTY) == [b"", b"x" * 3_000_000, b"last"]
+    assert call_in_fork(lambda: [b"", b"x" * 3_000_000, b"last"], PLENTY) == [b"", b"x" * 3_000_000, b"last"]
 
 
 def test_a_crash_ends_the_fork_alone_and_what_it_said_before_counts() -> None:
@@ -80,7 +80,7 @@ def test_a_mapped_file_is_no_memory(tmp_path: Path) -> None:
             yield bytes([sum(mapped[at] for at in range(0, len(mapped), 4096)) % 256])
             time.sleep(0.1)
 
-    assert len(call_apart(work, Limits(seconds=30.0, memory=50_000_000))) == 1
+    assert len(call_in_fork(work, Limits(seconds=30.0, memory=50_000_000))) == 1
 
 
 def test_it_works_while_other_threads_do(recwarn: pytest.WarningsRecorder) -> None:
@@ -89,7 +89,7 @@ def test_it_works_while_other_threads_do(recwarn: pytest.WarningsRecorder) -> No
     for thread in threads:
         thread.start()
     try:
-        assert all(call_apart(lambda: [b"x"], PLENTY) == [b"x"] for _ in range(20))
+        assert all(call_in_fork(lambda: [b"x"], PLENTY) == [b"x"] for _ in range(20))
     finally:
         stop.set()
         for thread in threads:
@@ -110,7 +110,7 @@ def test_an_interrupt_ends_it_too() -> None:
     try:
         with pytest.raises(KeyboardInterrupt):
             signal.setitimer(signal.ITIMER_REAL, 0.2)
-            call_apart(lambda: [time.sleep(60) or b""], PLENTY)
+            call_in_fork(lambda: [time.sleep(60) or b""], PLENTY)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -127,11 +127,11 @@ def test_an_interrupt_while_it_forks_is_not_lost(monkeypatch: pytest.MonkeyPatch
     began = time.monotonic()
     try:
         with pytest.raises(KeyboardInterrupt):
-            call_apart(lambda: [time.sleep(60) or b""], PLENTY)
+            call_in_fork(lambda: [time.sleep(60) or b""], PLENTY)
     finally:
         signal.signal(signal.SIGINT, before)
     assert time.monotonic() - began < 10
 
 
 def test_a_call_may_make_calls_of_its_own():
-    assert call_apart(lambda: call_apart(lambda: [b"inner"], PLENTY), PLENTY) == [b"inner"]
+    assert call_in_fork(lambda: call_in_fork(lambda: [b"inner"], PLENTY), PLENTY) == [b"inner"]

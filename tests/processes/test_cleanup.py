@@ -34,7 +34,7 @@ def work(number):
         path.mkdir()
         if turn % 2:
             path.rmdir()
-            cleanup.strike(*entry)
+            cleanup.unregister(*entry)
             path.mkdir()  # it is ours no more
 
 workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
@@ -113,7 +113,7 @@ def test_a_watcher_costs_no_time_while_it_waits_and_none_is_left() -> None:
         "before = ticks()\n"
         "for turn in range(20_000):\n"
         "    cleanup.register('new', f'/nowhere/{turn}')\n"
-        "    cleanup.strike('new', f'/nowhere/{turn}')\n"
+        "    cleanup.unregister('new', f'/nowhere/{turn}')\n"
         "print(shell, ticks() - before)\n"
     )
     shell, ticks = map(int, subprocess.run([*PYTHON, code], capture_output=True, check=True).stdout.split())

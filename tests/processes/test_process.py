@@ -81,7 +81,7 @@ def test_one_that_cannot_be_watched_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 def test_one_that_still_runs_stays_registered_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     struck: list[tuple[str, ...]] = []
     process = Process([*PYTHON, "import time; time.sleep(600)"])
-    monkeypatch.setattr("biopsy.processes.cleanup.strike", lambda *entry: struck.append(entry))
+    monkeypatch.setattr("biopsy.processes.cleanup.unregister", lambda *entry: struck.append(entry))
     process.close()
     assert not struck
     process.kill()

@@ -574,7 +574,7 @@ def test_a_candidate_costs_who_watches_four_entries_and_no_process(here: Path, m
     """Candidates come by the thousand: what makes sure that they go is an entry when one comes, or goes."""
     writing.write_whole(here / "c.onnx", [b"first"], transient=True)
     changes: list[tuple[str, ...]] = []
-    for name in ("register", "strike"):
+    for name in ("register", "unregister"):
         change = getattr(cleanup, name)
         monkeypatch.setattr(cleanup, name, lambda *entry, change=change: (changes.append(entry), change(*entry)))
     monkeypatch.setattr(subprocess, "Popen", None)

@@ -35,7 +35,7 @@ from biopsy.api.running import (
 from biopsy.checks.judge import Rules
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, Stat, Tolerances
 from biopsy.engines.registry import PLAIN, create
-from biopsy.engines.runner import casts_told, in_declared_types, wider_sample
+from biopsy.engines.runner import casts_text, in_declared_types, wider_sample
 from biopsy.model.index import index_file
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.watch import Limits
@@ -171,7 +171,7 @@ def precision(
     index = index_of(model, folder)
     feeds, changes = in_declared_types(feeds_given or (), index.declared_type)
     if changes:
-        warnings.warn(casts_told(changes), UserWarning, stacklevel=2)
+        warnings.warn(casts_text(changes), UserWarning, stacklevel=2)
     with searching(
         check, takes, "search",
         rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=feeds_given,

@@ -24,13 +24,13 @@ from biopsy.comparison.tolerance import (
     Stat,
     Stats,
     Tolerances,
+    names_by_option,
     names_of,
     require_known_outputs,
-    spoken_of,
 )
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
-from biopsy.engines.runner import Inputs, casts, casts_told, checked_feed, feeds_for, run_session
+from biopsy.engines.runner import Inputs, casts, casts_text, checked_feed, feeds_for, run_session
 from biopsy.model.external import require_safe_locations
 from biopsy.model.extract import mark_outputs
 from biopsy.model.index import ModelIndex, index_bytes, index_file
@@ -126,7 +126,7 @@ def compare(
     """
     tolerances, stats = asked_of_outputs(atol, rtol, stat)
     sides = _result(actual, "actual"), _result(expected, "expected")
-    require_known_outputs(spoken_of(tolerances, stats), {name for one in sides for name in names_of(one)})
+    require_known_outputs(names_by_option(tolerances, stats), {name for one in sides for name in names_of(one)})
     return compare_runs(*sides, tolerances, stats)
 
 
@@ -345,7 +345,7 @@ def fed(inputs: Mapping[str, ValueType | None], wanted: Inputs) -> Sequence[Feed
     feeds = [checked_feed(feed, inputs, number) for number, feed in enumerate(given)]
     changes = casts(given, feeds)
     if changes:
-        warnings.warn(casts_told(changes), UserWarning, stacklevel=3)
+        warnings.warn(casts_text(changes), UserWarning, stacklevel=3)
     return feeds
 
 

@@ -49,7 +49,7 @@ def judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> Judg
     decide = _by_rules if rules.decide_alone else _by_signature
     outcome, reason = _unfinished(evidence, rules, reference) or decide(evidence, rules, reference)
     settings = evidence.verdict.settings
-    own_process.settings_heard.update(dict.fromkeys(settings))
+    own_process.settings_of_checks.update(dict.fromkeys(settings))
     if settings and outcome is Outcome.PASSES:
         reason = f"{reason}, with {', '.join(settings)}"
     return Judged(outcome, reason, evidence)

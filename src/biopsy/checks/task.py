@@ -22,7 +22,7 @@ from biopsy.checks.verdict import VerdictFile
 from biopsy.comparison.mismatch import Mismatch, Rounding, size_beside
 from biopsy.model.external import files_referred_to
 from biopsy.processes import cleanup
-from biopsy.processes.cleanup import take_what_stands_at
+from biopsy.processes.cleanup import mark_existing_transient
 from biopsy.processes.watch import Stop
 from biopsy.processes.writing import cannot_write, copy_transient, write_whole
 
@@ -277,7 +277,7 @@ class EngineFileCheck(Check):
         started, self._has_built = time.monotonic(), True
         self.built.unlink(missing_ok=True)
         building = self.builder.run(candidate, stop)
-        take_what_stands_at(self.built)
+        mark_existing_transient(self.built)
         if building.status != 0 or not self.built.exists():
             if building.verdict.outcome == "infrastructure":
                 return building

@@ -154,7 +154,7 @@ def _tell(_: object, console: Console, crash: errors.EngineCrash) -> int:
 
 def _rest_on(basis: str, console: Console) -> None:
     """Have verdicts say on which settings of files they rest, and whoever has this process as its check too."""
-    own_process.settings_heard.clear()  # those of another command line
+    own_process.settings_of_checks.clear()  # those of another command line
     console.basis.own = basis
     if basis:
         from biopsy.checks import verdict

@@ -49,7 +49,7 @@ class Basis:
     @property
     def text(self) -> str:
         """What this command and commands in its checks owe to files, as far as they have told; "" if nothing."""
-        heard = ", ".join(own_process.settings_heard)
+        heard = ", ".join(own_process.settings_of_checks)
         return " and with ".join(filter(None, [self.own, heard and f"{heard}, in the check"]))
 
 

@@ -19,7 +19,7 @@ from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.arguments.groups import FallbackInputs, ModelOption, WeightsFileOptions, WeightsFolderOption
 from biopsy.cli.arguments.types import Derived, written_over
 from biopsy.cli.console import Console
-from biopsy.engines.runner import Inputs, casts, casts_told, checked_feed, feeds_for
+from biopsy.engines.runner import Inputs, casts, casts_text, checked_feed, feeds_for
 from biopsy.model import external, index, load, weights_file
 from biopsy.model.known_names import require_known
 from biopsy.model.tensor_type import TensorType, ValueType
@@ -225,7 +225,7 @@ class FallbackOptions(InferenceOptions, FallbackInputs):
             checked = checked_feed(feeds[0], wanted, 0)
             changes = casts(feeds[:1], [checked]) if inputs().given is not None else ()
             if changes and not told:
-                told.append(casts_told(changes))
+                told.append(casts_text(changes))
                 console.warn(*told)
             return checked
 

@@ -22,7 +22,7 @@ from biopsy.cli import cold_start
 from biopsy.cli.run.options import RunOptions, own_run
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import created_plain
-from biopsy.processes.forks import connections_of_environment, is_parted_fork
+from biopsy.processes.forks import connections_of_environment, is_detached_fork
 from biopsy.processes.reaper import VERDICT_VARIABLE
 from biopsy.processes.server import serve_forks
 
@@ -33,7 +33,7 @@ def main() -> int:
     connections = connections_of_environment()
     options = own_run(words)
     engines = [] if options is None else cold_start.load(options)
-    if options is not None and _may_be_served(options, engines) and is_parted_fork(int(lifeline)):
+    if options is not None and _may_be_served(options, engines) and is_detached_fork(int(lifeline)):
         os.close(int(asked))
         warm_up(options, engines)
         serve_forks(_check, connections)

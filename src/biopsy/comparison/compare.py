@@ -1,6 +1,4 @@
-"""Comparing what two runners gave: a verdict per output, by its tolerances and by limits of single figures, with
-what a person needs to judge it.
-"""
+"""Compares one output of two runs: a verdict by its tolerances and by limits of metrics, with the numbers behind it."""
 
 from __future__ import annotations
 
@@ -21,15 +19,15 @@ from biopsy.tensors.types import is_text
 from biopsy.text import html_table, printable, some_of
 
 Detail: TypeAlias = Literal["brief", "usual", "full"]
-"""How much to find out: "brief" leaves out statistics of what passes, "full" has figures without a limit too."""
+"""How much to measure: "brief" leaves out statistics of outputs that pass, "full" adds figures without a limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedLimit:
-    """One figure and its limit.
+    """The value of one metric and its limit.
 
-    ``value`` of "indices" is how many of ``ranks`` indices are out of place, of "ulp" the greatest distance; ``worst``
-    is the element of that distance, or the first rank out of place with both indices. None where nothing differs.
+    ``value`` is the number of ``ranks`` out of place for "indices", the greatest distance for "ulp". ``worst`` is the
+    element of that distance, or the first rank out of place with both indices; None if nothing differs.
     """
 
     limit: Limit
@@ -41,7 +39,7 @@ class JudgedLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """All figures of two numeric tensors of one shape (see differences.py); ``ulp`` is the greatest distance."""
+    """All metrics of two numeric tensors of one shape (see differences.py); ``ulp`` is the greatest distance."""
 
     l2: float
     cosine: float
@@ -52,11 +50,11 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputComparison:
-    """The verdict on one output. ``reason`` says in a few words why it fails; None where it passes.
+    """The verdict on one output. ``reason`` says in a few words why it fails, None if it passes.
 
-    ``measured`` is None where shapes differ or only one side holds strings. Statistics are None for strings. ``judged``
-    are the figures that have a limit; ``tolerances_decide`` is False where they alone decide. ``figures`` are there
-    only where all detail was asked for, ``differences`` then where it fails too.
+    ``measured`` is None if shapes differ or only one side holds strings. Statistics are None for strings. ``judged``
+    are the metrics with a limit; ``tolerances_decide`` is False if they alone decide. ``figures`` are only measured in
+    "full" detail, ``differences`` only then and if the output fails.
     """
 
     name: str
@@ -78,12 +76,12 @@ class OutputComparison:
     differences: Differences | None = None
 
     @property
-    def told(self) -> tuple[str, str]:
+    def verdict(self) -> tuple[str, str]:
         """The verdict and its reason, in words."""
         return ("passes", "") if self.passed else ("FAILS", self.reason or "")
 
     def __repr__(self) -> str:
-        verdict, reason = self.told
+        verdict, reason = self.verdict
         return (
             f"<OutputComparison of {some_of([repr(self.name)])}: {verdict}{printable(f': {reason}' if reason else '')}>"
         )
@@ -93,7 +91,7 @@ class OutputComparison:
             ("actual", self.actual_dtype, list(self.actual_shape)),
             ("expected", self.expected_dtype, list(self.expected_shape)),
         ]
-        return html_table(f"{self.name}: {' '.join(self.told)}", ["side", "type", "shape"], rows)
+        return html_table(f"{self.name}: {' '.join(self.verdict)}", ["side", "type", "shape"], rows)
 
 
 def compare_tensors(
@@ -104,26 +102,26 @@ def compare_tensors(
     stat: Stat = "elemwise",
     quantile: float = DEFAULT_QUANTILE,
 ) -> OutputComparison:
-    """Compare one output with what is expected of it, by default as ``asked_of`` has it.
+    """Compare one output with its expected value, by default with the tolerances of ``Criteria``.
 
-    Other shapes fail. Other types do not: numbers are compared by value, in float64 or better, integers exactly;
-    strings must be equal. Two NaN in the same place are equal, as are two infinities of the same sign; a NaN or
-    infinity on one side only fails whatever the statistic. ``stat`` and ``quantile`` (0 to 1): see tolerance.Stat.
+    Different shapes fail. Different types do not: numbers are compared by value, in float64 or better, integers
+    exactly; strings must be equal. Two NaN in the same place are equal, as are two infinities of the same sign; a NaN
+    or infinity on one side only fails with any ``stat``. ``stat`` and ``quantile`` (0 to 1): see tolerance.Stat.
     """
-    given = Criteria() if tolerance is None else Criteria(tolerance=tolerance, integers=tolerance)
-    return compare_output(name, actual, expected, replace(given, stat=stat, quantile=quantile))
+    criteria = Criteria() if tolerance is None else Criteria(tolerance=tolerance, integers=tolerance)
+    return compare_output(name, actual, expected, replace(criteria, stat=stat, quantile=quantile))
 
 
 def compare_output(
-    name: str, actual: Array, expected: Array, asked: Criteria, detail: Detail = "usual"
+    name: str, actual: Array, expected: Array, criteria: Criteria, detail: Detail = "usual"
 ) -> OutputComparison:
-    """As ``compare_tensors``, with all that can be asked of an output.
+    """As ``compare_tensors``, by any criteria.
 
-    Raises DoesNotFit if the output lacks an axis along which ranks are asked for.
+    Raises DoesNotFit if the output lacks an axis along which elements are to be ranked, or no rank can be compared.
     """
     measured = figures = pictured = None
     judged: tuple[JudgedLimit, ...] = ()
-    tolerance = asked.tolerance_of(expected)
+    tolerance = criteria.tolerance_of(expected)
     dtypes = tuple("string" if is_text(side) else side.dtype.name for side in (actual, expected))
     if actual.shape != expected.shape:
         reason: str | None = f"shapes differ: {list(actual.shape)}, expected {list(expected.shape)}"
@@ -133,16 +131,17 @@ def compare_output(
         measured = _measured_text(actual, expected)
         reason = f"{measured.mismatching} of {measured.elements} strings differ" if measured.mismatching else None
     else:
-        measured = _measured(actual, expected, tolerance, asked, detail)
-        judged = tuple(judge(name, actual, expected, limit) for limit in asked.limits)
-        figures = Figures(**differences.figures(actual, expected)) if detail == "full" else None
-        has_no_rank = any(one.limit.metric == "indices" and one.ranks == 0 for one in judged)
-        if has_no_rank and actual.size and not measured.broken:  # that all of none fit says nothing
+        measured = _measured(actual, expected, tolerance, criteria, detail)
+        judged = tuple(judge(name, actual, expected, limit) for limit in criteria.limits)
+        if detail == "full":
+            figures = Figures(**{name: figure(actual, expected) for name, figure in differences.FIGURES.items()})
+        has_no_rank = any(figure.limit.metric == "indices" and figure.ranks == 0 for figure in judged)
+        if has_no_rank and actual.size and not measured.broken:  # a comparison of no ranks must not pass
             raise errors.DoesNotFit(
                 f"no index of output {name!r} of shape {list(actual.shape)} is compared: all may have moved so far",
                 next_steps=["--index-tolerance 0"],
             )
-        reason = _reason(measured, asked, tolerance, judged)
+        reason = _reason(measured, criteria, tolerance, judged)
         if reason and detail == "full" and actual.size:
             pictured = differences.differences_between(actual, expected)
     is_described = reason is not None or detail != "brief"
@@ -150,8 +149,8 @@ def compare_output(
         name=name,
         passed=reason is None,
         reason=reason,
-        stat=asked.stat,
-        quantile=asked.quantile,
+        stat=criteria.stat,
+        quantile=criteria.quantile,
         tolerance=tolerance,
         actual_shape=actual.shape,
         expected_shape=expected.shape,
@@ -161,7 +160,7 @@ def compare_output(
         expected_statistics=metrics.statistics(expected) if is_described else None,
         measured=measured,
         judged=judged,
-        tolerances_decide=asked.tolerances_decide,
+        tolerances_decide=criteria.tolerances_decide,
         figures=figures,
         differences=pictured,
     )
@@ -184,38 +183,38 @@ def _measured_text(actual: Array, expected: Array) -> ErrorSummary:
     )
 
 
-def _measured(actual: Array, expected: Array, tolerance: Tolerance, asked: Criteria, detail: Detail) -> ErrorSummary:
+def _measured(actual: Array, expected: Array, tolerance: Tolerance, criteria: Criteria, detail: Detail) -> ErrorSummary:
     atol, rtol = tolerance.atol, tolerance.rtol
-    if detail == "brief" and asked.stat == "elemwise" and not asked.limits:  # only tolerances decide
-        within = differences.summary_within(actual, expected, tolerance)
-        if within is not None:
-            return within
+    if detail == "brief" and criteria.stat == "elemwise" and not criteria.limits:  # only tolerances decide
+        summary = differences.summary_within(actual, expected, tolerance)
+        if summary is not None:
+            return summary
     elif actual.dtype == expected.dtype and np.array_equal(actual, expected):
-        # As most tensors are: nothing of their size is computed for them.
-        passing = tolerance if asked.stat == "elemwise" else Tolerance(0.0, 0.0)
+        # Most tensors are equal: nothing of their size is computed for them.
+        passing = tolerance if criteria.stat == "elemwise" else Tolerance(0.0, 0.0)
         return ErrorSummary(elements=actual.size, passing_atol=passing.atol, passing_rtol=passing.rtol)
     between = metrics.errors_between(actual, expected)
     absolute, relative = (
-        metrics.error_statistics(side, asked.quantile) for side in (between.absolute, between.relative)
+        metrics.error_statistics(side, criteria.quantile) for side in (between.absolute, between.relative)
     )
     mismatching = int(metrics.outside(between, atol, rtol).sum())
     passing_atol: float | None = None
     passing_rtol: float | None = None
-    if asked.stat == "elemwise":
+    if criteria.stat == "elemwise":
         passing_atol, passing_rtol = metrics.passing(between, atol, rtol)
     elif not between.broken:
-        # A limit of 0 asks for equality, whatever the statistic: what differs needs one above it.
+        # A tolerance of 0 asks for equality with any statistic, so it must be above 0 if anything differs.
         least = metrics.LEAST if absolute.maximum > 0 else 0.0
         passing_atol, passing_rtol = (
-            metrics.rounded_up(max(side.of(asked.stat), least)) for side in (absolute, relative)
+            metrics.rounded_up(max(side.of(criteria.stat), least)) for side in (absolute, relative)
         )
     offending = None
     if mismatching:
-        # Of those that are farthest outside, as all are where nothing is allowed, the one with the greatest error.
-        times = metrics.shares(between, atol, rtol)
-        farthest = float(times.max())
-        offending = metrics.worst(actual, expected, np.where(times == farthest, between.absolute, 0))
-        offending = None if offending is None else replace(offending, error=farthest)
+        # Several may be equally far outside (all are, with tolerances of 0): take the one with the greatest error.
+        shares = metrics.shares(between, atol, rtol)
+        greatest_share = float(shares.max())
+        offending = metrics.worst(actual, expected, np.where(shares == greatest_share, between.absolute, 0))
+        offending = None if offending is None else replace(offending, error=greatest_share)
     return ErrorSummary(
         elements=between.absolute.size,
         mismatching=mismatching,
@@ -232,41 +231,40 @@ def _measured(actual: Array, expected: Array, tolerance: Tolerance, asked: Crite
     )
 
 
-def _reason(measured: ErrorSummary, asked: Criteria, tolerance: Tolerance, judged: Sequence[JudgedLimit]) -> str | None:
+def _reason(
+    measured: ErrorSummary, criteria: Criteria, tolerance: Tolerance, judged: Sequence[JudgedLimit]
+) -> str | None:
     def elements(some: int) -> str:
         return f"{some} of {measured.elements} elements {'is' if some == 1 else 'are'}"
 
     if measured.broken:
         return f"{elements(measured.broken)} NaN or infinite on one side only"
     reasons = []
-    if not asked.tolerances_decide:
+    if not criteria.tolerances_decide:
         pass
-    elif asked.stat == "elemwise":
+    elif criteria.stat == "elemwise":
         if measured.mismatching:
             reasons.append(f"{elements(measured.mismatching)} outside the tolerances")
     elif tolerance == Tolerance(0, 0) and measured.differing:
         reasons.append(f"{elements(measured.differing)} not equal, which tolerances of 0 ask for")
     else:
-        absolute, relative = measured.absolute.of(asked.stat), measured.relative.of(asked.stat)
+        absolute, relative = measured.absolute.of(criteria.stat), measured.relative.of(criteria.stat)
         if not (absolute <= tolerance.atol or relative <= tolerance.rtol):
             sizes = f"absolute {absolute:.3g}, relative {relative:.3g}"
-            reasons.append(f"{asked.stat} errors are outside the tolerances: {sizes}")
-    for one in (one for one in judged if not one.passed):
-        top = f" of the top {one.limit.top.k}" if one.limit.top else ""
-        words = {
-            "cosine": f"{elements(measured.differing)} not equal, which cosine 1 asks for",
-            "indices": f"{one.value:.0f} of {one.ranks} indices{top} are out of place",
-        }
-        is_strict = one.limit.metric != "cosine" or one.limit.value >= STRICTEST["cosine"]
-        beyond = words.get(one.limit.metric) if is_strict else None
-        reasons.append(beyond or f"{one.limit.metric} is outside its limit")
+            reasons.append(f"{criteria.stat} errors are outside the tolerances: {sizes}")
+    for limit, figure in ((figure.limit, figure) for figure in judged if not figure.passed):
+        ranked = f"indices of the top {limit.top.k}" if limit.top else "indices"
+        texts = {"indices": f"{figure.value:.0f} of {figure.ranks} {ranked} are out of place"}
+        if limit.value >= STRICTEST["cosine"]:
+            texts["cosine"] = f"{elements(measured.differing)} not equal, which cosine 1 asks for"
+        reasons.append(texts.get(limit.metric, f"{limit.metric} is outside its limit"))
     return "; ".join(reasons) or None
 
 
 def judge(name: str, actual: Array, expected: Array, limit: Limit) -> JudgedLimit:
-    """Whether two numeric tensors of one shape keep a limit; the strictest one is kept only by equal tensors.
+    """Compare two numeric tensors of one shape by one metric; only equal tensors pass the strictest limit.
 
-    Raises DoesNotFit if the top elements are asked for along an axis that the output ``name`` does not have.
+    Raises DoesNotFit if the output ``name`` lacks the axis along which elements are to be ranked.
     """
     worst = None
     if limit.metric == "indices":
@@ -280,8 +278,8 @@ def judge(name: str, actual: Array, expected: Array, limit: Limit) -> JudgedLimi
                 ) from error
         moved = differences.rank_mismatches(left, right, int(limit.value))
         if moved.first is not None:
-            ours, theirs = (metrics.element(side.reshape(moved.shape), moved.first) for side in (left, right))
-            worst = Element(moved.first, ours, theirs, 1.0)
+            actual_at, expected_at = (metrics.element(side.reshape(moved.shape), moved.first) for side in (left, right))
+            worst = Element(moved.first, actual_at, expected_at, 1.0)
         return JudgedLimit(limit=limit, value=moved.count, passed=not moved.count, worst=worst, ranks=moved.ranks)
     is_equal = not metrics.differing(actual, expected).any()
     if limit.metric == "ulp":
@@ -290,7 +288,7 @@ def judge(name: str, actual: Array, expected: Array, limit: Limit) -> JudgedLimi
         worst = metrics.worst(actual, expected, distances)
     else:
         value = STRICTEST[limit.metric] if is_equal else differences.FIGURES[limit.metric](actual, expected)
-    kept = value >= limit.value if limit.metric in AT_LEAST else value <= limit.value
-    if limit.metric == "cosine" and not is_equal:  # 1 also for a multiple of the other
-        kept = kept and limit.value < STRICTEST["cosine"]
-    return JudgedLimit(limit=limit, value=value, passed=kept, worst=worst)
+    passed = value >= limit.value if limit.metric in AT_LEAST else value <= limit.value
+    if limit.metric == "cosine" and not is_equal:  # a multiple of the expected tensor also has cosine 1
+        passed = passed and limit.value < STRICTEST["cosine"]
+    return JudgedLimit(limit=limit, value=value, passed=passed, worst=worst)

@@ -1,4 +1,4 @@
-"""Comparisons in words for people, and the same facts as JSON. The schema: docs/reference/file-formats.md."""
+"""Comparisons as text for people and as JSON, whose schema is in docs/reference/file-formats.md."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from biopsy.text import option_line, printable
 
 
 def report_lines(output: OutputComparison) -> list[str]:
-    """The lines that tell of one output: one where it passes; the verdict, then indented details where it fails."""
+    """The lines about one output: one if it passes; the verdict, then indented details if it fails."""
     dtypes = output.actual_dtype
     if output.actual_dtype != output.expected_dtype:
         dtypes += f" (expected {output.expected_dtype}) "
-    what = f"{printable(output.name)}  {dtypes}{list(output.actual_shape)}"
+    title = f"{printable(output.name)}  {dtypes}{list(output.actual_shape)}"
     if output.passed:
         limits = "".join(f", {_limit_text(limit)}" for limit in output.judged)
-        return [f"{what}  passes: {_passing(output)}{limits}"]
-    lines = [f"{what}  FAILS: {output.reason}"]
+        return [f"{title}  passes: {_passing(output)}{limits}"]
+    lines = [f"{title}  FAILS: {output.reason}"]
     if output.measured is not None:
         lines += _worst_lines(output.measured)
         for limit in output.judged:
@@ -33,13 +33,13 @@ def report_lines(output: OutputComparison) -> list[str]:
                 lines[-1] += f", {'first' if limit.limit.metric == 'indices' else 'worst'} {_element(limit.worst)}"
         if output.tolerances_decide and output.actual_dtype != "string":
             measured, tolerance = output.measured, output.tolerance
-            given = f"atol {tolerance.atol:g}, rtol {tolerance.rtol:g}, {output.stat}"
-            given += f" {output.quantile:g}" if output.stat == "quantile" else ""
+            current = f"atol {tolerance.atol:g}, rtol {tolerance.rtol:g}, {output.stat}"
+            current += f" {output.quantile:g}" if output.stat == "quantile" else ""
             if tolerance == Tolerance(0, 0) and output.expected_dtype.startswith(("int", "uint", "bool")):
-                given += "; integers are compared exactly by default"
+                current += "; integers are compared exactly by default"
             passing = [("atol", measured.passing_atol), ("rtol", measured.passing_rtol)]
             options = [option_line(f"--{key}", f"{output.name}:{each:g}") for key, each in passing if each is not None]
-            lines.append(f"  passes    with {' or '.join(options) or 'no tolerance'} (now: {given})")
+            lines.append(f"  passes    with {' or '.join(options) or 'no tolerance'} (now: {current})")
     if output.actual_statistics is not None or output.expected_statistics is not None:
         lines.append(f"  actual    {statistics_text(output.actual_statistics)}")
         lines.append(f"  expected  {statistics_text(output.expected_statistics)}")
@@ -47,7 +47,7 @@ def report_lines(output: OutputComparison) -> list[str]:
 
 
 def wide_tolerance(output: OutputComparison) -> str | None:
-    """A warning where an output passes by an atol that no expected value reaches; None where there is none to give."""
+    """A warning if an output passes by an atol that is greater than all expected values, else None."""
     measured = output.measured
     if measured is None or not (output.passed and output.tolerances_decide and measured.differing):
         return None
@@ -60,20 +60,20 @@ def wide_tolerance(output: OutputComparison) -> str | None:
 
 
 def noise_lines(output: NoiseComparison) -> list[str]:
-    """The lines that tell whether rounding explains the error of one output: one where it does."""
-    what = f"{printable(output.name)}  {output.dtype}{list(output.shape)}"
+    """The lines about whether rounding explains the error of one output: one line if it does."""
+    title = f"{printable(output.name)}  {output.dtype}{list(output.shape)}"
     if output.verdict == "unknown":
-        return [f"{what}  cannot say: {output.reason}"]
+        return [f"{title}  cannot say: {output.reason}"]
     if output.suspect is None or output.plain is None:
-        return [f"{what}  BUG: {output.reason}"]
+        return [f"{title}  BUG: {output.reason}"]
     if output.passed:
         text = "no error" if output.ratio == 0 else f"{output.ratio:.3g} times the error of plain float32"
         aside = f"; {output.aside} of its elements flip with a rounding of the inputs" if output.aside else ""
-        return [f"{what}  rounding: {text}{aside}"]
-    lines = [f"{what}  BUG: {output.reason} (at most {output.limit:g} is rounding)"]
-    for title, side in (("error", output.suspect), ("float32", output.plain)):
+        return [f"{title}  rounding: {text}{aside}"]
+    lines = [f"{title}  BUG: {output.reason} (at most {output.limit:g} is rounding)"]
+    for label, side in (("error", output.suspect), ("float32", output.plain)):
         where = "" if side.worst is None else f", {_element(side.worst)}"
-        lines.append(f"  {title:<9} rms {side.rms:.3g}, greatest {side.maximum:.3g}{where}")
+        lines.append(f"  {label:<9} rms {side.rms:.3g}, greatest {side.maximum:.3g}{where}")
     narrower = explained_by(output.ratio, output.dtype)
     if narrower is not None:
         lines.append(f"  an engine that computes in {narrower} may err as much by rounding")
@@ -81,7 +81,7 @@ def noise_lines(output: NoiseComparison) -> list[str]:
 
 
 def statistics_text(statistics: Statistics | None) -> str:
-    """One line of statistics of a tensor; NaN and infinities are named where there are any."""
+    """One line of statistics of a tensor, with counts of NaN and infinities if there are any."""
     if statistics is None:
         return "strings"
     if statistics.elements == 0:
@@ -100,7 +100,7 @@ def statistics_text(statistics: Statistics | None) -> str:
 
 
 def number(value: Scalar) -> str:
-    """A value in at most seven digits (integers in all of them), strings quoted."""
+    """A value with at most seven digits (integers with all digits); strings are quoted."""
     if isinstance(value, (str, bytes)):
         return repr(value)
     if isinstance(value, (bool, int)):
@@ -109,13 +109,13 @@ def number(value: Scalar) -> str:
 
 
 def index(place: tuple[int, ...]) -> str:
-    """An index as Python writes it in brackets: ``[0, 17, 3]``; a scalar's is ``[]``."""
+    """An index in brackets: ``[0, 17, 3]``; ``[]`` for a scalar."""
     return str(list(place))
 
 
 def _passing(output: OutputComparison) -> str:
     measured = output.measured
-    if output.actual_shape != output.expected_shape:  # a function of the user's may allow that
+    if output.actual_shape != output.expected_shape:  # the user's comparison function may accept it
         return f"{list(output.expected_shape)} expected"
     if measured is None or measured.elements == 0:
         return "empty"
@@ -148,26 +148,23 @@ def _element(worst: Element) -> str:
     return f"at {index(worst.index)}: {number(worst.actual)}, expected {number(worst.expected)}"
 
 
-def _limit_text(one: JudgedLimit) -> str:
-    limit = one.limit
+def _limit_text(judged: JudgedLimit) -> str:
+    limit = judged.limit
     if limit.metric == "indices":
-        what = "indices" if limit.top is None else f"top {limit.top.k}"
-        return f"{what}: {one.value:.0f} of {one.ranks} moved by more than {limit.value:g}"
+        ranked = "indices" if limit.top is None else f"top {limit.top.k}"
+        return f"{ranked}: {judged.value:.0f} of {judged.ranks} moved by more than {limit.value:g}"
     unit = " dB" if limit.metric in ("psnr", "snr") else ""
     bound = "at least" if limit.metric in AT_LEAST else "at most"
-    return f"{limit.metric} {one.value:.7g}{unit} ({bound} {limit.value:g})"
+    return f"{limit.metric} {judged.value:.7g}{unit} ({bound} {limit.value:g})"
 
 
-# Comparisons as JSON: the facts that ``describe`` puts into words. The schema: docs/reference/file-formats.md.
-
-
-def run_tree(compared: RunComparison) -> dict[str, Any]:
-    """One engine's outputs against what was expected of them."""
+def run_tree(comparison: RunComparison) -> dict[str, Any]:
+    """The comparison of one engine's outputs, as JSON."""
     return {
-        "actual": compared.actual,
-        "expected": compared.expected,
-        "passed": compared.passed,
-        "complete": compared.complete,
+        "actual": comparison.actual,
+        "expected": comparison.expected,
+        "passed": comparison.passed,
+        "complete": comparison.complete,
         "iterations": [
             {
                 "number": iteration.number,
@@ -175,20 +172,21 @@ def run_tree(compared: RunComparison) -> dict[str, Any]:
                 "only_actual": list(iteration.only_actual),
                 "only_expected": list(iteration.only_expected),
             }
-            for iteration in compared.iterations
+            for iteration in comparison.iterations
         ],
     }
 
 
 def output_tree(output: OutputComparison) -> dict[str, Any]:
-    """One output: the verdict, what was asked, what was measured."""
+    """The comparison of one output, as JSON: the verdict, the criteria and the measurements."""
     limits: list[dict[str, Any]] = []
-    for one in output.judged:
-        limit, top = one.limit, one.limit.top
-        tree: dict[str, Any] = {"metric": limit.metric, "value": one.value, "limit": limit.value, "passed": one.passed}
+    for judged in output.judged:
+        limit, top = judged.limit, judged.limit.top
+        tree: dict[str, Any] = {"metric": limit.metric, "value": judged.value}
+        tree |= {"limit": limit.value, "passed": judged.passed}
         if limit.metric == "indices":
-            tree |= {"ranks": one.ranks, "top_k": top.k if top else None, "axis": top.axis if top else None}
-        limits.append({**tree, "worst": one.worst})
+            tree |= {"ranks": judged.ranks, "top_k": top.k if top else None, "axis": top.axis if top else None}
+        limits.append({**tree, "worst": judged.worst})
     tree_of_output: dict[str, Any] = plain(
         {
             "name": output.name,
@@ -221,7 +219,7 @@ def output_tree(output: OutputComparison) -> dict[str, Any]:
 
 
 def noise_tree(report: NoiseReport) -> dict[str, Any]:
-    """One engine's errors by the errors of plain float32."""
+    """The comparison of one engine's errors with those of plain float32, as JSON."""
     return {
         "suspect": report.suspect,
         "plain": report.plain,
@@ -235,7 +233,7 @@ def noise_tree(report: NoiseReport) -> dict[str, Any]:
     }
 
 
-def not_finite_tree(engine: str, found: NotFinite) -> dict[str, Any]:
-    """An output that holds NaN or infinities."""
-    tree: dict[str, Any] = plain(found)
+def not_finite_tree(engine: str, output: NotFinite) -> dict[str, Any]:
+    """An output with NaN or infinities, as JSON."""
+    tree: dict[str, Any] = plain(output)
     return {"engine": engine, **tree}

@@ -1,8 +1,8 @@
-"""How two tensors of one shape differ: single figures (L2, cosine, PSNR, SNR, ULP, ranks), a summary made block by
-block, a histogram, and a map of the greatest errors. Nothing is decided here.
+"""Measures how two tensors of one shape differ: metrics (L2, cosine, PSNR, SNR, ULP, ranks), a summary computed block
+by block, a histogram, and a map of the greatest errors.
 
-Where both sides hold the same NaN or infinity there is no error, and the element is left out of sums; elements that
-only one side has finite are for ``errors_between`` to count, and left out of sums too.
+An element that is the same NaN or infinity on both sides has no error. It is left out of sums, as are elements that
+are finite on one side only, which ``errors_between`` counts.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from biopsy.tensors.types import is_float, number_info
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorSummary:
-    """The numbers of two tensors of one shape; by default those of equal ones.
+    """The errors between two tensors of one shape; the defaults are those of equal ones.
 
-    ``mismatching`` counts the elements outside the tolerances, whichever statistic decides; ``broken`` those of them
-    where only one side is a finite number, or where infinities have other signs. ``passing_atol`` is the smallest atol
-    that would pass with the given rtol, ``passing_rtol`` the other way round, both rounded up; None where none would.
-    ``worst_absolute`` and ``worst_relative`` are None where no element differs. ``offending`` is the element that is
-    farthest outside the tolerances, and its error how many times what is allowed there; None where none is outside.
-    ``differing`` counts the elements that are not equal; ``greatest`` is the greatest finite |expected| where any is.
+    ``mismatching`` counts elements outside the tolerances, whichever statistic decides; ``broken`` counts those of
+    them that are finite on one side only, or infinities of different signs. ``passing_atol`` is the smallest atol that
+    would pass with the given rtol, ``passing_rtol`` the other way round, both rounded up; None if none would.
+    ``worst_absolute`` and ``worst_relative`` are None if no element differs. ``offending`` is the element farthest
+    outside the tolerances, with its error as a multiple of the allowed one; None if none is outside. ``differing``
+    counts elements that are not equal; ``greatest`` is the greatest finite |expected|, if elements differ.
     """
 
     elements: int
@@ -59,28 +59,28 @@ class ErrorSummary:
 
     @property
     def fraction(self) -> float:
-        """The part of the elements that mismatches, 0 to 1."""
+        """The share of elements outside the tolerances, 0 to 1."""
         return self.mismatching / self.elements if self.elements else 0.0
 
 
 BLOCK = 1 << 14
-"""Elements that are looked at together."""
+"""Elements that are compared at a time."""
 
 
 def summary_within(actual: Array, expected: Array, tolerance: Tolerance) -> ErrorSummary | None:
     """The errors between two numeric tensors of one shape; None if any element is outside the tolerances.
 
-    Of the statistics there are the greatest errors. The ``greatest`` value is not looked for where the tensors are
-    identical: of one type, every element equal and no NaN.
+    Of the statistics, only the maximum is computed; ``greatest`` is not computed for identical tensors (of one type,
+    with equal elements and no NaN).
     """
-    tops: list[tuple[Any, int]] = [(0.0, 0), (0.0, 0)]  # in their type, which may be more precise than a float
+    tops: list[tuple[Any, int]] = [(0.0, 0), (0.0, 0)]  # the errors' type may be more precise than float
     greatest: Any = 0.0
     count = 0
-    same = []
+    equal_blocks = []
     for start in range(0, actual.size, BLOCK):
         left, right = (side.reshape(-1)[start : start + BLOCK] for side in (actual, expected))
         if left.dtype == right.dtype and bool((left == right).all()):
-            same.append(right)
+            equal_blocks.append(right)
             continue
         errors = _ordinary_errors(left, right) or errors_between(left, right)
         if errors.broken or (
@@ -93,16 +93,16 @@ def summary_within(actual: Array, expected: Array, tolerance: Tolerance) -> Erro
                 tops[number] = values[place], start + place
         greatest = max(greatest, metrics.greatest_finite(errors.magnitude))
         count += int(np.count_nonzero(errors.absolute))
-    if len(same) * BLOCK < actual.size or actual.dtype != expected.dtype:
-        alike = (errors_between(one, one).magnitude for one in same)
-        greatest = max([greatest, *map(metrics.greatest_finite, alike)])
+    if len(equal_blocks) * BLOCK < actual.size or actual.dtype != expected.dtype:
+        magnitudes = (errors_between(block, block).magnitude for block in equal_blocks)
+        greatest = max([greatest, *map(metrics.greatest_finite, magnitudes)])
     absolute, relative = (
         metrics.element_of_both(actual, expected, place, float(value)) if value else None for value, place in tops
     )
     return ErrorSummary(
         elements=actual.size,
-        absolute=_greatest_alone(absolute),
-        relative=_greatest_alone(relative),
+        absolute=_only_maximum(absolute),
+        relative=_only_maximum(relative),
         worst_absolute=absolute,
         worst_relative=relative,
         passing_atol=tolerance.atol,
@@ -112,12 +112,12 @@ def summary_within(actual: Array, expected: Array, tolerance: Tolerance) -> Erro
     )
 
 
-def _greatest_alone(worst: Element | None) -> ErrorStatistics:
+def _only_maximum(worst: Element | None) -> ErrorStatistics:
     return metrics.NO_ERROR if worst is None else ErrorStatistics(worst.error, math.nan, math.nan, math.nan)
 
 
 def _ordinary_errors(left: Array, right: Array) -> Errors | None:
-    """What ``errors_between`` gives for finite floats of ordinary size, in half the time; None for any others."""
+    """``errors_between`` for finite floats of ordinary size, in half the time; None for any others."""
     if not all(side.dtype.kind == "f" and side.dtype.itemsize <= 8 for side in (left, right)):
         return None
     with np.errstate(all="ignore"):
@@ -128,14 +128,14 @@ def _ordinary_errors(left: Array, right: Array) -> Errors | None:
         zero = magnitude == 0
         if zero.any() and absolute[zero].any():
             return None
-        relative = absolute / (magnitude + zero)  # nothing by nothing is no error
-        # Great enough that no quotient before it was rounded to 0, which would be an error all the same.
-        is_sure = 0 < absolute.max() < math.inf and metrics.LEAST < relative.max() < math.inf  # NaN is neither
-    return Errors(absolute, relative, magnitude, 0) if is_sure else None
+        relative = absolute / (magnitude + zero)  # 0 / 0 is no error
+        # Above LEAST, so that no error was rounded to 0 by the division. NaN fails the test, too.
+        is_ordinary = 0 < absolute.max() < math.inf and metrics.LEAST < relative.max() < math.inf
+    return Errors(absolute, relative, magnitude, 0) if is_ordinary else None
 
 
 def finite_pairs(actual: Array, expected: Array) -> tuple[Floats, Floats]:
-    """Both tensors flat, in float64 (complex ones as pairs), without elements that are not finite on both sides."""
+    """Both tensors flat, in float64 (complex numbers as pairs), without elements that are not finite on both sides."""
     flat = _parts if "c" in (actual.dtype.kind, expected.dtype.kind) else numeric
     left, right = (flat(side).reshape(-1).astype(np.float64, copy=False) for side in (actual, expected))
     both = np.isfinite(left) & np.isfinite(right)
@@ -143,7 +143,7 @@ def finite_pairs(actual: Array, expected: Array) -> tuple[Floats, Floats]:
 
 
 def finite_errors(actual: Array, expected: Array) -> Floats:
-    """The absolute errors, flat, of the elements that are finite on both sides; above 0 wherever the values differ."""
+    """The absolute errors of the elements that are finite on both sides, flat; above 0 if the values differ."""
     between = errors_between(actual, expected).absolute
     left, right = (np.isfinite(numeric(side)).reshape(-1) for side in (actual, expected))
     both = left & right
@@ -156,22 +156,22 @@ def l2(actual: Array, expected: Array) -> float:
 
 
 def cosine(actual: Array, expected: Array) -> float:
-    """The cosine of the angle between both as vectors, -1 to 1. 1 if both are zero everywhere, 0 if only one is.
+    """The cosine of the angle between both tensors as vectors, -1 to 1; 1 if both are all zero, 0 if only one is.
 
-    Vectors of other lengths may have no angle between them: the cosine alone never tells that tensors are equal.
+    It is 1 for multiples of each other, so it never shows that tensors are equal.
     """
     left, right = finite_pairs(actual, expected)
     lengths = _norm(left), _norm(right)
     if 0 in lengths:
         return 1.0 if lengths == (0, 0) else 0.0
-    found = float(np.dot(left / lengths[0], right / lengths[1]))
-    return max(-1.0, min(1.0, found))
+    product = float(np.dot(left / lengths[0], right / lengths[1]))
+    return max(-1.0, min(1.0, product))
 
 
 def snr(actual: Array, expected: Array) -> float:
     """Signal-to-noise ratio in dB: 10 log10(mean(expected**2) / mean((actual - expected)**2)).
 
-    inf where nothing differs, -inf where only the expected values are all zero.
+    inf if nothing differs, else -inf if all expected values are zero.
     """
     _, right = finite_pairs(actual, expected)
     return _decibel(_log_norm(right), _log_norm(finite_errors(actual, expected)))
@@ -180,7 +180,7 @@ def snr(actual: Array, expected: Array) -> float:
 def psnr(actual: Array, expected: Array) -> float:
     """Peak signal-to-noise ratio in dB: 20 log10(max(expected)) - 10 log10(mean((actual - expected)**2)).
 
-    The peak is 1 where no expected value is above 0, as in Polygraphy. inf where nothing differs.
+    The peak is 1 if no expected value is above 0, as in Polygraphy. inf if nothing differs.
     """
     _, right = finite_pairs(actual, expected)
     if right.size == 0:
@@ -198,16 +198,11 @@ def greatest_ulps(actual: Array, expected: Array) -> float:
 FIGURES: Mapping[str, Callable[[Array, Array], float]] = {
     "l2": l2, "cosine": cosine, "psnr": psnr, "snr": snr, "ulp": greatest_ulps,
 }  # fmt: skip
-"""What computes a figure of two numeric tensors of one shape."""
-
-
-def figures(actual: Array, expected: Array) -> dict[str, float]:
-    """Every figure, for a report."""
-    return {name: figure(actual, expected) for name, figure in FIGURES.items()}
+"""Metric -> the function that computes it from two numeric tensors of one shape."""
 
 
 def _scaled_norm(values: Floats) -> tuple[float, float]:
-    """The greatest size, and the Euclidean norm as a multiple of it: so no square overflows or vanishes."""
+    """The greatest magnitude, and the Euclidean norm divided by it, so that squares neither overflow nor vanish."""
     largest = float(np.abs(values).max(initial=0))
     if largest == 0 or math.isinf(largest):
         return largest, 1.0
@@ -219,25 +214,22 @@ def _norm(values: Floats) -> float:
 
 
 def _log_norm(values: Floats) -> float:
-    """The common logarithm of the Euclidean norm, which may be greater than a float64 holds; -inf of nothing."""
+    """log10 of the Euclidean norm, which itself may overflow float64; -inf if it is 0."""
     largest, times = _scaled_norm(values)
     return math.log10(largest) + math.log10(times) if largest else -math.inf
 
 
 def _decibel(signal: float, noise: float) -> float:
-    """From the logarithms of both."""
+    """A ratio in dB, from log10 of both norms."""
     return math.inf if noise == -math.inf else 20 * (signal - noise)
 
 
-# Units in the last place
-
-
 def ulps(actual: Array, expected: Array) -> Floats:
-    """How many numbers of their type lie between the elements, flat, as float64; whole numbers differ by what they do.
+    """The distance of each pair of elements in units in the last place, flat, as float64; of integers, the difference.
 
-    The type is the less precise one of the two: the other side is rounded to it first. 0 for two equal NaN or
-    infinities, inf where only one side is NaN. Ordinals: floats of one sign are ordered as their bits are (IEEE 754).
-    Values that differ are apart by more than 0, unless it is rounding to the less precise type that makes them equal.
+    It counts in the less precise of the two types, to which the other side is rounded first: floats of one sign are
+    ordered like their bits (IEEE 754). 0 for two equal NaN or infinities, inf if only one side is NaN. Values that
+    differ have a distance above 0, unless rounding to the less precise type makes them equal.
     """
     if "c" in (actual.dtype.kind, expected.dtype.kind):
         worse: Floats = ulps(_parts(actual), _parts(expected)).reshape(-1, 2).max(axis=1)
@@ -247,19 +239,20 @@ def ulps(actual: Array, expected: Array) -> Floats:
     dtype = min((actual.dtype, expected.dtype), key=lambda dtype: int(number_info(dtype).nmant))
     with np.errstate(over="ignore"):
         left, right = (side.astype(dtype, copy=False).reshape(-1) for side in (actual, expected))
-    (sizes, below), (others, others_below) = _ordinals(left), _ordinals(right)
-    apart = np.where(sizes > others, sizes - others, others - sizes)
-    distance = np.where(below == others_below, apart, sizes + others).astype(np.float64)
+    (left_ordinals, left_negative), (right_ordinals, right_negative) = _ordinals(left), _ordinals(right)
+    difference = np.maximum(left_ordinals, right_ordinals) - np.minimum(left_ordinals, right_ordinals)
+    is_same_sign = left_negative == right_negative
+    distance = np.where(is_same_sign, difference, left_ordinals + right_ordinals).astype(np.float64)
     nan = [np.isnan(numeric(side)) for side in (left, right)]
     distance[nan[0] | nan[1]] = math.inf
     distance[nan[0] & nan[1]] = 0
-    if actual.dtype == expected.dtype and dtype.itemsize > 8:  # what has been rounded to be counted
+    if actual.dtype == expected.dtype and dtype.itemsize > 8:  # ``_ordinals`` has rounded it to float64
         distance = np.maximum(distance, differing(left, right))
     return distance
 
 
 def _parts(array: Array) -> Floats:
-    """Real and imaginary parts in turn, of the precision that the numbers have."""
+    """Real and imaginary parts, alternating, in their own precision."""
     if array.dtype.kind == "c":
         return np.ascontiguousarray(array).reshape(-1).view(array.real.dtype)
     values = numeric(array).reshape(-1)
@@ -267,13 +260,13 @@ def _parts(array: Array) -> Floats:
 
 
 def unit_roundoff(dtype: np.dtype[Any]) -> float:
-    """The greatest relative error of rounding to a floating type, such as 2**-24 for float32; 0 for other types."""
+    """The greatest relative error of rounding to a floating-point type (2**-24 for float32); 0 for other types."""
     kind = np.dtype(dtype.type(0).real.dtype) if dtype.kind == "c" else dtype
     return 0.5 ** (int(number_info(kind).nmant) + 1) if is_float(kind) else 0.0
 
 
 def _ordinals(values: Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-    """The number of each element counted from 0, and whether it is below. What is wider than 8 bytes, as float64."""
+    """How many numbers of the type lie between 0 and each element, and which are negative; float64 at most."""
     if values.dtype.itemsize > 8:
         values = values.astype(np.float64)
     width = int(number_info(values.dtype).bits)
@@ -283,12 +276,9 @@ def _ordinals(values: Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.boo
     return bits & np.uint64((1 << (width - 1)) - 1), (bits >> np.uint64(width - 1) & np.uint64(1)).astype(bool)
 
 
-# Ranks
-
-
 @dataclass(frozen=True)
 class RankMismatches:
-    """How many ranked indices are out of place, of how many, and where the first is in the ranking of that shape."""
+    """``count`` of ``ranks`` indices are out of place, the ``first`` one there in a ranking of that ``shape``."""
 
     count: int
     ranks: int
@@ -299,29 +289,29 @@ class RankMismatches:
 def top_k(array: Array, wanted: TopK) -> npt.NDArray[np.int64]:
     """The indices of the greatest elements along an axis, greatest first; the axis is moved to the end.
 
-    Of equal elements the one with the lower index comes first. Raises ValueError if there is no such axis.
+    Equal elements are in the order of their indices. Raises ValueError if there is no such axis.
     """
     values = numeric(array)
     if values.dtype.kind == "c":
         values = np.abs(values)
     values = np.moveaxis(np.atleast_1d(values), wanted.axis, -1)
-    # Sorted from the end, so that a stable sort keeps the first of equals first.
+    # Reversed before and after, so that the stable sort keeps equal elements in their order.
     order = np.argsort(values[..., ::-1], axis=-1, kind="stable")[..., ::-1]
-    found: npt.NDArray[np.int64] = (values.shape[-1] - 1 - order)[..., : wanted.k].astype(np.int64)
-    return found
+    indices: npt.NDArray[np.int64] = (values.shape[-1] - 1 - order)[..., : wanted.k].astype(np.int64)
+    return indices
 
 
 def rank_mismatches(actual: Array, expected: Array, tolerance: int) -> RankMismatches:
-    """Indices of ``actual`` that ``expected`` has more than ``tolerance`` places off in the last axis, or not at all.
+    """The indices of ``actual`` that ``expected`` does not have within ``tolerance`` places along the last axis.
 
-    The last ``tolerance`` places of each row are not looked at: their indices may just have moved out of it. That is
+    The last ``tolerance`` places of each row are not compared, since their indices may have moved out of it. This is
     Polygraphy's comparison of indices.
     """
     left, right = np.atleast_1d(numeric(actual)), np.atleast_1d(numeric(expected))
-    looked = max(left.shape[-1] - tolerance, 0)
-    fits = np.zeros((*left.shape[:-1], looked), bool)
+    compared = max(left.shape[-1] - tolerance, 0)
+    fits = np.zeros((*left.shape[:-1], compared), bool)
     for shift in range(-tolerance, tolerance + 1):
-        start, stop = max(0, -shift), min(looked, right.shape[-1] - shift)
+        start, stop = max(0, -shift), min(compared, right.shape[-1] - shift)
         if start < stop:
             fits[..., start:stop] |= ~differing(left[..., start:stop], right[..., start + shift : stop + shift])
     count = int((~fits).sum())
@@ -329,24 +319,22 @@ def rank_mismatches(actual: Array, expected: Array, tolerance: int) -> RankMisma
     return RankMismatches(count, fits.size, first, left.shape)
 
 
-# Where and how much two tensors differ, in a few thousand numbers: a histogram, and a map of the greatest errors.
-
 _MOST_BLOCKS = 64
-"""Along each side of the map."""
+"""Blocks along each side of a heat map."""
 
 _BINS_PER_DECADE = 2
 _MOST_BINS = 48
 _MOST_WORST = 8
 _AT_ONCE = 1 << 20
-"""Elements of which logarithms are taken at once."""
+"""Elements whose logarithms are computed at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram:
-    """How many elements have which |actual - expected|: ``counts[i]`` from ``edges[i]`` up to ``edges[i + 1]``.
+    """How many elements have which |actual - expected|: ``counts[i]`` are from ``edges[i]`` up to ``edges[i + 1]``.
 
-    The edges grow by a constant factor. ``zero`` counts equal elements, ``infinite`` those of which only one side is
-    finite.
+    The edges grow by a constant factor. ``zero`` counts equal elements, ``infinite`` those that are finite on one side
+    only.
     """
 
     edges: tuple[float, ...]
@@ -357,10 +345,10 @@ class Histogram:
 
 @dataclass(frozen=True, kw_only=True)
 class Heat:
-    """The greatest |actual - expected| of each block of a tensor, row by row.
+    """A heat map: the greatest |actual - expected| in each block of a tensor, row by row.
 
-    ``axes`` are the two axes that rows and columns are laid out by, fewer of a tensor with fewer; what is along the
-    others falls into the same block. ``shape`` is that of the tensor.
+    ``axes`` are the axes of its rows and columns, at most two; elements along other axes are in the same block.
+    ``shape`` is that of the tensor.
     """
 
     rows: tuple[tuple[float, ...], ...]
@@ -370,7 +358,7 @@ class Heat:
 
 @dataclass(frozen=True, kw_only=True)
 class Differences:
-    """A picture of the differences between two tensors; ``worst`` are the elements that differ most, greatest first."""
+    """A picture of the differences between two tensors; ``worst`` are the greatest errors, in descending order."""
 
     histogram: Histogram
     heat: Heat
@@ -378,18 +366,18 @@ class Differences:
 
 
 def differences_between(actual: Array, expected: Array) -> Differences:
-    """The picture of two numeric tensors of one shape, which have at least one element."""
+    """The picture of two numeric tensors of one shape with at least one element."""
     absolute = metrics.errors_between(actual, expected).absolute
-    left, worst = absolute.copy(), list[Element]()
-    while len(worst) < _MOST_WORST and (element := metrics.worst(actual, expected, left)) is not None:
+    remaining, worst = absolute.copy(), list[Element]()
+    while len(worst) < _MOST_WORST and (element := metrics.worst(actual, expected, remaining)) is not None:
         worst.append(element)
-        left[int(np.argmax(left))] = 0
+        remaining[int(np.argmax(remaining))] = 0
     heat = heat_of(absolute.reshape(actual.shape))
     return Differences(histogram=histogram_of(absolute), heat=heat, worst=tuple(worst))
 
 
 def histogram_of(absolute: Floats) -> Histogram:
-    """The histogram of errors, flat: zero or more, inf where nothing can be subtracted."""
+    """The histogram of absolute errors, flat, which may be inf."""
     is_counted = (absolute > 0) & np.isfinite(absolute)
     zero, infinite = int((absolute == 0).sum()), int(np.isinf(absolute).sum())
     if not is_counted.any():
@@ -409,7 +397,7 @@ def histogram_of(absolute: Floats) -> Histogram:
 
 
 def heat_of(absolute: Floats) -> Heat:
-    """The map of errors in the shape of their tensor, by its last two axes with more than one element."""
+    """The heat map of errors in the shape of their tensor, along its last two axes with more than one element."""
     long = [axis for axis, size in enumerate(absolute.shape) if size > 1]
     axes = tuple(long[-2:])
     others = tuple(axis for axis in range(absolute.ndim) if axis not in axes)

@@ -1,6 +1,4 @@
-"""Numbers about tensors: statistics of one, errors between two, NaN and infinities. Pure functions; nothing is
-decided here.
-"""
+"""Pure functions that measure tensors: statistics of one, errors between two, NaN and infinities."""
 
 from __future__ import annotations
 
@@ -21,14 +19,14 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 Index: TypeAlias = tuple[int, ...]
 
 Scalar: TypeAlias = float | int | bool | complex | str | bytes
-"""One element, as Python has it."""
+"""One element as a Python value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """The values of one tensor. All but the counts are of its finite elements; of complex ones the magnitudes.
+    """Statistics of a tensor's finite elements (of the magnitudes of complex ones), and counts of all elements.
 
-    ``minimum``, ``maximum``, ``mean``, ``std`` and ``median`` are NaN, and the places None, where nothing is finite.
+    ``minimum``, ``maximum``, ``mean``, ``std`` and ``median`` are NaN, and the places None, if nothing is finite.
     Minimum and maximum of integers are exact.
     """
 
@@ -46,9 +44,9 @@ class Statistics:
 
 @dataclass(frozen=True)
 class ErrorStatistics:
-    """Statistics of the absolute or the relative errors of all elements; inf where only one side is finite.
+    """Statistics of absolute or relative errors, which are inf for elements that are finite on one side only.
 
-    All but ``maximum`` are NaN where they were not asked for.
+    All but ``maximum`` are NaN if they were not computed.
     """
 
     maximum: float
@@ -57,7 +55,7 @@ class ErrorStatistics:
     quantile: float
 
     def of(self, stat: str) -> float:
-        """The statistic that the tolerances name: "max", "mean", "median" or "quantile"."""
+        """The statistic of this name: "max", "mean", "median" or "quantile"."""
         value: float = getattr(self, "maximum" if stat == "max" else stat)
         return value
 
@@ -67,7 +65,7 @@ NO_ERROR = ErrorStatistics(0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Element:
-    """One element of two tensors: its index, both values, and the error between them."""
+    """One element of two tensors: its index, both values, and its error."""
 
     index: Index
     actual: Scalar
@@ -76,7 +74,7 @@ class Element:
 
 
 def numeric(array: Array) -> Array:
-    """The tensor in a type that numpy computes with: extended types widened without loss, bool as 0 and 1."""
+    """The tensor in a type that NumPy computes with: extended types are widened without loss, bool becomes 0 and 1."""
     if is_extended(array.dtype):
         return widened(array)
     return array.astype(np.uint8) if array.dtype.kind == "b" else array
@@ -88,7 +86,7 @@ def at(array: Array, flat: int) -> Index:
 
 
 def element(array: Array, index: Index) -> Scalar:
-    """One element as a Python value; extended floats as float."""
+    """One element as a Python value; extended floats become float."""
     value: Any = array[index]
     if is_extended(array.dtype):
         value = widened(np.asarray(value))[()]
@@ -105,7 +103,7 @@ def worst(actual: Array, expected: Array, values: Floats) -> Element | None:
 
 
 def element_of_both(actual: Array, expected: Array, position: int, error: float) -> Element:
-    """The element at a position in C order, which has this error."""
+    """The element at a position in C order, with this error."""
     index = at(actual, position)
     return Element(index, element(actual, index), element(expected, index), error)
 
@@ -136,7 +134,7 @@ def statistics(array: Array) -> Statistics | None:
     if largest < 1e150:
         mean, std = float(precise.mean()), float(precise.std())
     else:
-        # The squares, and even the sum, of great finite values would overflow.
+        # The squares, and even the sum, of huge values would overflow.
         scaled = precise / largest
         mean, std = float(scaled.mean()) * largest, float(scaled.std()) * largest
     (median,) = quantiles(precise, 0.5)
@@ -155,15 +153,15 @@ def statistics(array: Array) -> Statistics | None:
 
 
 def _wide(dtype: np.dtype[Any]) -> type[np.floating[Any]]:
-    """The type to compute in: double, or what is more precise already."""
+    """The type to compute in: float64, or longdouble for a type that is wider."""
     return np.longdouble if dtype.kind == "f" and dtype.itemsize > 8 else np.float64
 
 
 def histogram(array: Array, bins: int = 10) -> list[tuple[float, float, int]]:
-    """How many finite elements lie in each of ``bins`` equal intervals: (start, end, count), lowest first.
+    """The number of finite elements in each of ``bins`` equal intervals: (start, end, count), lowest first.
 
-    Every interval holds its start, the last one its end too. There is only one where all values are equal, or too close
-    to be told apart. Of complex numbers the magnitudes count. Empty for strings and where nothing is finite.
+    An interval includes its start, the last one also its end. There is only one interval if values are equal or too
+    close together. Complex numbers count by magnitude. Empty for strings and if nothing is finite.
     """
     if is_text(array):
         return []
@@ -175,20 +173,17 @@ def histogram(array: Array, bins: int = 10) -> list[tuple[float, float, int]]:
     low, high = float(finite.min()), float(finite.max())
     if low + (high / bins - low / bins) in {low, high}:
         return [(low, high, finite.size)]
-    # Halved, for the distance from the least to the greatest value may be more than a float64 holds.
+    # Halved, since the distance from the least to the greatest value may overflow float64.
     counts, edges = np.histogram(finite / 2, bins)
     ends = [float(edge) * 2 for edge in edges]
     return [(ends[place], ends[place + 1], int(count)) for place, count in enumerate(counts)]
 
 
-# Equality
-
-
 def differing(actual: Array, expected: Array) -> Bools:
-    """Which elements of two tensors of one shape differ by value, in that shape: exactly, whatever their types.
+    """Which elements of two tensors of one shape differ by value, exactly, whatever their types.
 
-    Two NaN are equal, and so are both zeros; the parts of complex numbers are compared each; strings by their bytes.
-    Text and numbers always differ.
+    Two NaN are equal, and so are both zeros. Complex numbers are compared part by part, strings by their bytes. Strings
+    and numbers always differ.
     """
     if is_text(actual) or is_text(expected):
         if not (is_text(actual) and is_text(expected)):
@@ -208,27 +203,24 @@ def _differing_real(left: Array, right: Array) -> Bools:
         signed, unsigned = (left, right) if left.dtype.kind == "i" else (right, left)
         return np.asarray((signed < 0) | (signed.astype(np.int64).view(np.uint64) != unsigned.astype(np.uint64)))
     if kinds == ("f", "f") or kinds[0] == kinds[1]:
-        found: Bools = np.asarray(left != right)
-        if "f" in kinds and found.any():
-            found &= ~(np.isnan(left) & np.isnan(right))
-        return found
-    whole, real = (right, left) if kinds[0] == "f" else (left, right)
-    # No float type need hold every 64-bit integer, but each can be asked which integer it is.
-    info, real = np.iinfo(whole.dtype), real.astype(_wide(real.dtype))
-    inside = (real >= float(info.min)) & (real < float(info.max + 1)) & (np.trunc(real) == real)
-    return np.asarray(~inside | (np.where(inside, real, 0).astype(whole.dtype) != whole))
-
-
-# Errors
+        unequal: Bools = np.asarray(left != right)
+        if "f" in kinds and unequal.any():
+            unequal &= ~(np.isnan(left) & np.isnan(right))
+        return unequal
+    integer, real = (right, left) if kinds[0] == "f" else (left, right)
+    # A float type may not hold every 64-bit integer, so compare as integers, where the float is one.
+    info, real = np.iinfo(integer.dtype), real.astype(_wide(real.dtype))
+    is_integer = (real >= float(info.min)) & (real < float(info.max + 1)) & (np.trunc(real) == real)
+    return np.asarray(~is_integer | (np.where(is_integer, real, 0).astype(integer.dtype) != integer))
 
 
 @dataclass(frozen=True)
 class Errors:
     """Errors between two tensors of one shape, flat, in C order.
 
-    ``absolute`` is |actual - expected|, ``relative`` that divided by |expected|, ``magnitude`` is |expected|. Equal
-    elements have no error, nor have two NaN or two infinities of the same sign; where only one side is finite, or the
-    infinities differ, the error is inf and ``broken`` counts it. Elements that differ always have an error above 0.
+    ``absolute`` is |actual - expected|, ``magnitude`` is |expected|, ``relative`` is their quotient. Equal elements
+    have no error, nor have two NaN or two infinities of the same sign; if only one side is finite, or infinities
+    differ, the error is inf and ``broken`` counts it. Elements that differ always have an error above 0.
     """
 
     absolute: Floats
@@ -240,7 +232,7 @@ class Errors:
 def errors_between(actual: Array, expected: Array) -> Errors:
     """The errors between two numeric tensors of one shape.
 
-    Computed in float64 or better whatever the types; between integers exactly, then rounded up to float64.
+    They are computed in float64 or better; between integers exactly, then rounded up to float64.
     """
     left, right = numeric(actual).reshape(-1), numeric(expected).reshape(-1)
     if left.dtype.kind in "iu" and right.dtype.kind in "iu":
@@ -248,11 +240,11 @@ def errors_between(actual: Array, expected: Array) -> Errors:
         magnitude = np.abs(right.astype(np.float64))
         return Errors(absolute, _divided(absolute, magnitude), magnitude, 0)
     wide = _common_wide(left.dtype, right.dtype)
-    odd = ~(np.isfinite(left) & np.isfinite(right))
-    same = odd & ~differing(left, right) if odd.any() else None
-    # float64 tells two smaller floats apart whatever they are; any other pair may be nearer than rounding shows.
+    non_finite = ~(np.isfinite(left) & np.isfinite(right))
+    same = non_finite & ~differing(left, right) if non_finite.any() else None
+    # In float64, the difference of two narrower floats that differ is never 0; others may round to 0.
     differ = None if wide is np.float64 else differing(left, right)
-    # Copies, and then worked on in place: a tensor may be a good part of the memory there is.
+    # Copied once and changed in place, since a tensor may take a good part of the memory.
     left, right = left.astype(wide), right.astype(wide)
     with np.errstate(invalid="ignore", over="ignore"):
         left -= right
@@ -262,21 +254,21 @@ def errors_between(actual: Array, expected: Array) -> Errors:
     broken = 0
     if same is not None:
         absolute[same] = 0
-        absolute[odd & ~same] = np.inf
-        broken = int((odd & ~same).sum())
+        absolute[non_finite & ~same] = np.inf
+        broken = int((non_finite & ~same).sum())
     if differ is not None:
         absolute[differ] = np.maximum(absolute[differ], LEAST)
-    del left, right, odd, same, differ
+    del left, right, non_finite, same, differ
     return Errors(absolute, _divided(absolute, magnitude), magnitude, broken)
 
 
 LEAST = math.ulp(0.0)
-"""The least number above 0: the error of what differs by less than can be told."""
+"""The least number above 0: the error of elements whose difference rounds to 0."""
 
 
 def _common_wide(left: np.dtype[Any], right: np.dtype[Any]) -> type[np.inexact[Any]]:
     long = any(dtype.itemsize > (16 if dtype.kind == "c" else 8) for dtype in (left, right) if dtype.kind in "fc")
-    # float64 cannot hold every 64-bit integer that is compared with a float; where there is no more, it must do.
+    # float64 cannot hold every 64-bit integer; longdouble can, where it is wider than float64.
     long = long or any(dtype.kind in "iu" and dtype.itemsize == 8 for dtype in (left, right))
     if "c" in (left.kind, right.kind):
         return np.clongdouble if long else np.complex128
@@ -284,14 +276,14 @@ def _common_wide(left: np.dtype[Any], right: np.dtype[Any]) -> type[np.inexact[A
 
 
 def _integer_differences(left: Array, right: Array) -> Floats:
-    """|left - right| without overflow, rounded up where float64 does not hold it."""
+    """|left - right| without overflow, rounded up if float64 cannot hold it."""
     if left.dtype.itemsize < 8 and right.dtype.itemsize < 8:
         return np.abs(left.astype(np.int64) - right.astype(np.int64)).astype(np.float64)
     if left.dtype.kind != right.dtype.kind:
         if not any(side.dtype.kind == "i" and bool((side < 0).any()) for side in (left, right)):
             left, right = left.astype(np.uint64), right.astype(np.uint64)
         else:
-            # A negative number and perhaps one above 2**63: only Python's integers hold both.
+            # A negative number and perhaps one above 2**63: only Python's integers can hold both.
             exact: Array = np.abs(left.astype(object) - right.astype(object))
             return np.array(
                 [
@@ -301,34 +293,34 @@ def _integer_differences(left: Array, right: Array) -> Floats:
                 np.float64,
             )
     swap = left < right
-    # In two's complement the difference of the greater and the smaller is right modulo 2**64, which it is below.
-    great = np.where(swap, right, left).astype(np.int64 if left.dtype.kind == "i" else np.uint64).view(np.uint64)
-    small = np.where(swap, left, right).astype(np.int64 if left.dtype.kind == "i" else np.uint64).view(np.uint64)
-    values = great - small
-    found = values.astype(np.float64)
-    held = np.where(found < 2.0**64, found, 0).astype(np.uint64)
-    below = (held < values) & (found < 2.0**64)
-    return np.where(below, np.nextafter(found, np.inf), found)
+    # In two's complement, greater - smaller is right modulo 2**64, and it is less than that.
+    greater = np.where(swap, right, left).astype(np.int64 if left.dtype.kind == "i" else np.uint64).view(np.uint64)
+    smaller = np.where(swap, left, right).astype(np.int64 if left.dtype.kind == "i" else np.uint64).view(np.uint64)
+    exact_values = greater - smaller
+    rounded = exact_values.astype(np.float64)
+    back = np.where(rounded < 2.0**64, rounded, 0).astype(np.uint64)
+    is_below = (back < exact_values) & (rounded < 2.0**64)
+    return np.where(is_below, np.nextafter(rounded, np.inf), rounded)
 
 
 def greatest_finite(magnitude: Floats) -> Any:
-    """The greatest finite one of values that are not below 0, in their type; 0 if there is none."""
+    """The greatest finite magnitude, in its type; 0 if there is none."""
     return magnitude.max(initial=0, where=np.isfinite(magnitude))
 
 
 def _divided(absolute: Floats, magnitude: Floats) -> Floats:
-    """Relative errors; 0 where there is no error even if the expected value is 0, inf where it is 0 or not finite."""
+    """Relative errors: 0 if there is no error, else inf if the expected value is 0 or not finite."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         relative: Floats = np.divide(absolute, magnitude)
     relative[~np.isfinite(relative)] = np.inf
-    # A small error of a great value is one still.
+    # An error must not vanish because the quotient rounds to 0.
     relative[relative < LEAST] = LEAST
     relative[absolute == 0] = 0
     return relative
 
 
 def error_statistics(values: Floats, quantile: float) -> ErrorStatistics:
-    """Statistics of errors that are 0 or more and may be inf; all 0 for an empty tensor."""
+    """Statistics of errors, which may be inf; all 0 for an empty tensor."""
     maximum = float(values.max(initial=0))
     if maximum == 0:
         return NO_ERROR
@@ -339,48 +331,45 @@ def error_statistics(values: Floats, quantile: float) -> ErrorStatistics:
 
 
 def quantiles(values: Floats, *wanted: float) -> list[float]:
-    """The quantiles (each 0 to 1) of at least one value, interpolated as numpy does it, in one pass and not in four.
+    """The quantiles (each 0 to 1) of values, interpolated as by NumPy, from one partition of the values.
 
-    Between a finite and an infinite value nothing can be interpolated: it is the greater one then.
+    Between a finite and an infinite value, which cannot be interpolated, it is the greater one.
     """
     ranks = [quantile * (values.size - 1) for quantile in wanted]
     parted = np.partition(values, sorted({math.floor(rank) for rank in ranks} | {math.ceil(rank) for rank in ranks}))
-    found = []
+    results = []
     for rank in ranks:
         low, high = float(parted[math.floor(rank)]), float(parted[math.ceil(rank)])
         part = rank - math.floor(rank)
-        found.append(high if math.isinf(high) or low == high else low * (1 - part) + high * part)
-    return found
-
-
-# Tolerances that would pass
+        results.append(high if math.isinf(high) or low == high else low * (1 - part) + high * part)
+    return results
 
 
 def outside(errors: Errors, atol: float, rtol: float) -> Bools:
-    """Which elements do not satisfy |actual - expected| <= atol + rtol * |expected|; no error always satisfies it."""
+    """Which elements violate |actual - expected| <= atol + rtol * |expected|; one without an error never does."""
     with np.errstate(invalid="ignore", over="ignore"):
         limits = atol + rtol * errors.magnitude
-    # An infinite error is outside even when the expected value, and so the limit, is infinite too.
+    # An infinite error is outside even if the expected value, and so the limit, is infinite.
     beyond: Bools = (errors.absolute > limits) | np.isinf(errors.absolute)
     return beyond & (errors.absolute > 0)
 
 
 def shares(errors: Errors, atol: float, rtol: float) -> Floats:
-    """How many times what is allowed there each error is, |error| / (atol + rtol * |expected|); 0 where there is none.
+    """Each error as a multiple of the allowed one, |error| / (atol + rtol * |expected|).
 
-    inf where nothing is allowed, or the error is infinite.
+    0 without an error, else inf if nothing is allowed or the error is infinite.
     """
     with np.errstate(all="ignore"):
-        found: Floats = errors.absolute / (atol + rtol * errors.magnitude)
-    found[~np.isfinite(found)] = np.inf
-    found[errors.absolute == 0] = 0
-    return found
+        quotients: Floats = errors.absolute / (atol + rtol * errors.magnitude)
+    quotients[~np.isfinite(quotients)] = np.inf
+    quotients[errors.absolute == 0] = 0
+    return quotients
 
 
 def passing(errors: Errors, atol: float, rtol: float) -> tuple[float | None, float | None]:
-    """The smallest atol, and the smallest rtol, with which every element passes beside the other one as it is.
+    """The smallest atol that passes every element with the given ``rtol``, and the smallest rtol with ``atol``.
 
-    Rounded up to three digits; None if there is none.
+    Both are rounded up to three digits; None if there is none.
     """
     where = outside(errors, atol, rtol)
     absolute, magnitude = errors.absolute[where], errors.magnitude[where]
@@ -390,28 +379,25 @@ def passing(errors: Errors, atol: float, rtol: float) -> tuple[float | None, flo
         return None, None
     by_rtol = None
     with np.errstate(over="ignore"):
-        by_atol = rounded_up((absolute - rtol * magnitude).max(), lambda found: absolute > found + rtol * magnitude)
+        by_atol = rounded_up((absolute - rtol * magnitude).max(), lambda value: absolute > value + rtol * magnitude)
         if np.isfinite(magnitude).all() and (magnitude > 0).all():
             least = ((absolute - atol) / magnitude).max()
-            by_rtol = rounded_up(least, lambda found: absolute > atol + found * magnitude)
+            by_rtol = rounded_up(least, lambda value: absolute > atol + value * magnitude)
     return by_atol, by_rtol
 
 
-def rounded_up(value: Any, is_less: Callable[[float], Any] = lambda _: False) -> float | None:
-    """The value rounded up to three digits, as often as ``is_less`` than it has to be; None if it is not finite."""
+def rounded_up(value: Any, is_too_small: Callable[[float], Any] = lambda _: False) -> float | None:
+    """The value rounded up to three digits, again while it ``is_too_small``; None if the result is not finite."""
     context = Context(prec=3, rounding=ROUND_CEILING)
-    found = float(context.create_decimal(Decimal(float(value))))
-    while np.any(is_less(found)):  # rounding inside a sum may still leave an element outside
-        found = float(context.create_decimal(Decimal(math.nextafter(found, math.inf))))
-    return found if math.isfinite(found) else None
-
-
-# The outputs of a runner that hold NaN or infinities.
+    result = float(context.create_decimal(Decimal(float(value))))
+    while np.any(is_too_small(result)):  # rounding inside a sum may still leave an element outside
+        result = float(context.create_decimal(Decimal(math.nextafter(result, math.inf))))
+    return result if math.isfinite(result) else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotFinite:
-    """An output that holds NaN or infinities: how many of each, where the first one is, and its value."""
+    """An output with NaN or infinities: how many of each, and the index and value of the first one."""
 
     iteration: int
     name: str
@@ -423,7 +409,7 @@ class NotFinite:
 
 
 def not_finite(result: RunnerResult) -> Iterator[NotFinite]:
-    """The outputs of a runner that hold NaN or infinities, in order."""
+    """The outputs of a runner with NaN or infinities, in order."""
     for number, iteration in enumerate(result.iterations):
         for name, array in iteration.outputs.items():
             values = array if is_text(array) else numeric(array)

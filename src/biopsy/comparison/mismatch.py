@@ -1,4 +1,4 @@
-"""A mismatch has a kind and a size: what a smaller model must show too before it counts as the same failure."""
+"""The kind and size of a mismatch, which a smaller model must share to count as the same failure."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from biopsy.records import Record, record_of
 Kind: TypeAlias = Literal[
     "mismatch", "not-finite-mismatch", "shape-mismatch", "type-mismatch", "missing-output"
 ]  # fmt: skip
-"""How two outputs differ: outside the tolerances; finite on one side only; in shape; in type (strings and numbers);
-one side lacks it."""
+"""How two outputs differ: by more than the tolerances; finite on one side only; in shape; in type (strings or
+numbers); one side lacks the output."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 GRAVEST: tuple[Kind, ...] = (
     "missing-output", "type-mismatch", "shape-mismatch", "not-finite-mismatch", "mismatch",
 )  # fmt: skip
-"""Which kind names a run that shows several: the first of these."""
+"""The kinds from the gravest on; the first of these that a run shows names its failure."""
 
 COMPARABLE = 10.0
-"""An error that is at most so many times smaller than the original's counts as the same without a further question."""
+"""An error that is at most this many times smaller than the original's counts as the same failure."""
 
 _RARE = 0.01
 _ONE_SIDED = 0.75
 _FEWEST_FOR_A_SIDE = 8
-"""Of so many random signs, all but one agree in less than 1 % of all cases."""
+"""This many random signs all agree in less than 1 % of all cases."""
 
 FAR_BEYOND_ROUNDING = 2.0**12
-"""Roundings of the greatest value. A sum of 10^7 terms errs by about so much, one float16 rounding is twice that."""
+"""In roundings of the greatest value: the error of a sum of 10^7 terms, and half of one float16 rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """How one output differs from what is expected of it. None: not known, or no finite number.
+    """How one output differs from its expected value. None: not known, or not finite.
 
-    ``wrong`` of ``elements`` are outside the tolerances, ``above`` of them greater than expected. ``error`` is the
-    greatest |actual - expected|, at ``index``, between ``actual`` and ``expected``. ``times_tolerance`` is the greatest
-    quotient of an error and what is allowed there; ``times_rounding`` is ``error`` by one rounding of the greatest
-    expected value in the output's type. ``quantum`` is the distance between two neighbouring values of a discrete
-    output (integers, Floor, dequantized values; 0 where they have no order). ``passing_atol`` is the smallest that
+    ``wrong`` of ``elements`` are outside the tolerances, and ``above`` of these are greater than expected. ``error`` is
+    the greatest |actual - expected|, at ``index``, between ``actual`` and ``expected``. ``times_tolerance`` is the
+    greatest quotient of an error and the allowed one; ``times_rounding`` is ``error`` divided by one rounding of the
+    greatest expected value in the output's type. ``quantum`` is the distance between neighbouring values of a discrete
+    output (integers, Floor, dequantized values; 0 if they have no order). ``passing_atol`` is the smallest atol that
     would pass.
     """
 
@@ -62,24 +62,24 @@ class Mismatch:
 
     @property
     def share(self) -> float:
-        """The part of the elements that is wrong, 0 to 1."""
+        """The share of wrong elements, 0 to 1."""
         return self.wrong / self.elements if self.elements else 0.0
 
     @property
     def bias(self) -> float:
-        """Which side wrong elements are on: -1 all below, 0 as many above as below, 1 all above."""
+        """The direction of wrong elements: -1 all below, 0 as many above as below, 1 all above."""
         return (2 * self.above - self.wrong) / self.wrong if self.wrong else 0.0
 
     @property
     def discrete(self) -> bool:
-        """Whether the output has only few values, so that an error of rounding size is not seen, or a whole step."""
+        """Whether the output has only few values, so that a rounding error is invisible or a whole step."""
         return self.quantum is not None
 
     @property
     def is_tie(self) -> bool:
-        """Whether rounding errors may have moved some elements over a border: one step, rarely, to both sides.
+        """Whether rounding may have moved a few elements by one step, in both directions.
 
-        A truncation is not like that: it moves half of the elements to one side.
+        A wrong truncation does not look like this: it moves half of the elements in one direction.
         """
         if self.quantum is None or self.error is None or self.share > _RARE:
             return False
@@ -89,10 +89,10 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Rounding:
-    """Whether rounding explains an error, judged against float64: see ``noise.py``.
+    """Whether rounding explains an error, by a comparison with float64: see ``noise.py``.
 
-    ``times`` is the error as a multiple of that of plain float32, None if there is no finite one. ``reason`` says why
-    nothing is known, where that is so.
+    ``times`` is the error as a multiple of plain float32's, None if it is not finite. ``reason`` explains an "unknown"
+    verdict.
     """
 
     verdict: Literal["rounding", "bug", "unknown"]
@@ -102,131 +102,129 @@ class Rounding:
 
 @dataclass(frozen=True)
 class ErrorSize:
-    """The error of one model for a person: the mismatch that tells most, and what float64 says if it was asked."""
+    """The error of one model to show to the user: the worst mismatch, and the comparison with float64, if made."""
 
     worst: Mismatch
     rounding: Rounding | None = None
 
 
 Size: TypeAlias = Literal["comparable", "doubtful", "smaller"]
-"""A mismatch beside the original's: as large; float64 must tell whether it is only rounding; rounding by its looks."""
+"""The size of a candidate's mismatch by the original's: as large; to be compared with float64; probably rounding."""
 
 ONLY_TIES = "but only a few elements of a discrete output, one step to either side: rounding"
 ONLY_ROUNDING = "but the error is only rounding: that of the original is more"
 TOO_SMALL = "but the error is much smaller, and float64 cannot tell whether it is only rounding"
 
 
-def size_beside(found: Sequence[Mismatch], original: Sequence[Mismatch]) -> Size:
-    """The size of what a candidate shows, by that of the original. Where either is not known it is comparable."""
-    mine, theirs = _measured(found), _measured(original)
-    if not mine or not theirs or all(one.is_tie for one in theirs):
+def size_beside(mismatches: Sequence[Mismatch], original: Sequence[Mismatch]) -> Size:
+    """The size of a candidate's mismatches by the original's; comparable if either is not known."""
+    candidates, originals = _measured(mismatches), _measured(original)
+    if not candidates or not originals or all(each.is_tie for each in originals):
         return "comparable"
-    mine = [one for one in mine if not one.is_tie]
-    if not mine:
+    candidates = [each for each in candidates if not each.is_tie]
+    if not candidates:
         return "smaller"
-    theirs = [one for one in theirs if not one.is_tie]
-    for one in mine:
-        sort = [other for other in theirs if other.discrete == one.discrete]
-        if one.discrete:  # steps count by their number
-            is_as_large = bool(sort) and one.share * COMPARABLE >= max(other.share for other in sort)
+    originals = [each for each in originals if not each.is_tie]
+    for candidate in candidates:
+        alike = [each for each in originals if each.discrete == candidate.discrete]
+        if candidate.discrete:  # only the number of wrong elements counts
+            is_as_large = bool(alike) and candidate.share * COMPARABLE >= max(each.share for each in alike)
         else:
-            is_as_large = bool(sort) and _errs_as_much(one, sort)
+            is_as_large = bool(alike) and _errs_as_much(candidate, alike)
         if is_as_large:
             return "comparable"
     return "doubtful"
 
 
-def _errs_as_much(one: Mismatch, sort: Sequence[Mismatch]) -> bool:
-    """Whether errors are about as great as any of those, both by the tolerance and by rounding.
+def _errs_as_much(candidate: Mismatch, originals: Sequence[Mismatch]) -> bool:
+    """Whether an error is about as great as the originals', by the tolerance and by rounding.
 
-    Where values are great, an absolute tolerance is exceeded by rounding alone.
+    Both are needed, since rounding alone may exceed an absolute tolerance if values are great.
     """
 
     def is_within(size: float | None, sizes: Sequence[float | None]) -> bool:
-        known = [other for other in sizes if other is not None]
+        known = [each for each in sizes if each is not None]
         return size is None or len(known) < len(sizes) or size * COMPARABLE >= max(known)
 
-    return (
-        not _is_rarer(one, sort)
-        and is_within(one.times_tolerance, [other.times_tolerance for other in sort])
-        and (_surely_more_than_rounding(one) or is_within(one.times_rounding, [other.times_rounding for other in sort]))
-    )
+    if _is_rarer(candidate, originals):
+        return False
+    by_rounding = is_within(candidate.times_rounding, [each.times_rounding for each in originals])
+    by_tolerance = is_within(candidate.times_tolerance, [each.times_tolerance for each in originals])
+    return by_tolerance and (by_rounding or _surely_more_than_rounding(candidate))
 
 
-def why_not(found: Sequence[Mismatch], original: Sequence[Mismatch], rounding: Rounding | None) -> str | None:
-    """Why a mismatch is not a smaller form of the original's; None if it may be. ``rounding``: what float64 says."""
-    size = size_beside(found, original)
+def why_not(mismatches: Sequence[Mismatch], original: Sequence[Mismatch], rounding: Rounding | None) -> str | None:
+    """Why a candidate's mismatches are not the original's failure; None if they may be."""
+    size = size_beside(mismatches, original)
     if size == "comparable":
         return None
     if size == "smaller":
         return ONLY_TIES
     if rounding is not None and rounding.verdict != "unknown":
         return ONLY_ROUNDING if rounding.verdict == "rounding" else None
-    theirs = _measured(original)
-    sure = any(_surely_more_than_rounding(one) and not _is_rarer(one, theirs) for one in _measured(found))
-    return None if sure else TOO_SMALL
+    originals = _measured(original)
+    is_sure = any(_surely_more_than_rounding(each) and not _is_rarer(each, originals) for each in _measured(mismatches))
+    return None if is_sure else TOO_SMALL
 
 
 def may_be_rounding(original: Sequence[Mismatch]) -> bool:
-    """Whether the original itself may only round: then float64 is asked once, before the search."""
+    """Whether the original's mismatches may be only rounding, which is then compared with float64 before the search."""
     measured = _measured(original)
-    return bool(measured) and not any(_surely_more_than_rounding(one) for one in measured)
+    return bool(measured) and not any(_surely_more_than_rounding(each) for each in measured)
 
 
-def kind_of(found: Sequence[Mismatch]) -> str:
-    """The gravest kind of several mismatches; "" of none."""
-    kinds = {one.kind for one in found}
+def kind_of(mismatches: Sequence[Mismatch]) -> str:
+    """The gravest kind of mismatches; empty if there are none."""
+    kinds = {each.kind for each in mismatches}
     return next((kind for kind in GRAVEST if kind in kinds), "")
 
 
-def worst_of(found: Sequence[Mismatch]) -> Mismatch | None:
-    """The one that a person is shown: the gravest kind, of it the greatest by the tolerances."""
-    kind = kind_of(found)
-    return max((one for one in found if one.kind == kind), key=_order, default=None)
+def worst_of(mismatches: Sequence[Mismatch]) -> Mismatch | None:
+    """The greatest mismatch of the gravest kind; None if there are none."""
+    kind = kind_of(mismatches)
+    return max((each for each in mismatches if each.kind == kind), key=_order, default=None)
 
 
-def error_size(found: Sequence[Mismatch], rounding: Rounding | None) -> ErrorSize | None:
-    """The error that a person is shown; None where nothing is known of it."""
-    worst = worst_of(found)
+def error_size(mismatches: Sequence[Mismatch], rounding: Rounding | None) -> ErrorSize | None:
+    """The error to show to the user; None if there are no mismatches."""
+    worst = worst_of(mismatches)
     return None if worst is None else ErrorSize(worst, rounding)
 
 
-def most_telling(found: Sequence[Mismatch], most: int) -> tuple[Mismatch, ...]:
+def most_telling(mismatches: Sequence[Mismatch], most: int) -> tuple[Mismatch, ...]:
     """At most ``most`` mismatches of each kind, the greatest first."""
-    ranked = sorted(found, key=_order, reverse=True)
-    return tuple(one for kind in GRAVEST for one in [one for one in ranked if one.kind == kind][:most])
+    ranked = sorted(mismatches, key=_order, reverse=True)
+    return tuple(each for kind in GRAVEST for each in [each for each in ranked if each.kind == kind][:most])
 
 
-def _order(one: Mismatch) -> tuple[bool, float, float]:
-    unlimited = one.times_tolerance is None
-    size = one.times_rounding if unlimited else one.times_tolerance
-    return not one.discrete, math.inf if size is None else size, one.share
+def _order(mismatch: Mismatch) -> tuple[bool, float, float]:
+    size = mismatch.times_rounding if mismatch.times_tolerance is None else mismatch.times_tolerance
+    return not mismatch.discrete, math.inf if size is None else size, mismatch.share
 
 
-def _measured(found: Sequence[Mismatch]) -> list[Mismatch]:
-    return [one for one in found if one.kind == "mismatch" and one.wrong]
+def _measured(mismatches: Sequence[Mismatch]) -> list[Mismatch]:
+    return [each for each in mismatches if each.kind == "mismatch" and each.wrong]
 
 
-def _is_rarer(one: Mismatch, originals: Sequence[Mismatch]) -> bool:
-    """Whether few elements are wrong where many were: behind a step that rounding moved, errors are rare and great."""
-    return one.share <= _RARE and one.share < _RARE * max(other.share for other in originals)
+def _is_rarer(candidate: Mismatch, originals: Sequence[Mismatch]) -> bool:
+    """Whether few elements are wrong and many were: after a step moved by rounding, errors are rare and great."""
+    return candidate.share <= _RARE and candidate.share < _RARE * max(each.share for each in originals)
 
 
-def _surely_more_than_rounding(one: Mismatch) -> bool:
+def _surely_more_than_rounding(mismatch: Mismatch) -> bool:
     """By its size alone: many elements of a discrete output, or an error that no sum of roundings reaches."""
-    if one.discrete:
-        return not one.is_tie and one.wrong > 1 and one.share > _RARE
-    return one.times_rounding is None or one.times_rounding >= FAR_BEYOND_ROUNDING
+    if mismatch.discrete:
+        return not mismatch.is_tie and mismatch.wrong > 1 and mismatch.share > _RARE
+    return mismatch.times_rounding is None or mismatch.times_rounding >= FAR_BEYOND_ROUNDING
 
 
-_MOST = (1 << 63) - 1
-"""No tensor has more elements."""
+_MOST_ELEMENTS = (1 << 63) - 1
 
 
 def mismatches_from(trees: object) -> tuple[Mismatch, ...]:
-    """Mismatches as JSON has them: a list of objects. Keys that are not known are ignored.
+    """Mismatches from JSON, a list of objects. Unknown keys are ignored; numbers that are not finite become None.
 
-    What is no finite number is not known. Raises ValueError for a value of a wrong type, and for counts that cannot be.
+    Raises ValueError for a value of a wrong type, and for impossible counts.
     """
     if not isinstance(trees, list | tuple):
         raise ValueError("'mismatches' that are no list")
@@ -234,13 +232,13 @@ def mismatches_from(trees: object) -> tuple[Mismatch, ...]:
     for each in mismatches:
         if not 0 <= each.above <= each.wrong <= max(each.elements, 0):
             raise ValueError("a mismatch with more wrong elements than there are")
-        if any(abs(number) > _MOST for number in (each.elements, *each.index)):
+        if any(abs(number) > _MOST_ELEMENTS for number in (each.elements, *each.index)):
             raise ValueError("a mismatch with a number that is too large")
     return tuple(mismatches)
 
 
 def rounding_from(tree: object) -> Rounding | None:
-    """What float64 says, as JSON has it. Raises ValueError for what cannot be."""
+    """A Rounding from JSON. Raises ValueError if it is invalid."""
     if tree is None:
         return None
     try:
@@ -250,7 +248,7 @@ def rounding_from(tree: object) -> Rounding | None:
 
 
 def _finite(kind: type[Record], tree: object) -> Record:
-    """A record of JSON, in which None stands for the numbers that are not finite."""
+    """A record from JSON, with None for numbers that are not finite."""
     try:
         record = record_of(kind, tree)
     except OverflowError:

@@ -1,6 +1,4 @@
-"""Measuring how two runs differ beyond a verdict: share, bias and size of each mismatch, and whether it is only
-rounding.
-"""
+"""Measures the mismatches between two runs: their share, bias and size, and whether they are only rounding."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from biopsy.tensors.results import Array, Iteration, RunnerResult, release
 from biopsy.tensors.types import is_text
 
 _FEW_VALUES = 256
-"""So many distinct values at most has what was quantized to eight bits."""
+"""The greatest number of distinct values after quantization to eight bits."""
 
 _FIRST_LOOK = 4096
 _OFF_GRID = 1e-3
@@ -29,7 +27,7 @@ _SAME_GRID = 1e-2
 
 
 def mismatches_of(output: OutputComparison, actual: Array, expected: Array) -> tuple[Mismatch, ...]:
-    """How an output that fails differs: one mismatch for each kind, the one with numbers measured."""
+    """The mismatches of a failing output, one of each kind; that of kind "mismatch" is measured."""
     measured = output.measured
     return tuple(
         Mismatch(output=output.name, kind=kind)
@@ -42,7 +40,7 @@ def mismatches_of(output: OutputComparison, actual: Array, expected: Array) -> t
 
 
 def kinds_of(output: OutputComparison) -> tuple[Kind, ...]:
-    """The kinds of mismatch that an output shows; none if it passes."""
+    """The kinds of mismatch of an output; none if it passes."""
     measured = output.measured
     if output.passed:
         return ()
@@ -50,14 +48,14 @@ def kinds_of(output: OutputComparison) -> tuple[Kind, ...]:
         return ("shape-mismatch",) if output.actual_shape != output.expected_shape else ("type-mismatch",)
     if not measured.broken:
         return ("mismatch",)
-    more = measured.mismatching > measured.broken or any(not one.passed for one in output.judged)
-    return ("not-finite-mismatch", "mismatch") if more else ("not-finite-mismatch",)
+    has_others = measured.mismatching > measured.broken or any(not limit.passed for limit in output.judged)
+    return ("not-finite-mismatch", "mismatch") if has_others else ("not-finite-mismatch",)
 
 
 def common_quantum(actual: Array, expected: Array) -> float | None:
-    """The distance between neighbouring values of two discrete tensors; None if one is continuous, or on another grid.
+    """The distance between neighbouring values of two discrete tensors; None if one is continuous or has another grid.
 
-    What was multiplied by some factor is no step: it is measured as any other error.
+    An error that changes the grid, such as a factor, is then measured like any other error.
     """
     sides = quantum_of(actual), quantum_of(expected)
     if sides[0] is None or sides[1] is None:
@@ -66,10 +64,10 @@ def common_quantum(actual: Array, expected: Array) -> float | None:
 
 
 def quantum_of(values: Array) -> float | None:
-    """The distance between neighbouring values of a discrete tensor; None if it is continuous, as far as one can tell.
+    """The distance between neighbouring values of a discrete tensor; None if it seems continuous.
 
-    Discrete are whole numbers and truth values, whatever type holds them, and few values on a grid, as from
-    DequantizeLinear: at most 256 distinct ones, each at least twice on average.
+    Integers and booleans of any type are discrete, and so are few values on a grid, as from DequantizeLinear: at most
+    256 distinct ones, each at least twice on average.
     """
     if values.dtype.kind in "biu":
         return 1.0
@@ -106,7 +104,7 @@ def _measured(output: OutputComparison, measured: ErrorSummary, actual: Array, e
     errors = metrics.errors_between(actual, expected)
     finite = np.where(np.isfinite(errors.absolute), errors.absolute, 0)
     wrong = metrics.outside(errors, output.tolerance.atol, output.tolerance.rtol) & np.isfinite(errors.absolute)
-    if not wrong.any():  # a limit of another figure is what fails
+    if not wrong.any():  # only a limit of a metric fails
         wrong = finite > 0
     left, right = metrics.numeric(actual).reshape(-1)[wrong], metrics.numeric(expected).reshape(-1)[wrong]
     if left.dtype.kind == "c" or right.dtype.kind == "c":
@@ -131,24 +129,24 @@ def _measured(output: OutputComparison, measured: ErrorSummary, actual: Array, e
 
 
 def _times_tolerance(output: OutputComparison, measured: ErrorSummary, errors: Errors, wrong: Bools) -> float:
-    """The greatest quotient of what is measured and what is allowed, of all that decides; inf where nothing is."""
-    times, tolerance = [], output.tolerance
-    for one in (one for one in output.judged if not one.passed):
-        metric, value, limit = one.limit.metric, one.value, one.limit.value
+    """The greatest quotient of a measured and an allowed value, over all criteria that fail; inf without any."""
+    quotients, tolerance = [], output.tolerance
+    for judged in (judged for judged in output.judged if not judged.passed):
+        metric, value, limit = judged.limit.metric, judged.value, judged.limit.value
         if metric in ("psnr", "snr"):
-            times.append(float(10.0 ** min(300.0, (limit - value) / 20)))
+            quotients.append(float(10.0 ** min(300.0, (limit - value) / 20)))
         elif metric == "cosine":
-            times.append(math.sqrt(_divided(max(0.0, 1 - value), max(0.0, 1 - limit))))
+            quotients.append(math.sqrt(_divided(max(0.0, 1 - value), max(0.0, 1 - limit))))
         elif metric in ("l2", "ulp"):
-            times.append(_divided(value, limit))
+            quotients.append(_divided(value, limit))
     if output.tolerances_decide and output.stat == "elemwise" and wrong.any():
         allowed = tolerance.atol + tolerance.rtol * errors.magnitude[wrong]
         with np.errstate(divide="ignore"):
-            times.append(float(np.divide(errors.absolute[wrong], allowed).max()))
+            quotients.append(float(np.divide(errors.absolute[wrong], allowed).max()))
     elif output.tolerances_decide and output.stat != "elemwise":
         sides = (measured.absolute, tolerance.atol), (measured.relative, tolerance.rtol)
-        times.append(min(_divided(side.of(output.stat), limit) for side, limit in sides))
-    return max((quotient for quotient in times if not math.isnan(quotient)), default=math.inf)
+        quotients.append(min(_divided(side.of(output.stat), limit) for side, limit in sides))
+    return max((quotient for quotient in quotients if not math.isnan(quotient)), default=math.inf)
 
 
 def _divided(value: float, limit: float) -> float:
@@ -159,46 +157,41 @@ def _finite_or_none(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-# How the outputs of two runs differ, as a reduction is told.
-
 _MOST_MEASURED = 64
-_MOST_TOLD = 8
+_MOST_OF_A_KIND = 8
 
 
-def run_mismatches(actual: RunnerResult, expected: RunnerResult, compared: RunComparison) -> tuple[Mismatch, ...]:
-    """How the outputs of a comparison that fails differ: the greatest mismatches of each kind."""
-    found = [Mismatch(output=name, kind="missing-output") for name in compared.missing]
-    for number, output in compared.failures[:_MOST_MEASURED]:
+def run_mismatches(actual: RunnerResult, expected: RunnerResult, comparison: RunComparison) -> tuple[Mismatch, ...]:
+    """The greatest mismatches of each kind in a failing comparison."""
+    mismatches = [Mismatch(output=name, kind="missing-output") for name in comparison.missing]
+    for number, output in comparison.failures[:_MOST_MEASURED]:
         left, right = (side.iterations[number].outputs[output.name] for side in (actual, expected))
-        found += mismatches_of(output, left, right)
+        mismatches += mismatches_of(output, left, right)
         release(left, right)
-    return most_telling(found, _MOST_TOLD)
+    return most_telling(mismatches, _MOST_OF_A_KIND)
 
-
-# Whether the difference of two runs is only rounding: both are held against float64, and their difference is too.
-#
-# Two engines may differ because either is wrong, and golden values may be what is wrong: so both sides must be within
-# rounding of the exact values, or their difference within rounding of nothing. The latter matters where both are
-# wrong alike, as two engines are that fuse the same nodes in the same wrong way.
 
 WRONG_ALIKE = "both sides are wrong by more than that, in the same way: --compare-with noise shows it"
 
 _AS_GREAT = 3.0
-"""How many times the changes by perturbed inputs a difference may be: only a few of them are looked at."""
+"""A difference may be this many times the changes by perturbed inputs, since there are only a few such runs."""
 
 Perturbed = Callable[[], Iterator[RunnerResult]]
-"""The exact run, with inputs changed as rounding may change them, a few times."""
+"""Yields a few exact runs with inputs changed by the size of a rounding."""
 
 
 def explained(
     actual: RunnerResult, expected: RunnerResult, plain: RunnerResult, exact: RunnerResult, perturbed: Perturbed
 ) -> Rounding:
-    """Whether rounding explains that ``actual`` differs from ``expected``; all four hold the outputs that differ.
+    """Whether rounding explains that ``actual`` differs from ``expected``; all four runs have the outputs that differ.
 
-    A step, as of Floor, Greater, ArgMax or QuantizeLinear, turns an error of rounding size into a great one, or into
-    none. So what is open then is held against exact runs whose inputs are ``perturbed`` by some roundings: the
-    difference may be as great as what they change (a backward error, Wilkinson 1963, of rounding size); and elements
-    of a discrete output may differ where one of them has another value too.
+    Either side may be wrong, so both must be within rounding of the exact values, or their difference within rounding
+    of zero: two engines that fuse the same nodes in the same wrong way do not differ.
+
+    A step (Floor, Greater, ArgMax, QuantizeLinear) turns a rounding error into a great one or none. So other
+    differences are compared with exact runs on ``perturbed`` inputs: they may be as great as the changes there (a
+    backward error, Wilkinson 1963, of rounding size), and an element of a discrete output may differ if it changes in
+    one of these runs.
 
     Raises CannotCompare if the runs have no output in common.
     """
@@ -208,24 +201,26 @@ def explained(
         return Rounding("unknown", reason="plain float32 or float64 gives nothing to judge by")
     missing = sorted({name for report in reports for name in report.only_suspect})
     sides = list(zip(*(report.outputs for report in reports), strict=True))
-    ratios = (min(max(one.ratio, other.ratio), apart.ratio) for one, other, apart in sides)
+    ratios = (min(max(left.ratio, right.ratio), difference.ratio) for left, right, difference in sides)
     times = _finite_or_none(max(ratios, default=0.0))
-    unexplained = [apart for one, other, apart in sides if not (apart.passed or (one.passed and other.passed))]
-    if unexplained and not _turned_over(unexplained, actual, expected, exact, perturbed):
+    unexplained = [
+        difference for left, right, difference in sides if not (difference.passed or (left.passed and right.passed))
+    ]
+    if unexplained and not _is_perturbation(unexplained, actual, expected, exact, perturbed):
         return Rounding("bug", times)
     if missing:
         return Rounding("unknown", reason=f"{missing[0]!r} has no value in float64")
-    alike = any(not (one.passed and other.passed) for one, other, apart in sides if apart.passed)
+    alike = any(not (left.passed and right.passed) for left, right, difference in sides if difference.passed)
     return Rounding("rounding", None if unexplained else times, WRONG_ALIKE if alike else "")
 
 
 def only(side: RunnerResult, names: Collection[str]) -> RunnerResult:
-    """What a runner gave for some outputs."""
+    """A run with only these outputs."""
     return side.with_outputs(lambda _, each: {name: value for name, value in each.outputs.items() if name in names})
 
 
 def _difference(actual: RunnerResult, expected: RunnerResult, exact: RunnerResult) -> RunnerResult:
-    """A run that errs by as much as the two sides differ."""
+    """A run whose error is the difference of the two sides."""
     iterations = []
     for run in zip(actual.iterations, expected.iterations, exact.iterations, strict=False):
         outputs = dict(run[0].outputs)
@@ -235,61 +230,61 @@ def _difference(actual: RunnerResult, expected: RunnerResult, exact: RunnerResul
                 continue
             left, right, true = map(metrics.numeric, sides)
             with np.errstate(invalid="ignore", over="ignore"):
-                apart = np.subtract(left, right, dtype=np.result_type(left, right, np.float64))
-                outputs[name] = true + np.where(np.isfinite(apart), apart, 0)
+                difference = np.subtract(left, right, dtype=np.result_type(left, right, np.float64))
+                outputs[name] = true + np.where(np.isfinite(difference), difference, 0)
         iterations.append(Iteration(outputs))
     return RunnerResult("the difference", tuple(iterations))
 
 
-def _turned_over(
+def _is_perturbation(
     unexplained: Collection[NoiseComparison],
     actual: RunnerResult,
     expected: RunnerResult,
     exact: RunnerResult,
     perturbed: Perturbed,
 ) -> bool:
-    """Whether every difference is one that perturbed inputs make too."""
-    turnings = []
+    """Whether perturbed inputs cause differences like all of these."""
+    outputs = []
     for output in unexplained:
         sides = [run.iterations[output.iteration].outputs[output.name] for run in (actual, expected, exact)]
         if len({side.shape for side in sides}) > 1 or any(map(is_text, sides)):
             return False
-        turnings.append(_Turning(*sides))
+        outputs.append(_PerturbedOutput(*sides))
     for run in perturbed():
-        for output, turning in zip(unexplained, turnings, strict=True):
-            turning.see(run.iterations[output.iteration].outputs[output.name])
-        if all(turning.explained for turning in turnings):
+        for output, perturbed_output in zip(unexplained, outputs, strict=True):
+            perturbed_output.add(run.iterations[output.iteration].outputs[output.name])
+        if all(each.explains_difference for each in outputs):
             return True
     return False
 
 
-class _Turning:
-    """One output: what differs between two sides, and what perturbed inputs have changed of it so far."""
+class _PerturbedOutput:
+    """The difference between two sides of one output, and the changes by perturbed inputs so far."""
 
     def __init__(self, actual: Array, expected: Array, exact: Array) -> None:
         self._exact = exact
-        self._apart = metrics.errors_between(actual, expected).absolute
-        self._open = self._apart > 0
+        self._difference = metrics.errors_between(actual, expected).absolute
+        self._unexplained = self._difference > 0
         self._discrete = quantum_of(exact) is not None and common_quantum(actual, expected) is not None
         self._greatest = self._mean_square = 0.0
 
-    def see(self, values: Array) -> None:
-        """Look at what perturbed inputs give."""
+    def add(self, values: Array) -> None:
+        """Take the output of a perturbed run into account."""
         if values.shape != self._exact.shape:
             return
         changes = metrics.errors_between(values, self._exact).absolute
-        changes = np.where(np.isfinite(changes), changes, 0)  # what leaves an operator's domain tells of no size
-        self._open &= changes == 0
+        changes = np.where(np.isfinite(changes), changes, 0)  # a value outside an operator's domain says no size
+        self._unexplained &= changes == 0
         self._greatest = max(self._greatest, float(changes.max(initial=0)))
         self._mean_square = max(self._mean_square, _mean_square(changes))
 
     @property
-    def explained(self) -> bool:
-        """Whether the difference is no more than that."""
+    def explains_difference(self) -> bool:
+        """Whether the changes are as great as the difference."""
         if self._discrete:
-            return not self._open.any()
-        apart = float(self._apart.max(initial=0)), _mean_square(self._apart)
-        return apart[0] <= _AS_GREAT * self._greatest and apart[1] <= _AS_GREAT**2 * self._mean_square
+            return not self._unexplained.any()
+        greatest, mean_square = float(self._difference.max(initial=0)), _mean_square(self._difference)
+        return greatest <= _AS_GREAT * self._greatest and mean_square <= _AS_GREAT**2 * self._mean_square
 
 
 def _mean_square(values: metrics.Floats) -> float:

@@ -1,4 +1,4 @@
-"""A bug or only rounding: the error of an engine, measured by the error that plain float32 has on the same model."""
+"""Decides whether an engine's error is a bug or only rounding, by the error of plain float32 on the same model."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from biopsy.tensors.results import Array, Iteration, RunnerResult, release
 from biopsy.tensors.types import is_text
 
 Verdict: TypeAlias = Literal["rounding", "bug", "unknown"]
-"""``unknown``: there is nothing to judge by."""
+"""``unknown``: there are no values to compare with."""
 
 DEFAULT_RATIO = 10.0
-"""How many times the error of plain float32 still is rounding (measured: docs/explanation/numbers.md)."""
+"""An error up to this many times plain float32's is rounding (measured: docs/explanation/numbers.md)."""
 
 NARROWER: tuple[tuple[str, float], ...] = (("float16 or TF32", 2.0**13), ("bfloat16", 2.0**16))
-"""Types whose rounding is so many times that of float32."""
+"""Narrower types, and their rounding as a multiple of float32's."""
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """The errors of one run against the exact values, of elements that can be judged.
+    """The errors of one run by the exact values, over the elements that can be judged.
 
-    These are the ones that are finite in the exact and the plain run, or the same NaN or infinity in both. ``rms`` is
-    the root of their mean square, ``maximum`` the greatest, ``worst`` where that is (None if there is no error).
-    ``broken`` counts elements that are not finite although they are in the others, or finite although they are not.
+    These are finite in the exact and the plain run, or the same NaN or infinity in both. ``rms`` is the root mean
+    square of the errors, ``maximum`` the greatest, ``worst`` its element (None if there is no error). ``broken`` counts
+    elements that are finite here and not in both other runs, or the other way round.
     """
 
     rms: float
@@ -44,11 +44,11 @@ class Deviation:
 class NoiseComparison:
     """The verdict on one output of one iteration.
 
-    ``ratio`` is the greater of the two: rms error to rms error, greatest error to greatest error; that of plain float32
-    is taken as no less than rounding the exact values to the output's type. It is that of the whole output, or of the
-    ``part`` that is the worst (a slice, a class of magnitude). It is 0 where there is no error, inf where something is
-    broken. ``reason`` says in a few words why it is a bug, or why nobody can tell; None where it is rounding.
-    ``aside`` counts elements that are not judged, since they flip with a rounding of the inputs.
+    ``ratio`` is the error as a multiple of plain float32's (at least one rounding of the exact values): the greater
+    one of the ratios of rms errors and of maximum errors, over the whole output or the worst ``part`` (a slice, a
+    class of magnitude). It is 0 without an error, inf if elements are broken. ``reason`` says in a few words why the
+    error is a bug or the verdict unknown; None if it is rounding. ``aside`` counts elements that are not judged, since
+    a rounding of the inputs flips them.
     """
 
     name: str
@@ -72,7 +72,7 @@ class NoiseComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseReport:
-    """The verdict on a suspect. ``only_suspect`` are outputs that the exact run, or the plain one, does not have."""
+    """The verdicts on a suspect run. ``only_suspect`` are outputs that the exact or the plain run lacks."""
 
     suspect: str
     plain: str
@@ -82,7 +82,7 @@ class NoiseReport:
 
     @property
     def passed(self) -> bool:
-        """Whether rounding explains all errors that could be judged, and there was something to judge."""
+        """Whether rounding explains all errors that could be judged, and at least one output could be."""
         return self.conclusive and not self.failures
 
     @property
@@ -92,12 +92,12 @@ class NoiseReport:
 
     @property
     def failures(self) -> tuple[NoiseComparison, ...]:
-        """The outputs that are wrong by more than rounding, in order."""
+        """The outputs with errors that rounding does not explain, in order."""
         return tuple(output for output in self.outputs if output.verdict == "bug")
 
     @property
     def unjudged(self) -> tuple[NoiseComparison, ...]:
-        """The outputs about which nothing can be said, in order."""
+        """The outputs that could not be judged, in order."""
         return tuple(output for output in self.outputs if output.verdict == "unknown")
 
 
@@ -106,22 +106,21 @@ def compare_noise(
 ) -> NoiseReport:
     """Judge every output that all three runs have.
 
-    ``limits``: how many times the plain error still is rounding, by output name, "" for all others.
-    Raises CannotCompare if there is no such output.
+    ``limits``: the greatest multiple of plain float32's error that is rounding, by output name, "" for all others.
+    Raises CannotCompare if no output is common.
     """
     limits = limits or {}
     judged = []
-    alone: dict[str, None] = {}
+    alone: dict[str, None] = {}  # outputs of the suspect run only
     runs = zip(suspect.iterations, plain.iterations, exact.iterations, strict=False)
-    for number, sides_of_run in enumerate(runs):
-        for name in sides_of_run[0].outputs:
-            if not all(name in side.outputs for side in sides_of_run):
+    for number, iterations in enumerate(runs):
+        for name in iterations[0].outputs:
+            if not all(name in iteration.outputs for iteration in iterations):
                 alone[name] = None
                 continue
-            ours, theirs, true = sides = [side.outputs[name] for side in sides_of_run]
-            judged.append(
-                judge_noise(name, number, ours, theirs, true, limits.get(name, limits.get("", DEFAULT_RATIO)))
-            )
+            of_suspect, of_plain, of_exact = sides = [iteration.outputs[name] for iteration in iterations]
+            limit = limits.get(name, limits.get("", DEFAULT_RATIO))
+            judged.append(judge_noise(name, number, of_suspect, of_plain, of_exact, limit))
             release(*sides)
     if not judged:
         raise errors.CannotCompare(
@@ -135,7 +134,7 @@ def compare_noise(
 def judge_noise(
     name: str, iteration: int, suspect: Array, plain: Array, exact: Array, limit: float = DEFAULT_RATIO
 ) -> NoiseComparison:
-    """Judge one output. Numbers of any type; strings and whole numbers err by 1 and by their difference."""
+    """Judge one output of any type; a different string is an error of 1."""
     comparison = NoiseComparison(
         name=name,
         iteration=iteration,
@@ -149,51 +148,51 @@ def judge_noise(
         dtype="string" if is_text(suspect) else suspect.dtype.name,
     )
     if plain.shape != exact.shape:
-        why = f"plain float32 has the shape {list(plain.shape)}, float64 {list(exact.shape)}"
-        return replace(comparison, reason=why)
+        reason: str | None = f"plain float32 has the shape {list(plain.shape)}, float64 {list(exact.shape)}"
+        return replace(comparison, reason=reason)
     if suspect.shape != exact.shape:
-        differ = f"shapes differ: {list(suspect.shape)}, expected {list(exact.shape)}"
-        return replace(comparison, verdict="bug", reason=differ, ratio=math.inf)
+        reason = f"shapes differ: {list(suspect.shape)}, expected {list(exact.shape)}"
+        return replace(comparison, verdict="bug", reason=reason, ratio=math.inf)
     if any(is_text(side) for side in (suspect, plain, exact)):
-        # Strings as 0 where they are the exact ones, else 1.
+        # Replace strings by 0 if they equal the exact ones, else by 1.
         suspect, plain, exact = (metrics.differing(side, exact).astype(np.uint8) for side in (suspect, plain, exact))
-    # Where float32 itself overflows, nothing is said about the engine.
+    # Elements that overflow in plain float32 say nothing about the engine.
     left, right = (metrics.numeric(side).reshape(-1) for side in (plain, exact))
     trusted = np.isfinite(left) & np.isfinite(right)
     if not trusted.all():
         trusted |= (left == right) | (np.isnan(left) & np.isnan(right))
     if not trusted.any():
-        why = "it has no elements" if not trusted.size else "plain float32 is NaN or infinite in all its elements"
-        return replace(comparison, reason=why)
-    found = metrics.errors_between(suspect, exact).absolute, metrics.errors_between(plain, exact).absolute
-    ours, theirs = (
-        _deviation(side, exact, trusted, absolute) for side, absolute in zip((suspect, plain), found, strict=True)
+        reason = "it has no elements" if not trusted.size else "plain float32 is NaN or infinite in all its elements"
+        return replace(comparison, reason=reason)
+    errors_of = metrics.errors_between(suspect, exact).absolute, metrics.errors_between(plain, exact).absolute
+    deviation, noise = (
+        _deviation(side, exact, trusted, absolute) for side, absolute in zip((suspect, plain), errors_of, strict=True)
     )
     roundoff = differences.unit_roundoff(plain.dtype)
     sizes = np.abs(metrics.numeric(exact)).reshape(-1).astype(np.float64)
     sizes = np.where(trusted & np.isfinite(sizes), sizes, 0)
     floor = roundoff * _rms(sizes), roundoff * float(sizes.max(initial=0))
-    pairs = (ours.rms, max(theirs.rms, floor[0])), (ours.maximum, max(theirs.maximum, floor[1]))
-    ratio = math.inf if ours.broken else max(_divided(error, noise) for error, noise in pairs)
-    where = None
+    pairs = (deviation.rms, max(noise.rms, floor[0])), (deviation.maximum, max(noise.maximum, floor[1]))
+    ratio = math.inf if deviation.broken else max(_divided(error, plain_error) for error, plain_error in pairs)
+    part = None
     if roundoff and 0 < ratio <= limit:
-        # Denormal numbers an engine may take as 0, but for float16, which needs them.
+        # An engine may treat denormal numbers as 0, except those of float16.
         half = plain.dtype.name == "float16"
         least = np.finfo("float16").smallest_subnormal if half else np.finfo("float32").tiny
-        sides = (*(np.where(trusted, side, 0) for side in found), sizes)
-        errs, noise, values = (side.astype(np.float64, copy=False).reshape(exact.shape) for side in sides)
-        parts = PartErrors(ours=errs, theirs=noise, sizes=values, limit=limit, roundoff=roundoff, least=float(least))
-        ratio, where = parts.wrong_part() or (ratio, None)
-    reason = _reason(ours, ratio, limit, where)
+        arrays = (*(np.where(trusted, side, 0) for side in errors_of), sizes)
+        errs, noises, values = (array.astype(np.float64, copy=False).reshape(exact.shape) for array in arrays)
+        parts = PartErrors(suspect=errs, plain=noises, sizes=values, limit=limit, roundoff=roundoff, least=float(least))
+        ratio, part = parts.wrong_part() or (ratio, None)
+    reason = _reason(deviation, ratio, limit, part)
     verdict: Verdict = "rounding" if reason is None else "bug"
-    return replace(comparison, verdict=verdict, reason=reason, ratio=ratio, suspect=ours, plain=theirs, part=where)
+    return replace(comparison, verdict=verdict, reason=reason, ratio=ratio, suspect=deviation, plain=noise, part=part)
 
 
 def explained_by(ratio: float, dtype: str = "float32") -> str | None:
-    """The narrower type whose rounding would err so much; None if it is more than any would, or that of ``dtype``."""
-    wider = 2.0**29 if dtype in {"float64", "complex128"} else 1.0
-    named = (("float32", 1.0), *NARROWER) if wider > 1 else NARROWER
-    return next((name for name, times in named if DEFAULT_RATIO < ratio <= DEFAULT_RATIO * times * wider), None)
+    """The narrower type whose rounding explains an error; None if no type does, or ``dtype`` itself does."""
+    factor = 2.0**29 if dtype in {"float64", "complex128"} else 1.0
+    types = (("float32", 1.0), *NARROWER) if factor > 1 else NARROWER
+    return next((name for name, times in types if DEFAULT_RATIO < ratio <= DEFAULT_RATIO * times * factor), None)
 
 
 def _deviation(actual: Array, exact: Array, trusted: metrics.Bools, absolute: Floats) -> Deviation:
@@ -214,36 +213,28 @@ def _divided(error: float, noise: float) -> float:
     return error / noise if noise > 0 else math.inf
 
 
-def _reason(ours: Deviation, ratio: float, limit: float, where: str | None) -> str | None:
-    if ours.broken:
-        some = "1 element is" if ours.broken == 1 else f"{ours.broken} elements are"
-        if ours.worst is None or np.isfinite(np.asarray(ours.worst.expected)):
-            return f"{some} NaN or infinite, but finite in float32 and float64"
-        return f"{some} not the NaN or infinity that float32 and float64 both give"
+def _reason(deviation: Deviation, ratio: float, limit: float, part: str | None) -> str | None:
+    if deviation.broken:
+        elements = "1 element is" if deviation.broken == 1 else f"{deviation.broken} elements are"
+        if deviation.worst is None or np.isfinite(np.asarray(deviation.worst.expected)):
+            return f"{elements} NaN or infinite, but finite in float32 and float64"
+        return f"{elements} not the NaN or infinity that float32 and float64 both give"
     if ratio <= limit:
         return None
     if math.isinf(ratio):
         return "it differs where float32 has no error"
-    place = "" if where is None else f" {where}"
+    place = "" if part is None else f" {part}"
     return f"its error{place} is {ratio:.3g} times that of plain float32"
 
 
-# Errors of small values beside large ones: parts of a tensor, each judged by what rounding does to values of its
-# size.
-#
-# The greatest error of a whole tensor is where its values are great, and a row of small values may be wrong below it.
-# So slices along every axis are looked at, rows of every depth, and classes of magnitude. A part is wrong if most of
-# its elements are: one alone may be the rest of what was subtracted, with the rounding of something great. And what
-# rounding does is taken from the part where it does the most, for plain float32 may be exact in one part by luck.
-
 LEAST = 8
-"""Elements that are not 0 which a part must have."""
+"""The fewest elements other than 0 that a part must have."""
 
 MOST = 0.75
-"""Share of these that must be wrong."""
+"""The smallest share of these that must be wrong."""
 
 WIDER = 3.0
-"""How many times more than in a whole tensor may be rounding in a slice: there are many, and one may be lucky."""
+"""The limit of a slice as a multiple of the whole tensor's: plain float32 may be exact in one of many by luck."""
 
 WIDER_BY_SIZE = 1000.0
 """The same for a class of magnitude: functions are approximated to an absolute error, which their tails show."""
@@ -254,91 +245,90 @@ _CLASS_BITS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class PartErrors:
-    """Errors of a suspect and of plain float32 in one tensor, and the exact magnitudes: of the tensor's shape, finite.
+    """Finds a wrong part of a tensor: small values whose errors are hidden by rounding errors of great values.
 
-    What is not to be judged is 0 in all three. Rounding is so many times (``limit``) the error of plain float32. That
-    is taken as one rounding at least (``roundoff``, relative to a value), and as ``least``, below which an engine may
-    take everything as 0.
+    Parts are slices along every axis, rows of every depth, and classes of magnitude. A part is wrong if most of its
+    elements are: a single one may be the small result of a subtraction of great values. The noise of all parts is that
+    of the part with the most noise, since plain float32 may be exact in one part by luck.
+
+    ``suspect`` and ``plain`` are the errors of both runs, ``sizes`` the exact magnitudes: finite, of the tensor's
+    shape, and 0 for elements that are not judged. Up to ``limit`` times the noise is rounding; the noise is at least
+    ``roundoff`` times a value, and ``least``, below which an engine may treat values as 0.
     """
 
-    ours: Floats
-    theirs: Floats
+    suspect: Floats
+    plain: Floats
     sizes: Floats
     limit: float
     roundoff: float
     least: float
 
     def wrong_part(self) -> tuple[float, str] | None:
-        """How many times its noise the worst part errs, and where it is: a slice, else a class of magnitude."""
-        if not self.ours.any():
+        """The error of the worst wrong part as a multiple of its noise, and its place: a slice, else a class."""
+        if not self.suspect.any():
             return None
-        axes = range(self.ours.ndim)
+        axes = range(self.suspect.ndim)
         slices = [tuple(other for other in axes if other != axis) for axis in axes]
         rows = [tuple(axes[depth:]) for depth in axes[2:]]
         parts = [part for within in slices + rows if (part := self._worst_slice(within)) is not None]
         return max(parts or self._classes(), key=lambda part: part[0], default=None)
 
     def _worst_slice(self, within: tuple[int, ...]) -> tuple[float, str] | None:
-        """The worst of the slices that hold what the axes ``within`` count."""
-        shape = self.ours.shape
+        """The worst of the slices that extend along the axes ``within``; None if none is wrong."""
+        shape = self.suspect.shape
         if math.prod(shape[axis] for axis in within) < LEAST:
             return None
-        noise = self._relative(within).max(initial=self.roundoff)
+        noise = self._relative_noise(within).max(initial=self.roundoff)
         ratios = self._ratios(within, float(noise), WIDER)
         place = np.unravel_index(int(ratios.argmax()), ratios.shape)
-        written = [":" if axis in within else str(int(place[axis])) for axis in range(len(shape))]
-        return (float(ratios[place]), f"in the slice [{', '.join(written)}]") if ratios[place] > 0 else None
+        indices = [":" if axis in within else str(int(place[axis])) for axis in range(len(shape))]
+        return (float(ratios[place]), f"in the slice [{', '.join(indices)}]") if ratios[place] > 0 else None
 
     def _classes(self) -> Iterator[tuple[float, str]]:
-        """Elements by the magnitude of the exact value, greatest first; none where there is one class."""
-        ours, theirs, sizes = (side.reshape(-1) for side in (self.ours, self.theirs, self.sizes))
+        """The wrong classes of magnitude, greatest first; none if all elements are in one class."""
+        suspect, plain, sizes = (side.reshape(-1) for side in (self.suspect, self.plain, self.sizes))
         exponents = np.frexp(sizes)[1] // _CLASS_BITS
         numbers = np.unique(exponents[sizes > 0])[::-1]
         noise = self.roundoff
         for number in numbers if len(numbers) > 1 else ():
-            among = np.flatnonzero((exponents == number) & (sizes > 0))
-            part = replace(self, ours=ours[among], theirs=theirs[among], sizes=sizes[among])
-            noise = max(noise, float(part._relative((0,))[0]))
+            members = np.flatnonzero((exponents == number) & (sizes > 0))
+            part = replace(self, suspect=suspect[members], plain=plain[members], sizes=sizes[members])
+            noise = max(noise, float(part._relative_noise((0,))[0]))
             ratio = float(part._ratios((0,), noise, WIDER_BY_SIZE)[0])
             if ratio > 0:
-                yield ratio, f"among the {len(among)} values of {part.sizes.min():.2g} to {part.sizes.max():.2g}"
+                yield ratio, f"among the {len(members)} values of {part.sizes.min():.2g} to {part.sizes.max():.2g}"
 
-    def _relative(self, within: tuple[int, ...]) -> Floats:
-        """What rounding does in each slice, relative to its values."""
-        theirs, sizes = (_rms_of_slices(side, within) for side in (self.theirs, self.sizes))
+    def _relative_noise(self, within: tuple[int, ...]) -> Floats:
+        """The error of plain float32 in each slice, relative to its values."""
+        plain, sizes = (_rms_of_slices(side, within) for side in (self.plain, self.sizes))
         with np.errstate(over="ignore"):
-            return np.divide(theirs, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+            return np.divide(plain, sizes, out=np.zeros_like(sizes), where=sizes > 0)
 
     def _ratios(self, within: tuple[int, ...], noise: float, wider: float) -> Floats:
-        """How many times its noise each slice errs, where most of its elements are wrong; else 0."""
+        """The error of each slice as a multiple of its noise, if most of its elements are wrong; else 0."""
         with np.errstate(over="ignore"):
-            rounded = np.maximum(np.maximum(noise * self.sizes, self.theirs), self.least)
-            wrong = self.ours > wider * self.limit * rounded
+            rounded = np.maximum(np.maximum(noise * self.sizes, self.plain), self.least)
+            wrong = self.suspect > wider * self.limit * rounded
             counted = np.count_nonzero(self.sizes, axis=within, keepdims=True)
             most = np.count_nonzero(wrong, axis=within, keepdims=True) >= np.maximum(MOST * counted, LEAST * MOST)
-            ratios = _rms_of_slices(self.ours, within) / _rms_of_slices(rounded, within)
+            ratios = _rms_of_slices(self.suspect, within) / _rms_of_slices(rounded, within)
         return np.where(most & (counted >= LEAST), ratios, 0)
 
 
 def _rms_of_slices(values: Floats, within: tuple[int, ...]) -> Floats:
-    """Root mean squares of slices, scaled by their greatest values so that no square overflows or vanishes."""
+    """Root mean squares of slices, scaled by their greatest values so that squares neither overflow nor vanish."""
     highest = values.max(axis=within, keepdims=True)
     scale = np.where(highest > 0, highest, 1)
-    found: Floats = scale * np.sqrt(np.square(values / scale).mean(axis=within, keepdims=True))
-    return found
+    result: Floats = scale * np.sqrt(np.square(values / scale).mean(axis=within, keepdims=True))
+    return result
 
-
-# What plain float32 errs by may be a bug of its own: of two plain runs, the one that is closer to the exact values.
-#
-# An engine with its optimizer off still has the kernels of that engine. If they are wrong, so is the noise that is
-# told from them, and the same bug in the suspect would pass as rounding.
 
 ROUNDINGS = 1000.0
-"""So many roundings of the result are more than plain float32 errs by in most models; more needs a second opinion."""
+"""Plain float32 errs by less than this many roundings of the result in most models; more needs a second opinion."""
 
 
 def is_doubtful(plain: RunnerResult, exact: RunnerResult) -> bool:
-    """Whether the plain run is far from the exact one in any output."""
+    """Whether an output of the plain run is so far from the exact one that its own kernels may be wrong."""
     return any(
         _roundings(value, right.outputs[name]) > ROUNDINGS
         for left, right in zip(plain.iterations, exact.iterations, strict=False)
@@ -347,24 +337,26 @@ def is_doubtful(plain: RunnerResult, exact: RunnerResult) -> bool:
     )
 
 
-def excused(output: NoiseComparison, sides: tuple[Array, Array, Array], moved: Sequence[Array]) -> NoiseComparison:
+def without_flips(
+    output: NoiseComparison, sides: tuple[Array, Array, Array], moved: Sequence[Array]
+) -> NoiseComparison:
     """Judge an output again without the elements that rounding alone can flip; unchanged if it still fails.
 
-    ``sides`` are the suspect, the plain and the exact values, ``moved`` those of plain runs on inputs that were moved a
-    little. A discrete value (an index, a quantized value, a comparison) flips as a whole, and plain float32 may happen
-    to fall on the right side. An element is excused only if its error is no larger than what the moved inputs cause.
+    ``sides`` are the suspect, the plain and the exact values, ``moved`` those of plain runs on slightly changed inputs.
+    A discrete value (an index, a quantized value, a comparison) flips as a whole, and plain float32 may be right by
+    luck. An element is left out only if its error is no greater than the changes in these runs.
     """
     suspect, plain, exact = sides
     if any(is_text(side) or side.shape != exact.shape for side in (*sides, *moved)):
         return output
     error = errors_between(suspect, exact).absolute
-    # A number that a rounding moves out of an operator's domain is NaN there: that says nothing about its neighbours.
+    # An input that rounding moves out of an operator's domain gives NaN, which says nothing about its neighbours.
     changes = [errors_between(side, exact).absolute for side in moved]
-    reach = np.max([np.where(np.isfinite(change), change, 0) for change in changes], axis=0)
-    aside = (np.isfinite(error) & (error > 0) & (error <= reach * _ABOUT)).reshape(exact.shape)
+    greatest_change = np.max([np.where(np.isfinite(change), change, 0) for change in changes], axis=0)
+    aside = (np.isfinite(error) & (error > 0) & (error <= greatest_change * _ABOUT)).reshape(exact.shape)
     with np.errstate(over="ignore", invalid="ignore"):
-        rest = np.where(aside, exact.astype(suspect.dtype), suspect)
-    again = judge_noise(output.name, output.iteration, rest, plain, exact, output.limit)
+        values = np.where(aside, exact.astype(suspect.dtype), suspect)
+    again = judge_noise(output.name, output.iteration, values, plain, exact, output.limit)
     return replace(again, aside=int(aside.sum())) if again.passed else output
 
 
@@ -372,10 +364,15 @@ _ABOUT = 1.01
 
 
 def closest(plain: RunnerResult, other: RunnerResult, exact: RunnerResult) -> RunnerResult:
-    """Output by output the plain run that is closer to the exact values by more than chance; else the first one."""
-    taken: set[str] = set()
+    """The plain run, with the outputs of ``other`` that are closer to the exact values by more than chance.
+
+    Plain float32 may have a bug itself, since an engine with its optimizer off still has its own kernels. The same bug
+    in the suspect would then pass as rounding.
+    """
+    is_mixed = False
 
     def outputs_of(number: int, left: Iteration) -> dict[str, Array]:
+        nonlocal is_mixed
         right, true = other.iterations[number], exact.iterations[number]
         outputs = dict(left.outputs)
         for name in outputs.keys() & right.outputs.keys() & true.outputs.keys():
@@ -383,16 +380,16 @@ def closest(plain: RunnerResult, other: RunnerResult, exact: RunnerResult) -> Ru
             is_bug = judge_noise("", 0, first, second, exact_value).verdict == "bug"
             if is_bug and _roundings(first, exact_value) > ROUNDINGS:
                 outputs[name] = second
-                taken.add(other.runner)
+                is_mixed = True
         return outputs
 
     count = min(len(side.iterations) for side in (plain, other, exact))
     merged = replace(plain, iterations=plain.iterations[:count]).with_outputs(outputs_of)
-    return replace(merged, runner=" or ".join([plain.runner, *taken]))
+    return replace(merged, runner=f"{plain.runner} or {other.runner}" if is_mixed else plain.runner)
 
 
 def _roundings(value: Array, exact: Array) -> float:
-    """How many roundings of the result a run errs by."""
+    """The error of a run in roundings of its result."""
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = exact if value.dtype.kind in "USO" else exact.astype(value.dtype)
     return judge_noise("", 0, value, rounded, exact, ROUNDINGS).ratio

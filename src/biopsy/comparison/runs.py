@@ -1,6 +1,4 @@
-"""Comparing all outputs of two runners, or of a runner with golden values, by tolerances or by a function of the
-user's.
-"""
+"""Compares all outputs of two runners, or of a runner and golden values, by tolerances or by the user's function."""
 
 from __future__ import annotations
 
@@ -12,18 +10,18 @@ from typing import Any, TypeAlias
 
 from biopsy import errors
 from biopsy.comparison.compare import Detail, OutputComparison, compare_output
-from biopsy.comparison.tolerance import Criteria, MetricLimits, Stats, Tolerances, asked_of
+from biopsy.comparison.tolerance import Criteria, MetricLimits, Stats, Tolerances, criteria_for
 from biopsy.tensors.results import Feed, Iteration, RunnerResult, release
 from biopsy.tensors.user_script import ScriptOutputs, UserScript
 from biopsy.text import count, first_line, first_of, html_table, printable, some_of
 
 _Judge: TypeAlias = "Callable[[Iteration, Iteration, Sequence[str]], Iterator[OutputComparison]]"
-"""What compares the outputs of these names of one iteration, one after the other."""
+"""Compares the outputs of these names in one iteration, one after the other."""
 
 
 @dataclass(frozen=True)
 class IterationComparison:
-    """One iteration: the outputs that both sides have, in the actual side's order, and those that only one has."""
+    """One iteration: the outputs that both sides have, in the actual side's order, and those that only one side has."""
 
     number: int
     outputs: tuple[OutputComparison, ...]
@@ -32,17 +30,17 @@ class IterationComparison:
 
     @property
     def passed(self) -> bool:
-        """Whether every output that was compared passes."""
+        """Whether every compared output passes."""
         return all(output.passed for output in self.outputs)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunComparison:
-    """The verdict on a runner's outputs against another's, or against golden values.
+    """The comparison of a runner's outputs with another's, or with golden values.
 
-    ``actual_iterations`` and ``expected_iterations`` are how many there were; only those of both sides are compared.
-    ``complete`` is False where ``fail_fast`` ended the comparison at the first failing output. ``missing`` are outputs
-    that the actual side should have and has not. ``judged_by`` names the function that decided, "" for the tolerances.
+    ``actual_iterations`` and ``expected_iterations`` are the numbers of iterations; only common ones are compared.
+    ``complete`` is False if ``fail_fast`` ended the comparison at the first failing output. ``missing`` are outputs
+    that the actual side lacks. ``judged_by`` is the name of the user's function, "" if tolerances decided.
     """
 
     actual: str
@@ -56,13 +54,13 @@ class RunComparison:
 
     @property
     def passed(self) -> bool:
-        """Whether every output that was compared passes, and none is missing."""
+        """Whether every compared output passes and none is missing."""
         return not self.missing and all(iteration.passed for iteration in self.iterations)
 
     @property
     def elements(self) -> int:
-        """How many elements were compared."""
-        return sum(math.prod(output.actual_shape) for one in self.iterations for output in one.outputs)
+        """The number of compared elements."""
+        return sum(math.prod(output.actual_shape) for each in self.iterations for output in each.outputs)
 
     @property
     def failures(self) -> tuple[tuple[int, OutputComparison], ...]:
@@ -75,7 +73,7 @@ class RunComparison:
         return f"<RunComparison of {self._summary}{f': {failing}' if failing else ''}{missing}>"
 
     def _repr_html_(self) -> str:
-        compared = ((it.number, output.name, *output.told) for it in self.iterations for output in it.outputs)
+        compared = ((it.number, output.name, *output.verdict) for it in self.iterations for output in it.outputs)
         missing = (("", name, "missing", "") for name in self.missing)
         rows: list[tuple[object, ...]] = [*compared, *missing]
         return html_table(
@@ -86,7 +84,7 @@ class RunComparison:
 
     @property
     def _summary(self) -> str:
-        compared = sum(len(one.outputs) for one in self.iterations)
+        compared = sum(len(iteration.outputs) for iteration in self.iterations)
         sides = f"{printable(self.actual)} with {printable(self.expected)}"
         outputs = count(compared, "output")
         return f"{sides}: " + (f"passes, {outputs}" if self.passed else f"FAILS in {len(self.failures)} of {outputs}")
@@ -103,18 +101,18 @@ def compare_runs(
 ) -> RunComparison:
     """Compare the outputs of two runners, iteration by iteration, by name.
 
-    Outputs that only one side has are listed, and decide nothing. ``fail_fast`` stops after the first output that
-    fails. What is read from a memory map is in memory for one output at a time. Raises CannotCompare if no output, or
-    no iteration, is common to both, and if nothing fails but no output has any element: equal shapes prove nothing.
+    Outputs that only one side has are listed, and do not affect the verdict. ``fail_fast`` stops after the first
+    failing output. Mapped files are in memory for one output at a time. Raises CannotCompare if the runners have no
+    output or no iteration in common, and if all outputs are empty and pass: that would prove nothing.
     """
     tolerances, stats, limits = tolerances or Tolerances(), stats or Stats(), limits or MetricLimits()
 
     def judge(left: Iteration, right: Iteration, common: Sequence[str]) -> Iterator[OutputComparison]:
         for name in common:
             sides = left.outputs[name], right.outputs[name]
-            one = compare_output(name, *sides, asked_of(name, tolerances, stats, limits), detail)
+            comparison = compare_output(name, *sides, criteria_for(name, tolerances, stats, limits), detail)
             release(*sides)
-            yield one
+            yield comparison
 
     return _compared(actual, expected, judge, fail_fast=fail_fast)
 
@@ -127,17 +125,17 @@ def compare_runs_by(
     fail_fast: bool = False,
     detail: Detail = "usual",
 ) -> RunComparison:
-    """As ``compare_runs``, where a function of the user's decides alone. What differs is measured all the same.
+    """As ``compare_runs``, but only the user's function decides; errors are measured all the same.
 
-    Raises CannotCompare as ``ComparisonFunction.judge`` too.
+    Raises CannotCompare also as ``ComparisonFunction.judge``.
     """
-    shown: Detail = "usual" if detail == "brief" else detail  # what is within the tolerances may fail all the same
+    shown: Detail = "usual" if detail == "brief" else detail  # an output within the tolerances may fail
 
     def judge(left: Iteration, right: Iteration, common: Sequence[str]) -> Iterator[OutputComparison]:
-        said = function.judge(ScriptOutputs(actual.runner, left), ScriptOutputs(expected.runner, right), common)
-        for name, reason in said.items():
-            one = compare_output(name, left.outputs[name], right.outputs[name], Criteria(), shown)
-            yield replace(one, passed=reason is None, reason=reason, tolerances_decide=False)
+        reasons = function.judge(ScriptOutputs(actual.runner, left), ScriptOutputs(expected.runner, right), common)
+        for name, reason in reasons.items():
+            comparison = compare_output(name, left.outputs[name], right.outputs[name], Criteria(), shown)
+            yield replace(comparison, passed=reason is None, reason=reason, tolerances_decide=False)
 
     return replace(_compared(actual, expected, judge, fail_fast=fail_fast), judged_by=function.label)
 
@@ -145,14 +143,14 @@ def compare_runs_by(
 def _compared(actual: RunnerResult, expected: RunnerResult, judge: _Judge, *, fail_fast: bool) -> RunComparison:
     pairs = list(zip(actual.iterations, expected.iterations, strict=False))
     if not any(left.outputs.keys() & right.outputs.keys() for left, right in pairs):
-        named = []
-        for one in (actual, expected):
-            if not one.iterations:
-                raise errors.CannotCompare(f"there is nothing to compare: {one.runner} has no iteration")
-            names = first_of(list(map(repr, one.iterations[0].outputs)), 4)
-            named.append(f"{one.runner} has {names or 'no outputs'}")
+        sides = []
+        for side in (actual, expected):
+            if not side.iterations:
+                raise errors.CannotCompare(f"there is nothing to compare: {side.runner} has no iteration")
+            names = first_of(list(map(repr, side.iterations[0].outputs)), 4)
+            sides.append(f"{side.runner} has {names or 'no outputs'}")
         raise errors.CannotCompare(
-            f"there is nothing to compare: {', '.join(named)}",
+            f"there is nothing to compare: {', '.join(sides)}",
             details=["no name is in both: these values are of another model, or of other tensors of this one"],
             next_steps=[
                 "biopsy inspect data FILE    and    biopsy inspect model MODEL    show the names of both",
@@ -183,9 +181,9 @@ def _compared(actual: RunnerResult, expected: RunnerResult, judge: _Judge, *, fa
     )
     if comparison.passed and not comparison.elements:
         empty = (output for iteration in compared for output in iteration.outputs)
-        some = first_of([f"{output.name!r} {output.actual_dtype}{list(output.actual_shape)}" for output in empty], 4)
+        names = first_of([f"{output.name!r} {output.actual_dtype}{list(output.actual_shape)}" for output in empty], 4)
         raise errors.CannotCompare(
-            f"there is nothing to compare: {actual.runner} and {expected.runner} have only empty outputs, {some}",
+            f"there is nothing to compare: {actual.runner} and {expected.runner} have only empty outputs, {names}",
             next_steps=["give other inputs, with which the outputs have elements"],
         )
     return comparison
@@ -197,81 +195,80 @@ def require_same_inputs(
     tolerances: Tolerances | None = None,
     stats: Stats | None = None,
 ) -> None:
-    """Raise CannotCompare if ``expected`` holds other values for an input than were fed.
+    """Raise CannotCompare if ``expected`` has other values for an input than those fed.
 
-    Golden values of every tensor hold those that are inputs of a part of the model too. What that part computes from
-    other values says nothing about it.
+    Golden values of every tensor include the inputs of a part of the model. Its outputs for other inputs prove nothing.
     """
     tolerances, stats = tolerances or Tolerances(), stats or Stats()
     no_limits = MetricLimits(chosen=frozenset({"simple"}))
     for number, (feed, iteration) in enumerate(zip(feeds, expected.iterations, strict=False)):
         for name in feed.keys() & iteration.outputs.keys():
-            asked = asked_of(name, tolerances, stats, no_limits)
-            one = compare_output(name, feed[name], iteration.outputs[name], asked, "brief")
-            if not one.passed:
+            criteria = criteria_for(name, tolerances, stats, no_limits)
+            comparison = compare_output(name, feed[name], iteration.outputs[name], criteria, "brief")
+            if not comparison.passed:
                 raise errors.CannotCompare(
                     f"input {name!r} of iteration {number} is fed with other values than {expected.runner} has for it"
-                    f" ({one.reason}): the outputs cannot be compared",
+                    f" ({comparison.reason}): the outputs cannot be compared",
                     next_steps=["biopsy data to-input INPUTS OUTPUTS -o LAYERWISE    then --load-inputs LAYERWISE"],
                 )
 
 
-# A comparison function of the user's, which decides in the place of tolerances: Polygraphy's contract for scripts.
-#
-# It takes the outputs of one iteration twice, what is judged and what is expected, and returns a verdict for each
-# output by name, or one for all. Nothing but a clear yes is a pass.
-
-
 class ComparisonFunction:
-    """A function that judges outputs."""
+    """The user's function that decides in place of tolerances, by Polygraphy's contract for scripts.
+
+    It takes the actual and the expected outputs of one iteration, and returns a verdict for each output by name, or one
+    for all.
+    """
 
     def __init__(self, script: UserScript, name: str) -> None:
-        """Load it. Raises as ``UserScript.function``."""
+        """Load the function. Raises as ``UserScript.function``."""
         self._script = script
         self._function = script.function(name)
         self.label = f"{script.path.name}:{name}"
 
     def judge(self, actual: ScriptOutputs, expected: ScriptOutputs, common: Sequence[str]) -> dict[str, str | None]:
-        """Of each of the ``common`` outputs that it judges: why it fails; None where it passes.
+        """For each of the ``common`` outputs that the function judges: why it fails, or None if it passes.
 
-        A verdict for a name that is no such output, and one for all, holds for all of them. An assertion that does not
-        hold is a no. Raises CannotCompare, which says nothing of a candidate, if the function fails in another way, or
-        gives anything that is no verdict.
+        A single verdict, or one for a name that is no common output, applies to all of them. A failed assertion is a
+        no. Raises CannotCompare, which says nothing about a candidate, if the function fails in another way or returns
+        no verdict.
         """
         with self._script.running(errors.CannotCompare):
             try:
-                said = self._function(actual, expected)
+                returned = self._function(actual, expected)
             except AssertionError as error:
-                why = printable(first_line(str(error).strip())) or "an assertion does not hold"
-                return dict.fromkeys(common, f"{self.label}: {why}")
-            if not isinstance(said, Mapping):
-                verdicts = {"": self._truth("what it returns", said)}
+                reason = printable(first_line(str(error).strip())) or "an assertion does not hold"
+                return dict.fromkeys(common, f"{self.label}: {reason}")
+            if not isinstance(returned, Mapping):
+                verdicts = {"": self._truth("what it returns", returned)}
             else:
-                verdicts = {str(name): self._truth(f"what it says of {name!r}", value) for name, value in said.items()}
+                verdicts = {
+                    str(name): self._truth(f"what it says of {name!r}", value) for name, value in returned.items()
+                }
                 if not verdicts:
                     raise self._no_verdict("what it returns is empty")
         others = {name: passes for name, passes in verdicts.items() if name not in common}
-        wrong = [name for name, passes in others.items() if not passes]
+        failing = [name for name, passes in others.items() if not passes]
         judged = common if others else [name for name in common if name in verdicts]
-        named = ", ".join(printable(repr(name)) for name in wrong if name)
-        reasons = {True: f"{self.label} says no{f' to {named}' if named else ''}", False: f"{self.label} says no"}
+        names = ", ".join(printable(repr(name)) for name in failing if name)
+        reasons = {True: f"{self.label} says no{f' to {names}' if names else ''}", False: f"{self.label} says no"}
         passes = {name: verdicts.get(name, True) for name in judged}
-        return {name: None if passed and not wrong else reasons[passed] for name, passed in passes.items()}
+        return {name: None if passed and not failing else reasons[passed] for name, passed in passes.items()}
 
-    def _truth(self, what: str, value: Any) -> bool:
-        """Whether a value is a yes. Numbers are neither yes nor no: a distance of 0 would be a no, any other a yes."""
+    def _truth(self, source: str, value: Any) -> bool:
+        """Whether a value is a yes. Numbers are no verdicts: a distance of 0 would be a no and any other a yes."""
         dtype = getattr(value, "dtype", None)
         if isinstance(value, bool):
             return value
         if dtype is not None and "bool" in str(dtype):
-            return bool(value)  # raises for several values, of which nobody said whether all or any must hold
+            return bool(value)  # raises for several values: whether all or any must be true is not known
         has_truth = hasattr(type(value), "__bool__") and value is not None
         if dtype is not None or isinstance(value, Number) or not has_truth:
-            raise self._no_verdict(f"{what} is of type {type(value).__name__}")
+            raise self._no_verdict(f"{source} is of type {type(value).__name__}")
         return bool(value)
 
-    def _no_verdict(self, what: str) -> errors.CannotCompare:
+    def _no_verdict(self, problem: str) -> errors.CannotCompare:
         return errors.CannotCompare(
-            f"{self.label} gives no verdict: {what}",
+            f"{self.label} gives no verdict: {problem}",
             next_steps=["it must return True or False, or a dictionary of them by the names of outputs"],
         )

@@ -1,3 +1,3 @@
-"""Engines: what builds or runs a model. Each is one file, and further ones that begin with its name; only the registry
-loads them, by name.
+"""Engines build and run models. Each is one file, with further files whose names begin with its own; the registry
+loads them by name.
 """

@@ -21,14 +21,14 @@ from biopsy.tensors.results import Array, Feed
 
 
 def count(text: str) -> int:
-    """A whole number from 0 on."""
+    """Parse a whole number, 0 or more. Raises ValueError."""
     if not text.isdecimal():
         raise ValueError("a whole number from 0 on is wanted")
     return int(text)
 
 
 def number(text: str) -> float:
-    """Any number."""
+    """Parse a number. Raises ValueError."""
     try:
         return float(text)
     except ValueError:
@@ -36,7 +36,7 @@ def number(text: str) -> float:
 
 
 def switch(text: str) -> bool:
-    """On or off. A switch that is named alone is on: ``reference:float64``."""
+    """Parse a switch: true or false. Raises ValueError."""
     word = text.lower()
     if word not in _SWITCH:
         raise ValueError("true or false is wanted")
@@ -47,7 +47,7 @@ _SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Several words, joined by ``+`` because a comma ends a setting."""
+    """Split words joined by ``+``, since a comma ends a setting."""
     return tuple(filter(None, text.split("+")))
 
 
@@ -59,11 +59,11 @@ _KINDS: dict[Any, str] = {
 
 @dataclass(frozen=True)
 class Option:
-    """One option of an engine, as in ``--engine NAME:key=value``.
+    """An option of an engine, as in ``--engine NAME:key=value``.
 
-    ``parse`` turns the text into the value and raises ValueError, whose text says what is accepted. A name such as
-    ``config.KEY`` stands for any key: the value is a dictionary. ``takes`` says in a word or two what a value is; it is
-    needed only where ``parse`` is a function of the engine's own.
+    ``parse`` turns text into a value; its ValueError says what is accepted. A name such as ``config.KEY`` accepts any
+    key, and the value is a dictionary. ``takes`` describes a value in a word or two, if ``parse`` is a function of the
+    engine's own.
     """
 
     name: str
@@ -73,32 +73,32 @@ class Option:
     parse: Callable[[str], Any] = str
     takes: str = ""
     harmless: bool = False
-    """Whether a stranger may choose its value, in a settings file that came with a folder: no value of it runs code,
-    reads or writes a file, installs something, hides an output, or takes more time or memory than a model could."""
+    """Whether a stranger's settings file may choose its value: no value runs code, reads or writes a file, installs
+    something, hides an output, or takes more time or memory than a model could."""
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is on or off, so that its name alone turns it on."""
+        """Whether its values are on and off, so that its name alone turns it on."""
         return self.parse in (switch, bool)
 
     @property
     def is_family(self) -> bool:
-        """Whether it stands for any key, as ``config.KEY`` does for ``config.a=1,config.b=2``."""
+        """Whether it accepts any key, as ``config.KEY`` accepts ``config.a=1,config.b=2``."""
         return self.name.endswith(".KEY")
 
     @property
     def stem(self) -> str:
-        """The name under which its value stands among the options: a family's without ``.KEY``."""
+        """Its key in ``Engine.options``: the name, without the ``.KEY`` of a family."""
         return self.name.removesuffix(".KEY")
 
     @property
     def kind(self) -> str:
-        """What a value is, in words for a person."""
+        """What its value is, for people: "whole number"."""
         return self.takes or ("choice" if self.choices else _KINDS.get(self.parse, "text"))
 
     @property
     def default_text(self) -> str:
-        """The default as it is written in a spec; empty if there is none."""
+        """The default as a spec spells it; empty if there is none."""
         if isinstance(self.default, bool):
             return str(self.default).lower()
         if isinstance(self.default, tuple | list):
@@ -106,9 +106,9 @@ class Option:
         return "" if self.default is None else str(self.default)
 
     def value_of(self, text: str | None) -> Any:
-        """The value that a text stands for; None is an option named alone.
+        """The value of a setting's text; None is an option named without a value, which turns a switch on.
 
-        Raises ValueError if it is none of the choices, cannot be parsed, or lacks its value.
+        Raises ValueError if the text is missing, is not among the choices, or cannot be parsed.
         """
         if text is None:
             if not self.is_switch:
@@ -119,84 +119,73 @@ class Option:
         return switch(text) if self.parse is bool else self.parse(text)
 
 
-# Where an engine imports its package: in this interpreter, or in another one that holds another release of it.
-
 RELEASE_SETTINGS = ("release", "with", "python")
-"""Settings of every engine that can be run from another release, besides its own options."""
+"""Settings, besides its own options, of every engine that can be run from another release."""
 
 
 class Imports:
-    """Gives the modules of the interpreter that runs this program.
+    """Imports an engine's package in this interpreter.
 
-    A subclass gives objects that stand for those of another interpreter, and do there what is done to them here.
+    A subclass imports it in another interpreter, which holds another release, and returns stand-ins for its objects.
     """
 
     is_here = True
-    """Whether modules are those of this interpreter."""
+    """Whether modules are imported in this interpreter."""
 
     def module(self, name: str) -> Any:
-        """A module by its full name. Raises ImportError; elsewhere EngineMissing for a package that is not there."""
+        """A module by its full name. Raises ImportError; EngineMissing if another interpreter lacks the package."""
         return importlib.import_module(name)
 
     def gathered(self, objects: Sequence[Any], *steps: str) -> list[Any]:
-        """What stands at the end of some steps from each object of a package, all in one list.
+        """Follow the same steps from each object of a package, and return all results in one list.
 
-        A step is an attribute, or a method where ``()`` follows its name; what comes as a list is gone through. From
-        another interpreter that is one answer, where a loop would be many.
+        A step is an attribute, or a method if its name ends with ``()``; a step that gives a list goes on from each of
+        its items. Another interpreter answers all of it at once, where a loop would ask for each object.
         """
         from biopsy.engines.other_release.wire import gathered
 
         return gathered(objects, steps)
 
     def packages(self) -> Mapping[str, str]:
-        """The versions of all packages that stand there, if that is elsewhere, as far as they are known."""
+        """The known versions of all packages of another interpreter; empty for this one."""
         return {}
 
     def facts(self) -> Mapping[str, str]:
-        """What stands there, if that is elsewhere: versions, of ``python`` and of packages; else nothing."""
+        """Versions of ``python`` and of packages of another interpreter; empty for this one."""
         return {}
 
     def install(self, listener: events.Listener) -> None:
-        """Have the packages there, if that is elsewhere. Raises CannotInstall, UsageError."""
+        """Install the packages of another interpreter. Raises CannotInstall, UsageError."""
 
     def close(self) -> None:
-        """End the interpreter, if that is another one, until something is asked of it again."""
+        """End another interpreter; it starts again when something is asked of it."""
 
     def warm(self) -> None:
-        """Have another interpreter that is warmed up from now on, until ``serve``."""
+        """Use an interpreter that is warmed up from now on, until ``serve``."""
 
     def serve(self, trial: Callable[[], None]) -> None:
-        """Let each fork of this process have a fork of the warmed interpreter, if ``trial`` works in the first one."""
+        """Give each fork of this process a fork of the warmed interpreter, if ``trial`` works in the first one."""
 
-
-# The contract of an engine.
-#
-# An engine is a class in one file, declared by one entry point in the group ``biopsy.engines``. It maps every
-# exception of its package to EngineFailure with the stage it happened in; it never prints, and imports its package
-# only inside its methods, so that naming an engine costs nothing until it is used.
-#
-# ``version``, ``build`` and ``Session.run`` are what an engine must have. What else it can do (save what it built,
-# tell its layers) it declares in ``Engine.capabilities``: whoever needs it looks there before anything is built.
 
 __all__ = ["Capabilities", "Engine", "LayerRecord", "ModelInput", "Option", "Session"]
 
 
 @dataclass(frozen=True)
 class ModelInput:
-    """A model handed to an engine: serialized ONNX, and the folder that its external data stands in.
+    """A model for an engine: serialized ONNX, and the folder of its external data.
 
-    ``path`` is the file it came from, None for a model that was made in memory.
+    ``path`` is the file it was read from, None for a model made in memory.
     """
 
     data: bytes
     folder: Path
     path: Path | None = None
     shapes: Mapping[str, Sequence[tuple[int, ...]]] = field(default_factory=dict)
-    """Shapes of the values that will be fed, by name of the input, as far as they are known before it is built."""
+    """Input name -> the shapes that will be fed, as far as they are known before the build."""
 
     def __post_init__(self) -> None:
-        """Raise ModelError if the model refers to a file that it may not read, or that is not there, or has functions
-        that nobody could write out.
+        """Raise ModelError if the model refers to a file that is missing or that it may not read, or if its functions
+        expand without bound.
         """
         try:
             require_safe(self.data, self.folder, self.path)
@@ -217,36 +206,36 @@ class Capabilities:
     """What an engine can do beyond building and running a model."""
 
     marks_any_tensor: bool = True
-    """Whether any tensor that is marked as an output of the model comes back; else only the outputs it had."""
+    """Whether any tensor can be made an output of the model; else only its own outputs come back."""
     computes: bool = True
-    """Whether it computes what a model says; else it has tensors of the model, as ``Engine.tensors_given`` tells."""
+    """Whether it computes the model; else it only has the tensors that ``Engine.tensors_given`` names."""
     layers: bool = False
-    """Whether ``Session.layers`` tells what became of the model."""
+    """Whether ``Session.layers`` describes the built layers."""
     layer_times: bool = False
     """Whether it can measure the time of each layer."""
     precision_used: bool = False
-    """Whether it tells the precision that it really computed in: in the layers, or as a remark."""
+    """Whether it reports the precision that it really computed in, in its layers or as a remark."""
     chooses_device: bool = False
     """Whether it can run on several devices, and ``Engine.devices`` names them."""
     saves: tuple[str, ...] = ()
     """Endings of the files that ``Session.save`` writes and ``Engine.load`` reads, best first, such as ``.ort``."""
     saves_without_ending: bool = False
-    """Whether such a file may also have a name without an ending: there is but one form of it."""
+    """Whether such a file may also have a name without an ending."""
     own_memory: int = 8_000_000_000
-    """Bytes of this machine's memory that it may take whatever the model is: for its libraries, and for a device's."""
+    """Bytes of main memory that it may take for any model: for its own libraries and those of a device."""
     wants_shapes: bool = False
-    """Whether it builds for ranges of shapes, so that ``ModelInput.shapes`` is worth filling in."""
+    """Whether it builds for ranges of shapes, and therefore uses ``ModelInput.shapes``."""
 
     def can_save(self, path: Path) -> bool:
-        """Whether the name of a file is one that ``Session.save`` writes."""
+        """Whether ``Session.save`` can write a file of this name."""
         return path.suffix in self.saves or (self.saves_without_ending and not path.suffix)
 
 
 @dataclass(frozen=True)
 class GivenTensors:
-    """The tensors of a model that an engine has which computes none: by name, the bytes of each.
+    """The model's tensors that an engine without computation has: name -> bytes.
 
-    ``refused`` are others that go by a name of the model's and cannot be of it, and why.
+    ``refused`` are tensors with a name of the model's that cannot belong to it: name -> reason.
     """
 
     sizes: Mapping[str, int]
@@ -255,32 +244,32 @@ class GivenTensors:
 
 @dataclass(frozen=True)
 class LayerRecord:
-    """One layer as the engine runs it. What an engine does not tell is empty or None, never guessed."""
+    """One layer as the engine runs it. What the engine does not report is empty or None, never guessed."""
 
     name: str
     kind: str = ""
-    """What it computes, in the engine's word: ``FusedMatMul``, ``FullyConnected``."""
+    """The operation, as the engine calls it: ``FusedMatMul``, ``FullyConnected``."""
     implementation: str = ""
     """The kernel or tactic that was chosen."""
     precision: str = ""
     """The element type it computes in, as NumPy and ml_dtypes name it: ``float16``, ``bfloat16``, ``int8``."""
     layout: str = ""
-    """How its result stands in memory."""
+    """The memory layout of its result."""
     nodes: tuple[str, ...] = ()
-    """The nodes of the model that went into it, by name, or as ``Relu #3`` where they have none."""
+    """The model's nodes that it computes, by name, or as ``Relu #3`` if they have none."""
     device: str = ""
     time_us: float | None = None
-    """Microseconds of one run, the mean where there were several."""
+    """Microseconds of one run; the mean of several."""
 
 
 class Session(ABC):
-    """A model that an engine has built: ready to run."""
+    """A built model, ready to run."""
 
     made_by: str = ""
-    """The label of the engine that has built it; set when it is handed over."""
+    """The label of the engine that built it; set when ``build`` or ``load`` returns it."""
     gives_new_arrays: ClassVar[bool] = False
-    """Whether nothing writes to an array that ``run`` has given, so that none need be copied: no buffer is used again.
-    An output that is an input as it was fed is copied all the same."""
+    """Whether ``run`` returns arrays that nothing writes to later, so that they need not be copied. An output that is
+    an input array is copied all the same."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -289,7 +278,7 @@ class Session(ABC):
     @property
     @abstractmethod
     def inputs(self) -> Mapping[str, ValueType | None]:
-        """Inputs that must be fed, in the model's order; None for what cannot be fed."""
+        """Name -> type of the inputs that must be fed, in the model's order; None for one that cannot be fed."""
 
     @property
     @abstractmethod
@@ -298,51 +287,56 @@ class Session(ABC):
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What a reader of the values must know, such as a precision that was not really used; one line each."""
+        """One line for each thing that readers of the values must know, such as a precision that was not used."""
         return ()
 
     @abstractmethod
     def run(self, feed: Feed) -> dict[str, Array]:
-        """Run once. ``feed`` has every input, in arrays that are read-only; returns every tensor output, by name.
+        """Run once. ``feed`` has every input, in read-only arrays; returns every output by name.
 
-        Sequences, optionals and maps are fed and given as the tensors that they hold (tensors/types.py).
+        Sequences, optionals and maps are fed and returned as the tensors that they hold (tensors/types.py).
 
-        Raises EngineFailure with stage "run"; whoever calls it, too, with kind "missing output" if one is not given,
-        and BiopsyError for what is no array of an output (engines/run_contract.py).
+        Raises EngineFailure with stage "run". The wrapper of engines/run_contract.py also raises it, with kind
+        "missing output", and BiopsyError if an output is not an array.
         """
 
     def layers(self) -> Sequence[LayerRecord]:
-        """What the engine made of the model, in the order in which it runs.
+        """The layers of the built model, in the order in which they run.
 
-        Raises UsageError if it cannot tell (``Capabilities.layers``), EngineFailure if it fails to.
+        Raises UsageError if the engine does not support it (``Capabilities.layers``), EngineFailure if it fails.
         """
         raise errors.UsageError("this engine does not tell its layers")
 
     def save(self, path: Path) -> None:
-        """Write what was built to a file that ``Engine.load`` reads.
+        """Write the built model to a file that ``Engine.load`` reads.
 
-        Raises UsageError if it cannot (``Capabilities.saves``), or for another ending of the file's name.
+        Raises UsageError if the engine saves nothing or no file with this ending (``Capabilities.saves``).
         """
         raise errors.UsageError("this engine cannot save what it has built")
 
 
 class Engine(ABC):
-    """An engine with its options set. ``options`` holds every declared option, parsed, defaults filled in."""
+    """An engine with its options set. ``options`` holds every declared option, parsed, with defaults.
+
+    An engine is a class in one file, declared by one entry point in the group ``biopsy.engines``. It must define
+    ``version``, ``build`` and ``Session.run``, and declares in ``capabilities`` what else it can do. It maps every
+    exception of its package to EngineFailure with the stage it happened in, never prints, and imports its package only
+    inside its methods, so that naming an engine costs nothing.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     package: ClassVar[str]
     """What to pip install: the distribution or the extra, such as ``biopsy[openvino]``."""
     distributions: ClassVar[tuple[str, ...]] = ()
-    """Names on the package index of what its package comes from, the usual one first, if it can be run from another
-    release than the one installed: it then uses nothing of the package but what ``imports`` gives."""
+    """Names of its package on the package index, the usual one first; empty if it cannot be run from another release
+    than the installed one. An engine that can uses its package only through ``imports``."""
     imports: ClassVar[Imports] = Imports()
-    """Where its package is imported. For another release, the registry makes a subclass with other ones."""
+    """Imports its package. For another release, the registry makes a subclass of the engine with other imports."""
     options_declared: ClassVar[tuple[Option, ...]] = ()
     capabilities: ClassVar[Capabilities] = Capabilities()
     forks_warm: ClassVar[bool] = False
-    """Whether a process may be forked after ``warm_up``, so that each check is a fork: no thread of the engine lives
-    on after it, and its package survives fork()."""
+    """Whether a process may be forked after ``warm_up``, which then leaves no thread of the engine behind."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -351,11 +345,11 @@ class Engine(ABC):
     def __init__(self, options: Mapping[str, Any], label: str) -> None:
         self.options = options
         self.label = label
-        """How a person told it apart: the text of ``--engine``, such as ``onnxrt:optimization=none``."""
+        """The text of ``--engine``, such as ``onnxrt:optimization=none``."""
 
     @classmethod
     def failure(cls, message: str, stage: errors.Stage, kind: str) -> errors.EngineFailure:
-        """What an engine of this class raises where a model fails."""
+        """The exception to raise if a model fails in this engine."""
         return errors.EngineFailure(message, engine=cls.name, stage=stage, kind=kind)
 
     @classmethod
@@ -365,7 +359,7 @@ class Engine(ABC):
 
     @classmethod
     def devices(cls) -> Sequence[str]:
-        """Names of what the engine can run on here, best known first; empty when it has no choice."""
+        """Names of the devices it can run on here, the best known first; empty if it has no choice."""
         return ()
 
     @abstractmethod
@@ -373,10 +367,10 @@ class Engine(ABC):
         """Load and compile a model. Raises EngineFailure with stage "load" or "build"."""
 
     def warm_up(self) -> None:
-        """Pay in advance for what the first session costs more, in a process that is forked afterwards.
+        """Do once, in a process that is forked afterwards, what every first session would do.
 
-        A model of one node is built and run. An engine whose sessions leave threads behind may have less to do here
-        instead, such as loading its libraries. Raises what ``build`` and ``Session.run`` raise.
+        This builds and runs a model of one node. An engine whose sessions leave threads behind overrides it and does
+        less, such as loading its libraries. Raises what ``build`` and ``Session.run`` raise.
         """
         from numpy import ones
 
@@ -385,35 +379,32 @@ class Engine(ABC):
         self.build(ModelInput(identity_bytes(), Path())).run({"x": ones(1, "float32")})
 
     def refusals(self, model: ModelInput) -> Mapping[int, str] | None:
-        """The nodes of the main graph that the engine itself says it does not take: their places, and its reasons.
+        """The nodes of the main graph that the engine says it does not support: number -> reason.
 
-        It need not name all at once: whoever asks leaves them out and asks again. None if it cannot be asked, so that
-        only building tells; also where the model as a whole cannot be read. Raises what ``build`` raises.
+        It need not name all at once: the caller leaves them out and asks again. None if the engine cannot be asked or
+        the model cannot be read, so that only building tells. Raises what ``build`` raises.
         """
         del model
         return None
 
     def tensors_given(self, model: ModelInput) -> GivenTensors | None:
-        """The tensors that nodes of the main graph compute and that the engine can give.
+        """The results of nodes of the main graph that the engine has; None for an engine that computes them.
 
-        None for an engine that computes: whatever is asked for. Raises what ``build`` raises.
+        Raises what ``build`` raises.
         """
         del model
         return None
 
     def load(self, path: Path) -> Session:
-        """What ``Session.save`` has written, ready to run; nothing is compiled or optimized again.
+        """Load what ``Session.save`` wrote; nothing is compiled or optimized again.
 
-        Raises UsageError if the engine cannot, EngineFailure with stage "load".
+        Raises UsageError if the engine saves nothing, EngineFailure with stage "load".
         """
         raise errors.UsageError(f"engine {self.name!r} cannot load what it has built: it saves nothing")
 
 
-# What a built model is in every engine of ours: its inputs, its outputs, and remarks on how it was built.
-
-
 class BuiltModel(Session):
-    """A session that knows what it takes and gives from the beginning."""
+    """A session with fixed inputs, outputs and remarks; the base of all built-in ones."""
 
     def __init__(
         self, inputs: Mapping[str, ValueType | None], outputs: Sequence[str], remarks: Sequence[str] = ()
@@ -434,12 +425,12 @@ class BuiltModel(Session):
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What was asked for and not done, or done otherwise."""
+        """What was asked for and was not done, or not in that way."""
         return self._remarks
 
 
 def indexed(model: ModelInput) -> ModelIndex:
-    """The index of a model. Raises ModelError, which names the file where it is damaged."""
+    """The index of a model. Raises ModelError, which names the file if that is damaged."""
     try:
         return index_bytes(model.data, model.folder)
     except errors.ModelError:
@@ -448,7 +439,7 @@ def indexed(model: ModelInput) -> ModelIndex:
 
 
 def require_ending(engine: type[Engine], path: Path) -> None:
-    """Raise UsageError unless a file's name ends as those do that the engine saves."""
+    """Raise UsageError unless the engine saves files with this ending."""
     endings = engine.capabilities.saves
     if not engine.capabilities.can_save(path):
         named = (" and " if len(endings) == 2 else ", ").join(endings)
@@ -456,7 +447,7 @@ def require_ending(engine: type[Engine], path: Path) -> None:
 
 
 def read_built(path: Path) -> bytes:
-    """The bytes of a file that an engine has saved. Raises UsageError."""
+    """The bytes of a file that an engine saved. Raises UsageError if it cannot be read."""
     try:
         return read_whole(path)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Which nodes of a model an engine takes: asked of the engine itself, then by building parts, each by halves.
+"""Find out which nodes of a model an engine supports: ask the engine, then build parts of the model and halve those
+that fail.
 
-An engine that is asked names what it knows to refuse; only building tells the rest. A part is a model whose cut tensors
-are inputs of the types that shape inference tells.
+In a part, the tensors at the cuts are inputs, of the types that shape inference finds.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from biopsy.model.index import ModelIndex
 from biopsy.model.slice import Boundary, Subset, candidate_bytes
 
 
-class EngineAsked(Protocol):
-    """Who is asked about models: a ``Worker``, so that an engine that crashes ends a process of its own."""
+class ModelBuilder(Protocol):
+    """What builds models: a ``Worker``, so that an engine that crashes ends only its own process."""
 
     def build(self, model: ModelInput) -> None:
         """Build. Raises EngineFailure."""
 
     def refusals(self, model: ModelInput) -> Mapping[int, str] | None:
-        """What the engine itself says it refuses."""
+        """The nodes that the engine says it refuses."""
 
 
 @dataclass(frozen=True)
 class ModelPart:
-    """Connected nodes that the engine takes, or does not take."""
+    """Connected nodes that the engine supports, or that it refuses."""
 
     supported: bool
     nodes: tuple[int, ...]
@@ -38,7 +38,7 @@ class ModelPart:
 
 @dataclass(frozen=True)
 class Together:
-    """Nodes that are refused together although each half of them is taken."""
+    """Nodes that are refused together although each half of them is supported."""
 
     nodes: tuple[int, ...]
     reason: str
@@ -46,7 +46,7 @@ class Together:
 
 @dataclass(kw_only=True)
 class Survey:
-    """What was found. ``unknown``: nodes that could not be asked about alone, and why; they count as taken."""
+    """What an engine refuses. ``unknown``: nodes that could not be built alone, and why; they count as supported."""
 
     index: ModelIndex
     refused: dict[int, str] = field(default_factory=dict)
@@ -61,29 +61,29 @@ class Survey:
         return not self.refused and not self.together
 
     def parts(self) -> list[ModelPart]:
-        """The nodes in parts, in the order of their first nodes. No path leaves a part and comes back to it."""
+        """All nodes in parts, ordered by their first nodes. No path leaves a part and comes back to it."""
         index = self.index
         stage: dict[int, int] = {}
         part_of: dict[int, int] = {}
         members: dict[int, list[int]] = {}
         for node in index.nodes:
             number = node.number
-            before = [index.producer[tensor] for tensor in node.reads if tensor in index.producer]
-            alike = {one for one in before if (one in self.refused) == (number in self.refused)}
-            stage[number] = max((stage[one] + (one not in alike) for one in before), default=0)
-            joined = {part_of[one] for one in alike if stage[one] == stage[number]}
+            sources = [index.producer[tensor] for tensor in node.reads if tensor in index.producer]
+            alike = {source for source in sources if (source in self.refused) == (number in self.refused)}
+            stage[number] = max((stage[source] + (source not in alike) for source in sources), default=0)
+            joined = {part_of[source] for source in alike if stage[source] == stage[number]}
             target = min(joined, default=number)
             members.setdefault(target, []).append(number)
             part_of[number] = target
             for other in joined - {target}:
                 part_of |= dict.fromkeys(members[other], target)
                 members[target] += members.pop(other)
-        found = [ModelPart(nodes[0] not in self.refused, tuple(sorted(nodes))) for nodes in members.values()]
-        return sorted(found, key=lambda part: part.nodes)
+        parts = [ModelPart(nodes[0] not in self.refused, tuple(sorted(nodes))) for nodes in members.values()]
+        return sorted(parts, key=lambda part: part.nodes)
 
 
 class Parts:
-    """Makes models of some of the nodes of one model."""
+    """Makes smaller models from nodes of one model."""
 
     def __init__(self, index: ModelIndex) -> None:
         self.index = index
@@ -92,85 +92,83 @@ class Parts:
         self._infos = {index.ids[name]: info for name, info in infos.items() if name in index.ids}
 
     def bytes_of(self, nodes: Sequence[int]) -> bytes:
-        """The model of these nodes. Raises UsageError if a tensor that it is cut at has no known type."""
+        """The model of these nodes. Raises UsageError if the type of a tensor at a cut is not known."""
         subset = Subset(self.index, tuple(sorted(nodes)))
-        wanted = [*subset.cuts, *subset.sinks]
         missing = [tensor for tensor in subset.cuts if tensor not in self._infos]
         if missing:
             raise errors.UsageError(f"nothing tells the type of {self.index.names[missing[0]]!r}")
-        infos = {tensor: self._infos[tensor] for tensor in wanted if tensor in self._infos}
+        infos = {tensor: self._infos[tensor] for tensor in (*subset.cuts, *subset.sinks) if tensor in self._infos}
         return candidate_bytes(subset, Boundary(infos=infos, frozen={}))
 
 
-def survey(index: ModelIndex, asked: EngineAsked, parts: Parts) -> Survey:
-    """Find out which nodes are refused, and why.
+def survey(index: ModelIndex, builder: ModelBuilder, parts: Parts) -> Survey:
+    """Find out which nodes are refused, and why: ask the engine until it names no more, then build the other nodes.
 
-    Raises what the engine raises, but for EngineFailure, which is the answer of a build.
+    Raises what the engine raises, except EngineFailure, which is the answer of a build.
     """
-    search = _Search(Survey(index=index), asked, parts)
+    search = _Search(Survey(index=index), builder, parts)
     search.run()
-    return search.found
+    return search.survey
 
 
 @dataclass(frozen=True)
 class _Search:
-    found: Survey
-    asked: EngineAsked
+    survey: Survey
+    builder: ModelBuilder
     parts: Parts
 
     @property
-    def _left(self) -> tuple[int, ...]:
-        left = (node.number for node in self.found.index.nodes)
-        return tuple(number for number in left if number not in self.found.refused)
+    def _not_refused(self) -> tuple[int, ...]:
+        numbers = (node.number for node in self.survey.index.nodes)
+        return tuple(number for number in numbers if number not in self.survey.refused)
 
     def _model(self, nodes: Sequence[int]) -> ModelInput:
-        return ModelInput(self.parts.bytes_of(nodes), self.found.index.folder)
+        return ModelInput(self.parts.bytes_of(nodes), self.survey.index.folder)
 
     def run(self) -> None:
-        """Ask the engine, again without what it refuses, until it names nothing more; then build what is left."""
-        found, named = self.found, None
-        while left := self._left:
+        survey = self.survey
+        while nodes := self._not_refused:
             try:
-                named = self.asked.refusals(self._model(left))
+                refusals = self.builder.refusals(self._model(nodes))
             except (errors.EngineFailure, errors.UsageError):
                 break
-            if named is not None:
-                found.queries += 1
-            if not named:
+            if refusals is not None:
+                survey.queries += 1
+            if not refusals:
                 break
-            found.refused |= {left[place]: reason for place, reason in named.items()}
-        before = len(found.refused)
-        if left and self._search(left) and len(found.refused) > before and not found.together:
-            rest = self._left
-            reason = self._reason_against(rest) if rest else None
-            if reason is not None and len(rest) > 1:
-                found.together.append(Together(rest, reason))
+            survey.refused |= {nodes[place]: reason for place, reason in refusals.items()}
+        before = len(survey.refused)
+        if nodes and self._bisect(nodes) and len(survey.refused) > before and not survey.together:
+            supported = self._not_refused
+            reason = self._build_error(supported) if supported else None
+            if reason is not None and len(supported) > 1:
+                survey.together.append(Together(supported, reason))
 
-    def _search(self, nodes: tuple[int, ...]) -> bool:
-        """Whether something among these nodes is refused; it is then written down. What fails is built by halves."""
-        reason = self._reason_against(nodes)
+    def _bisect(self, nodes: tuple[int, ...]) -> bool:
+        """Build these nodes, and the halves of what fails; record the refusals. Returns whether there are any."""
+        reason = self._build_error(nodes)
         if reason is None:
             return False
         if len(nodes) == 1:
-            self.found.refused[nodes[0]] = reason
+            self.survey.refused[nodes[0]] = reason
             return True
         middle = len(nodes) // 2
-        halves = [self._search(nodes[:middle]), self._search(nodes[middle:])]
+        halves = [self._bisect(nodes[:middle]), self._bisect(nodes[middle:])]
         if not any(halves):
-            self.found.together.append(Together(nodes, reason))
+            self.survey.together.append(Together(nodes, reason))
         return True
 
-    def _reason_against(self, nodes: tuple[int, ...]) -> str | None:
+    def _build_error(self, nodes: tuple[int, ...]) -> str | None:
         try:
             model = self._model(nodes)
         except errors.UsageError as error:
             if len(nodes) > 1:
                 return error.message
-            self.found.unknown[nodes[0]] = error.message
+            self.survey.unknown[nodes[0]] = error.message
             return None
-        self.found.builds += 1
+        self.survey.builds += 1
         try:
-            self.asked.build(model)
+            self.builder.build(model)
         except errors.EngineFailure as failure:
             return " ".join(failure.message.split())
         return None

@@ -1,10 +1,10 @@
 """An engine that fails on request: to try biopsy on any model, and to test it.
 
-It computes in ONNX Runtime with its optimizer off, so that all is right but for the faults asked for. A wrong layer is
-made by nodes put behind it: whoever reads it, marks it as an output, or comes after it gets the wrong value.
+It runs ONNX Runtime with its optimizer off, so that only the requested faults are wrong. To make a layer wrong, it
+puts nodes behind it: whatever reads the layer, also as an output, gets the wrong value.
 
-Layers are named by the KEY of a setting: a node's name, one of its outputs, its operator, or a regular expression for
-its name; ``A~B`` is a B that reads what an A gives.
+The KEY of a setting selects layers: by a node's name, one of its outputs, its operator, or a regular expression for
+its name. ``A~B`` selects a B that reads the result of an A.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _deviation(text: str) -> float:
 
 @dataclass(frozen=True)
 class _Faults:
-    """What is to fail in one model: stage -> label of the node; and the settings that find no node in it."""
+    """What is to fail in one model: stage -> label of the node; and the settings that select no node in it."""
 
     refused: Mapping[str, str] = field(default_factory=dict)
     crashing: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class _Faults:
 
 
 class Fake(Engine):
-    """ONNX Runtime without optimizations, and the faults that options ask for."""
+    """ONNX Runtime without optimizations, with the faults that options ask for."""
 
     name = "fake"
     summary = "fails as its options say, to try biopsy and to test it"
@@ -90,14 +90,14 @@ class Fake(Engine):
 
     @classmethod
     def version(cls) -> str:
-        """The version of biopsy. Raises EngineMissing without ONNX Runtime, which computes."""
+        """The version of biopsy. Raises EngineMissing if ONNX Runtime, which it runs, is missing."""
         find_class("onnxrt").version()
         from importlib.metadata import version
 
         return version("biopsy")
 
     def build(self, model: ModelInput) -> Session:
-        """Build the model with its wrong layers; refuse it, or crash, if it has the layers for that."""
+        """Build the model with its wrong layers; refuse it or crash if it has a layer for that."""
         faulty, faults = model, _Faults()
         rate, seed = self.options["flaky"], self.options["seed"]
         lot = random.Random(f"{seed} {zlib.crc32(model.data)}" if seed is not None else None)  # noqa: S311
@@ -108,11 +108,11 @@ class Fake(Engine):
                 faulty = self._with_wrong_layers(model, proto)
         self.fail("load", faults)
         self.fail("build", faults)
-        with _in_its_name():
+        with _as_own_failure():
             return FakeSession(create(_INSIDE).build(faulty), self, faults)
 
     def _faults(self, proto: onnx.ModelProto) -> _Faults:
-        """Which settings find their layers in the model, wherever those stand."""
+        """The faults for which the model has a layer, in its graph, a body or a function."""
         refused: dict[str, str] = {}
         crashing: dict[str, str] = {}
         unknown = []
@@ -127,14 +127,14 @@ class Fake(Engine):
         return _Faults(refused, crashing, tuple(unknown))
 
     def fail(self, stage: errors.Stage, faults: _Faults) -> None:
-        """End the process, or raise EngineFailure, if that is to happen in this stage."""
+        """End the process or raise EngineFailure if a fault asks for it in this stage."""
         if stage in faults.crashing:
             signal.raise_signal(signal.Signals[self.options["signal"]])
         if stage in faults.refused:
             raise self.failure(f"{faults.refused[stage]} is refused", stage, "NotSupported")
 
     def _with_wrong_layers(self, model: ModelInput, proto: onnx.ModelProto) -> ModelInput:
-        """The model with nodes behind each layer of its graph that is to be wrong; itself if there is none."""
+        """The model with nodes behind each layer of its graph that shall be wrong; the same model if none shall."""
         wrong = [
             (_label(node), output, make, value)
             for fault, make in _WRONG.items()
@@ -173,13 +173,13 @@ class FakeSession(BuiltModel):
         """Run once, after the delay, or fail."""
         time.sleep(self._engine.options["sleep_ms"] / 1000)
         self._engine.fail("run", self._faults)
-        with _in_its_name():
+        with _as_own_failure():
             return self._session.run(feed)
 
 
 @contextmanager
-def _in_its_name() -> Iterator[None]:
-    """What fails inside is a failure of this engine: nobody has asked for another."""
+def _as_own_failure() -> Iterator[None]:
+    """Turn failures of the ONNX Runtime inside into failures of this engine, the one that the user named."""
     try:
         yield
     except errors.EngineFailure as failure:
@@ -188,12 +188,14 @@ def _in_its_name() -> Iterator[None]:
 
 
 def selected(nodes: Sequence[onnx.NodeProto], pattern: str) -> list[onnx.NodeProto]:
-    """The nodes that a pattern speaks of: see the help of the options. Raises UsageError for a wrong expression."""
-    found: list[onnx.NodeProto] = []
+    """The nodes that a KEY selects (see the top of this file). Raises UsageError for an invalid expression."""
+    matches: list[onnx.NodeProto] = []
     for number_, part in enumerate(pattern.split("~")):
-        before = {output for node in found for output in node.output if output}
-        found = [node for node in nodes if _matches(node, part) and (number_ == 0 or before.intersection(node.input))]
-    return found
+        results = {output for node in matches for output in node.output if output}
+        matches = [
+            node for node in nodes if _matches(node, part) and (number_ == 0 or results.intersection(node.input))
+        ]
+    return matches
 
 
 def _matches(node: onnx.NodeProto, pattern: str) -> bool:
@@ -209,7 +211,7 @@ def _label(node: onnx.NodeProto) -> str:
     return f"{node.op_type} {node.name or next(filter(None, node.output), '')!r}"
 
 
-# Wrong layers: nodes that read the right value x and give the wrong one, y
+# Nodes that read the right value x and compute the wrong one, y.
 
 
 def _combined(op_type: str, x: str, y: str, value: float, elem: int, seed: float) -> list[onnx.NodeProto]:

@@ -50,8 +50,7 @@ LEVELS = {
     "layout": "ORT_ENABLE_LAYOUT",
     "all": "ORT_ENABLE_ALL",
 }
-"""Optimization level, as biopsy spells it -> the name ONNX Runtime has for it."""
-
+"""Optimization level as biopsy spells it -> ONNX Runtime's name."""
 
 _SILENT = 4
 _LARGEST_MESSAGE = (1 << 31) - 1
@@ -108,13 +107,13 @@ class OnnxRuntime(Engine):
 
     @classmethod
     def devices(cls) -> Sequence[str]:
-        """The execution providers in the package; one may still lack its driver."""
+        """The execution providers in the package; they may lack their drivers."""
         return tuple(cls.imported().get_available_providers())
 
     def build(self, model: ModelInput) -> Session:
         """Load and optimize the model on exactly the providers asked for, never on others instead.
 
-        A provider that starts but leaves nodes to others is told in the remarks.
+        A remark says so if a provider leaves nodes to others.
         """
         ort = self.imported()
         providers = Providers(ort, self.options)
@@ -126,31 +125,31 @@ class OnnxRuntime(Engine):
         remarks += precision_remarks(model, session.get_providers())
         try:
             return OnnxRuntimeSession(ort, session, self, model, remarks)
-        except UnicodeDecodeError as error:  # it takes names that are no text, and cannot hand them over
+        except UnicodeDecodeError as error:  # it loads such names, and fails when it returns them
             raise errors.ModelError(f"the model {model.path or 'in memory'} holds a name that is no text") from error
 
     def warm_up(self) -> None:
-        """Build and run a model of one node, on one thread: others would not survive a fork."""
+        """Build and run a model of one node, on one thread: more threads would not survive a fork."""
         Engine.warm_up(type(self)({**self.options, "threads": 1}, self.label))
 
     def load(self, path: Path) -> Session:
-        """A model that ``save`` has written, run as it is: nothing is optimized again."""
+        """Load a model that ``save`` wrote; it is not optimized again."""
         require_ending(type(self), path)
         ort = self.imported()
-        as_it_is = type(self)({**self.options, "optimization": "none"}, self.label)
+        unoptimizing = type(self)({**self.options, "optimization": "none"}, self.label)
         model = ModelInput(load.read_bytes(path), path.parent, path)
-        options = as_it_is.session_options(ort, path.parent)
+        options = unoptimizing.session_options(ort, path.parent)
         if path.suffix == ".ort":
             options.add_session_config_entry("session.load_model_format", "ORT")
         try:
-            session = as_it_is._session(ort, model, options, Providers(ort, self.options))
+            session = unoptimizing._session(ort, model, options, Providers(ort, self.options))
         except errors.EngineFailure as failure:
             failure.stage = "load"
             raise
-        return OnnxRuntimeSession(ort, session, as_it_is, model, ())
+        return OnnxRuntimeSession(ort, session, unoptimizing, model, ())
 
     def write_optimized(self, model: ModelInput, path: Path) -> None:
-        """Write the graph as it is after optimization, in the format that the path's ending says."""
+        """Write the optimized graph, in the format of the path's ending."""
         ort = self.imported()
         options = self.session_options(ort, model.folder)
         options.enable_profiling = False
@@ -159,7 +158,7 @@ class OnnxRuntime(Engine):
             options.add_session_config_entry("session.save_model_format", "ORT")
         else:
             index = index_bytes(model.data, model.folder)
-            if index.has_external_data or index.weight_bytes > _LARGEST_MESSAGE // 2:  # they might not fit into it
+            if index.has_external_data or index.weight_bytes > _LARGEST_MESSAGE // 2:  # they might not fit into one
                 options.add_session_config_entry(
                     "session.optimized_model_external_initializers_file_name", f"{path.name}.data"
                 )
@@ -172,7 +171,7 @@ class OnnxRuntime(Engine):
                 session = ort.InferenceSession(
                     source,
                     options,
-                    providers=providers.asked,
+                    providers=providers.session_argument,
                     disabled_optimizers=list(self.options["disabled_optimizers"]) or None,
                     enable_fallback=0,
                 )
@@ -187,12 +186,12 @@ class OnnxRuntime(Engine):
 
     @contextmanager
     def source(self, model: ModelInput) -> Iterator[bytes | str]:
-        """What a session is made from: the bytes that were checked, unless they are too many for it.
+        """The argument for a session: the bytes that were checked, or the file if they are too many.
 
-        Other releases get the file of a model with weights in other files, which older ones find from no other place.
+        Another release gets a file if the model has external weights: old releases find them only beside it.
         """
-        is_apart = not self.imports.is_here and _SIGN in model.data
-        if is_apart and index_bytes(model.data, model.folder).has_external_data:
+        may_need_file = not self.imports.is_here and _LOCATION_KEY in model.data
+        if may_need_file and index_bytes(model.data, model.folder).has_external_data:
             with placed(model) as path:
                 yield str(path)
         elif len(model.data) > _LARGEST_MESSAGE and model.path is not None:
@@ -201,14 +200,14 @@ class OnnxRuntime(Engine):
             yield model.data
 
     def session_options(self, ort: Any, folder: Path) -> Any:
-        """The session options that this engine's options stand for; external weights are found in ``folder``."""
+        """ONNX Runtime's session options for this engine's options; external weights are in ``folder``."""
         options = ort.SessionOptions()
         options.log_severity_level = _SILENT
-        word = self.options["optimization"]
-        found = getattr(ort.GraphOptimizationLevel, LEVELS[word], None)
-        if found is None:
-            raise errors.UsageError(f"onnxruntime {ort.__version__} has no optimization level {word!r}")
-        options.graph_optimization_level = found
+        optimization = self.options["optimization"]
+        level = getattr(ort.GraphOptimizationLevel, LEVELS[optimization], None)
+        if level is None:
+            raise errors.UsageError(f"onnxruntime {ort.__version__} has no optimization level {optimization!r}")
+        options.graph_optimization_level = level
         options.intra_op_num_threads = self.options["threads"]
         options.inter_op_num_threads = self.options["inter_threads"]
         if self.options["execution"] == "parallel":
@@ -220,7 +219,7 @@ class OnnxRuntime(Engine):
             atexit.register(until_the_end.close)
             folder_of_profile = until_the_end.enter_context(temporary_folder("biopsy-profile-"))
             options.profile_file_prefix = str(folder_of_profile / "profile")
-        # Not by what the file looks like: what was checked as ONNX is read as ONNX.
+        # Whatever the file looks like: what was checked as ONNX must be read as ONNX.
         options.add_session_config_entry("session.load_model_format", "ONNX")
         for key, value in self.options["config"].items():
             options.add_session_config_entry(key, value)
@@ -241,12 +240,11 @@ class OnnxRuntimeSession(BuiltModel):
         self._is_ort_file = model.path is not None and model.path.suffix == ".ort"
         inputs = {node.name: value_type_of(node.type, node.shape) for node in session.get_inputs()}
         if not self._is_ort_file:
-            # ONNX Runtime shows an unknown rank as no dimensions, like a scalar, and no shapes of items: the model
-            # does.
-            unsure = [name for name, type_ in inputs.items() if not isinstance(type_, TensorType) or type_.shape == ()]
-            if unsure:
+            # ONNX Runtime shows an unknown rank as no dimensions, like a scalar, and no shapes of items.
+            unclear = [name for name, type_ in inputs.items() if not isinstance(type_, TensorType) or type_.shape == ()]
+            if unclear:
                 index = index_bytes(model.data, model.folder)
-                inputs |= {name: index.value_type(index.ids[name]) for name in unsure}
+                inputs |= {name: index.value_type(index.ids[name]) for name in unclear}
         outputs = {node.name: value_type_of(node.type, node.shape) for node in session.get_outputs()}
         types = [*inputs.values(), *outputs.values()]
         self._all_plain = all(type_ is None or element_of(type_) in PLAIN for type_ in types)
@@ -254,22 +252,22 @@ class OnnxRuntimeSession(BuiltModel):
         if not self._all_plain:
             self._fetched = {name: type_ for name, type_ in self._fetched.items() if isinstance(type_, TensorType)}
         skipped = ", ".join(repr(name) for name in outputs if name not in self._fetched)
-        more = [f"not read from onnxruntime, since its type is not: {skipped}"] if skipped else []
+        more = [f"outputs not read from onnxruntime, since their types cannot be: {skipped}"] if skipped else []
         super().__init__(inputs, tuple(self._fetched), (*remarks, *more))
         self._run_options = ort.RunOptions()
         self._run_options.log_severity_level = _SILENT
 
     def save(self, path: Path) -> None:
-        """Write the optimized model, as ``.onnx`` or ``.ort``; the latter leaves out optimizations of the layout."""
+        """Write the optimized model as ``.onnx`` or ``.ort``; an ``.ort`` file has no layout optimizations."""
         require_ending(type(self._engine), path)
         self._require_model("saved again")
-        with written_together(path) as made:
-            self._engine.write_optimized(self._model, made)
+        with written_together(path) as temporary:
+            self._engine.write_optimized(self._model, temporary)
 
     def layers(self) -> Sequence[LayerRecord]:
-        """The nodes of the optimized graph, with their times if ``profile`` was asked for; ends the profile.
+        """The nodes of the optimized graph, with their times if ``profile`` is on; ends the profile.
 
-        They come from a second build with the same options, since only a file can be had of the graph.
+        They come from a second build with the same options, since ONNX Runtime only writes the graph to a file.
         """
         self._require_model("told in layers")
         with temporary_folder("biopsy-layers-") as scratch:
@@ -281,9 +279,9 @@ class OnnxRuntimeSession(BuiltModel):
         index = index_bytes(self._model.data, self._model.folder)
         return layer_records(index, optimized, self._profile or {}, self._session.get_providers())
 
-    def _require_model(self, wanted: str) -> None:
+    def _require_model(self, purpose: str) -> None:
         if self._is_ort_file:
-            raise errors.UsageError(f"{self._model.path} cannot be {wanted}: an .ort file is no ONNX model")
+            raise errors.UsageError(f"{self._model.path} cannot be {purpose}: an .ort file is no ONNX model")
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once."""
@@ -294,8 +292,8 @@ class OnnxRuntimeSession(BuiltModel):
                 values = self._session.run(fetched, fed, self._run_options)
             else:
                 fed = {name: self._to_value(name, value) for name, value in fed.items()}
-                given = self._session.run_with_ort_values(fetched, fed, self._run_options)
-                values = [self._from_value(value) for value in given]
+                results = self._session.run_with_ort_values(fetched, fed, self._run_options)
+                values = [self._from_value(value) for value in results]
         except errors.EngineFailure:
             raise
         except UnicodeError as error:
@@ -342,8 +340,6 @@ def _stage(error: Exception) -> errors.Stage:
     return "load" if is_named or any(phrase in str(error) for phrase in in_model) else "build"
 
 
-# The types of ONNX Runtime's values, and how they are read into NumPy.
-
 _ELEM_OF_ORT = {
     "float": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "string": 8, "bool": 9,
     "float16": 10, "double": 11, "uint32": 12, "uint64": 13, "complex64": 14, "complex128": 15, "bfloat16": 16,
@@ -352,46 +348,44 @@ _ELEM_OF_ORT = {
 }  # fmt: skip
 
 PLAIN = frozenset({*range(1, 14)})
-"""Element types that the package hands over as NumPy arrays by itself, with their true values."""
+"""Element types that the package itself returns as NumPy arrays with their true values."""
 
 BYTE_WIDE_OR_MORE = frozenset({16, 17, 18, 19, 20, 24})
 
 
 def value_type_of(text: str, shape: Sequence[Any] | None = None) -> ValueType | None:
-    """What ONNX Runtime calls ``tensor(float)``, ``seq(tensor(int64))``, ``map(string,tensor(float))``."""
-    kind, _, rest = text.partition("(")
-    inner = rest.removesuffix(")")
+    """The type that ONNX Runtime calls ``tensor(float)``, ``seq(tensor(int64))`` or ``map(string,tensor(float))``."""
+    kind, _, arguments = text.partition("(")
+    inner = arguments.removesuffix(")")
     if kind == "tensor":
         elem = _ELEM_OF_ORT.get(inner)
         return None if elem is None else TensorType(elem, None if shape is None else tuple(shape))
     if kind == "map":
         key, _, value = inner.partition(",")
-        held = value_type_of(value)
-        return None if held is None or key not in _ELEM_OF_ORT else MapType(_ELEM_OF_ORT[key], held)
-    held = value_type_of(inner)
-    if held is None or kind not in ("seq", "optional"):
+        item = value_type_of(value)
+        return None if item is None or key not in _ELEM_OF_ORT else MapType(_ELEM_OF_ORT[key], item)
+    item = value_type_of(inner)
+    if item is None or kind not in ("seq", "optional"):
         return None
-    return SequenceType(held) if kind == "seq" else OptionalType(held)
+    return SequenceType(item) if kind == "seq" else OptionalType(item)
 
 
 def element_of(kind: ValueType) -> int:
-    """The type of the elements that a value holds."""
+    """The ONNX element type of the tensors in a value."""
     if isinstance(kind, TensorType):
         return kind.elem
     return element_of(kind.value if isinstance(kind, MapType) else kind.item)
 
 
-# A model with weights in other files, as a file beside them: older releases find weights from no other place.
-
-_SIGN = b"location"
-"""What stands in a model that has weights in other files; others may have it too, and the index tells."""
+_LOCATION_KEY = b"location"
+"""Every model with external weights contains it; another model may, too."""
 
 
 @contextmanager
 def placed(model: ModelInput) -> Iterator[Path]:
-    """The model's own file, if its weights stand beside it; else one in a folder of ours, with links to its weights.
+    """The model's own file if its external weights are beside it, else a temporary file beside links to them.
 
-    Weights are not copied. Raises ModelError for weights that are not there, OSError.
+    Raises ModelError if weights are missing, and OSError.
     """
     if model.path is not None and model.path.parent.resolve() == model.folder.resolve():
         yield model.path.absolute()

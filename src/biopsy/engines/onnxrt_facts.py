@@ -1,5 +1,7 @@
-"""The execution providers of ONNX Runtime that are asked for, and what it really did: which of them ran what, in
-which layers and types.
+"""The execution providers of ONNX Runtime: which ones options ask for, and what each really ran, in which layers and
+types.
+
+ONNX Runtime falls back to other providers and types silently. This reports only what it says itself.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Providers:
-    """The execution providers that options ask for, with options of their own."""
+    """The execution providers that an engine's options ask for, and the options of each."""
 
     def __init__(self, ort: Any, options: Mapping[str, Any]) -> None:
         self.names = list(dict.fromkeys(_find_provider(ort, word) for word in options["providers"]))
@@ -37,7 +39,7 @@ class Providers:
             self.options.setdefault(name, {})[own_key] = value
 
     def require_active(self, active: Sequence[str]) -> None:
-        """Raise EngineMissing if a provider that was asked for has not started."""
+        """Raise EngineMissing if a provider that was asked for is not active."""
         missing = [name for name in self.names if name not in active]
         if missing:
             unused, used = ", ".join(missing), ", ".join(active)
@@ -47,13 +49,13 @@ class Providers:
             )
 
     @property
-    def asked(self) -> list[str | tuple[str, dict[str, str]]]:
-        """What a session is told: names, those with options together with them."""
+    def session_argument(self) -> list[str | tuple[str, dict[str, str]]]:
+        """The argument ``providers`` of a session: names, or pairs of a name and its options."""
         return [(name, self.options[name]) if name in self.options else name for name in self.names]
 
 
 def _find_provider(ort: Any, word: str) -> str:
-    """The full name of a provider that is in this package: by its exact name, its beginning, or a part of it."""
+    """The full name of a provider of this package, from its name, the beginning of it, or a part of it."""
     available = ort.get_available_providers()
     match = _best_match(word, available)
     if match is not None:
@@ -81,34 +83,30 @@ def _best_match(word: str, providers: Sequence[str]) -> str | None:
     return next((name for test in tests for name in providers if test(name)), None)
 
 
-# What ONNX Runtime really did: which provider ran what, which roundings it left out, which layers it made.
-#
-# It falls back to other providers and types without a word. Nothing is reported here that it did not say itself.
-
 CPU = "CPUExecutionProvider"
 RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
-"""The config entry that makes a session remember which provider got which node."""
+"""The config entry that makes a session record which provider got which node."""
 
 _CAST_PREFIX = "InsertedPrecisionFreeCast_"
 _LAYOUTS = {"com.microsoft.nchwc": "NCHWc", "com.ms.internal.nhwc": "NHWC"}
 _HALVES = {10: "float16", 16: "bfloat16"}
-_TELLTALE = (b"\x08%c\x12", b"\x10%c\x2a", b"\x10%c\x42", b"\x10%c\x4a", b"\x0a\x02to\x18%c")
-"""How an element type stands in a serialized model: in a tensor type before its shape, in a tensor before its values
-or name, in a Cast. Looked for first, since the index costs 10 ms; what looks like it need not be it."""
+_TYPE_BYTES = (b"\x08%c\x12", b"\x10%c\x2a", b"\x10%c\x42", b"\x10%c\x4a", b"\x0a\x02to\x18%c")
+"""Bytes around an element type in a serialized model: in a tensor type before its shape, in a tensor before its values
+or name, in a Cast. A quick test that may be wrong about other models, since the index costs 10 ms."""
 
 
 def provider_remarks(session: Any, wanted: Sequence[str], options: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Where a session did not use a provider, or its options, as it was asked to."""
-    used = session.get_provider_options()
-    found = []
-    for name, given in options.items():
-        for key, value in given.items():
-            now = used.get(name, {}).get(key)
-            if now is None:
-                found.append(f"{name} does not say whether it has an option {key!r}: it may have ignored it")
-            elif now != value:
-                found.append(f"{name} uses {key}={now} instead of {key}={value}")
-    return found + _assignment_remarks(session, wanted)
+    """Remarks on providers and their options that a session did not use as it was asked to."""
+    used_options = session.get_provider_options()
+    remarks = []
+    for name, requested in options.items():
+        for key, value in requested.items():
+            used = used_options.get(name, {}).get(key)
+            if used is None:
+                remarks.append(f"{name} does not say whether it has an option {key!r}: it may have ignored it")
+            elif used != value:
+                remarks.append(f"{name} uses {key}={used} instead of {key}={value}")
+    return remarks + _assignment_remarks(session, wanted)
 
 
 def _assignment_remarks(session: Any, wanted: Sequence[str]) -> list[str]:
@@ -120,7 +118,7 @@ def _assignment_remarks(session: Any, wanted: Sequence[str]) -> list[str]:
     for part in session.get_provider_graph_assignment_info():
         nodes.setdefault(part.ep_name, []).extend(node.op_type for node in part.get_nodes())
     total = sum(map(len, nodes.values()))
-    others = ", ".join(f"{name} runs {len(found)}" for name, found in nodes.items() if name != wanted[0])
+    others = ", ".join(f"{name} runs {len(op_types)}" for name, op_types in nodes.items() if name != wanted[0])
     unused = [name for name in wanted if name not in nodes and name != CPU]
     if unused:
         return [f"{', '.join(unused)} runs none of the {total} nodes: {others or 'nothing was to be run'}"]
@@ -131,13 +129,12 @@ def _assignment_remarks(session: Any, wanted: Sequence[str]) -> list[str]:
 
 
 def precision_remarks(model: ModelInput, providers: Sequence[str]) -> list[str]:
-    """Types of the model that ONNX Runtime replaces by float32 on the CPU."""
+    """Remarks on types of the model that ONNX Runtime replaces by float32 on the CPU."""
     if list(providers) != [CPU]:
         return []
-    suspects = [elem for elem in _HALVES if any(text % elem in model.data for text in _TELLTALE)]
+    suspects = [elem for elem in _HALVES if any(text % elem in model.data for text in _TYPE_BYTES)]
     if not suspects:
         return []
-
     index = index_bytes(model.data, model.folder)
     return [
         f"ONNX Runtime computes most {_HALVES[elem]} nodes in float32 on the CPU, without the roundings between them"
@@ -147,7 +144,7 @@ def precision_remarks(model: ModelInput, providers: Sequence[str]) -> list[str]:
 
 
 def _computes_in(index: ModelIndex, elem: int) -> bool:
-    """Whether a node other than a Cast reads or writes the type, as far as the model itself says."""
+    """Whether a node other than a Cast reads or writes the type, as far as the model declares types."""
     typed = {tensor for tensor, weight in index.weights.items() if weight.kind.elem == elem}
     declared = {tensor: index.tensor_type(tensor) for tensor in index.infos}
     typed |= {tensor for tensor, kind in declared.items() if kind is not None and kind.elem == elem}
@@ -164,25 +161,24 @@ def _computes_in(index: ModelIndex, elem: int) -> bool:
 def layer_records(
     index: ModelIndex, optimized: onnx.ModelProto, timed: Mapping[str, tuple[float, str]], providers: Sequence[str]
 ) -> list[LayerRecord]:
-    """The layers of an optimized graph; ``index`` is that of the original.
+    """The layers of an optimized graph; ``index`` is the index of the original model.
 
-    ``timed`` is what a profile says, empty if there is none; ``providers`` are those of the session.
+    ``timed`` has microseconds and provider by node name, from a profile; ``providers`` are those of the session.
     """
     origins = _Origins(index, optimized)
-    # Element types of the optimized graph's tensors, as far as they can be known.
     types = infer.infer_types(load.parse(index.buffer[:], index.path))
-    known = {name: type_.elem for name, type_ in types.items()}
-    known |= {tensor.name: tensor.data_type for tensor in optimized.graph.initializer}
+    elems = {name: type_.elem for name, type_ in types.items()}
+    elems |= {tensor.name: tensor.data_type for tensor in optimized.graph.initializer}
     for node in optimized.graph.node:
         if node.op_type == "Cast":
-            known[node.output[0]] = next(attribute.i for attribute in node.attribute if attribute.name == "to")
+            elems[node.output[0]] = next(attribute.i for attribute in node.attribute if attribute.name == "to")
         elif node.output[0].startswith(_CAST_PREFIX):
-            known[node.output[0]] = 1  # where it puts casts around, it computes in float32
-    alone = providers[0] if len(providers) == 1 else ""
+            elems[node.output[0]] = 1  # between the casts that it adds, it computes in float32
+    only_provider = providers[0] if len(providers) == 1 else ""
     records = []
     for node in optimized.graph.node:
-        duration, provider = timed.get(node.name, (None, alone))
-        elem = next((known[name] for name in (*node.input, *node.output) if name in known), 0)
+        duration, provider = timed.get(node.name, (None, only_provider))
+        elem = next((elems[name] for name in (*node.input, *node.output) if name in elems), 0)
         records.append(
             LayerRecord(
                 node.name or node.output[0],
@@ -198,7 +194,7 @@ def layer_records(
 
 
 def read_profile(path: Path) -> dict[str, tuple[float, str]]:
-    """Mean microseconds and provider per name of a node, from a profile that ONNX Runtime has written."""
+    """Node name -> mean microseconds and provider, from a profile that ONNX Runtime wrote."""
     durations: dict[str, list[float]] = {}
     providers: dict[str, str] = {}
     for event in json.loads(path.read_text(encoding="utf-8")):
@@ -210,31 +206,31 @@ def read_profile(path: Path) -> dict[str, tuple[float, str]]:
 
 
 class _Origins:
-    """Which nodes of the original a node of the optimized graph stands for: those between what it reads and gives."""
+    """Finds the original nodes that a node of the optimized graph replaces: those between its inputs and outputs."""
 
     def __init__(self, index: ModelIndex, optimized: onnx.ModelProto) -> None:
         self._index = index
-        self._maker = {name: node for node in optimized.graph.node for name in node.output}
+        self._producer = {name: node for node in optimized.graph.node for name in node.output}
 
     def of(self, node: onnx.NodeProto) -> tuple[str, ...]:
         """Labels of the original nodes, in the original's order."""
         index = self._index
-        stops = {tensor for name in node.input for tensor in self._known(name)}
-        waiting = [tensor for name in node.output for tensor in self._known(name) if tensor not in stops]
-        found: set[int] = set()
-        while waiting:
-            producer = index.producer.get(waiting.pop())
-            if producer is None or producer in found:
+        stops = {tensor for name in node.input for tensor in self._original_tensors(name)}
+        queue = [tensor for name in node.output for tensor in self._original_tensors(name) if tensor not in stops]
+        numbers: set[int] = set()
+        while queue:
+            producer = index.producer.get(queue.pop())
+            if producer is None or producer in numbers:
                 continue
-            found.add(producer)
-            waiting += [tensor for tensor in index.node_reads[producer] if tensor not in stops]
-        return tuple(index.nodes[number].name or index.nodes[number].label for number in sorted(found))
+            numbers.add(producer)
+            queue += [tensor for tensor in index.node_reads[producer] if tensor not in stops]
+        return tuple(index.nodes[number].name or index.nodes[number].label for number in sorted(numbers))
 
-    def _known(self, name: str) -> set[int]:
-        """The original's tensors that a tensor of the optimized graph is, or is made from."""
+    def _original_tensors(self, name: str) -> set[int]:
+        """The original's tensors that a tensor of the optimized graph equals, or is computed from."""
         ids = self._index.ids
-        maker = self._maker.get(name)
-        for word in (name, name.removeprefix(_CAST_PREFIX), maker.name.removesuffix("_nchwc") if maker else ""):
-            if word in ids:
-                return {ids[word]}
-        return set() if maker is None else {tensor for read in maker.input for tensor in self._known(read)}
+        node = self._producer.get(name)
+        for alias in (name, name.removeprefix(_CAST_PREFIX), node.name.removesuffix("_nchwc") if node else ""):
+            if alias in ids:
+                return {ids[alias]}
+        return set() if node is None else {tensor for read in node.input for tensor in self._original_tensors(read)}

@@ -1,6 +1,6 @@
-"""Names of ONNX Runtime's optimizers, and of the rules that it runs as one of them; and how its log names them.
+"""Names of ONNX Runtime's optimizers and rewrite rules, and a reader of its log.
 
-Any Python reads this file: it imports the standard library alone.
+This file must run in any Python, so it imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 RULES = "_RuleBasedTransformer"
-"""Ending of the name under which all rules of a level are one optimizer: ``Level1_RuleBasedTransformer``."""
+"""Ending of the name of the one optimizer that applies all rules of a level: ``Level1_RuleBasedTransformer``."""
 
 KNOWN_RULES = (
     "EliminateIdentity", "EliminateSlice", "UnsqueezeElimination", "EliminateDropout", "ExpandElimination",
@@ -17,13 +17,13 @@ KNOWN_RULES = (
     "ConvBNFusion", "Pad_Fusion", "MatMul_BatchNormalization_Fusion", "LabelEncoderFusion", "ClipQuantRewrite",
     "ReluQuantRewrite",
 )  # fmt: skip
-"""Rules by name, from ``GenerateRewriteRules`` in onnxruntime/core/optimizer/graph_transformer_utils.cc."""
+"""Names of rules, from ``GenerateRewriteRules`` in onnxruntime/core/optimizer/graph_transformer_utils.cc."""
 
 _APPLIED = re.compile(r"GraphTransformer (\S+) modified: ([01])")
 
 
 def optimizers_in_log(text: str) -> dict[str, bool]:
-    """The optimizers that a log of everything tells of, in their order, and whether each changed the graph."""
+    """The optimizers in a verbose log, in their order, and whether each changed the graph."""
     ran: dict[str, bool] = {}
     for name, changed in _APPLIED.findall(text):
         ran[name] = ran.get(name, False) or changed == "1"

@@ -1,4 +1,4 @@
-"""OpenVINO: by default on the CPU, and in float32, so that it is compared fairly; and what it really did."""
+"""OpenVINO, by default on the CPU and in float32, so that the comparison is fair."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from biopsy.tensors.types import dtype_named
 PRECISIONS = ("f32", "f16", "bf16")
 
 _OWN_OPTIONS = {"INFERENCE_PRECISION_HINT": "precision", "PERF_COUNT": "profile", "INFERENCE_NUM_THREADS": "threads"}
-"""Properties of OpenVINO that an option of ours sets."""
+"""Property of OpenVINO -> the option of this engine that sets it."""
 
 BLOB = ".blob"
-"""Ending of the file that a compiled model is exported to."""
+"""Ending of an exported compiled model."""
 IR = ".xml"
-"""Ending of a model in OpenVINO's own form, before it is compiled; its weights stand beside it in a .bin file."""
+"""Ending of a model in OpenVINO's intermediate representation; its weights are in a .bin file beside it."""
 
 
 class OpenVino(Engine):
@@ -78,12 +78,12 @@ class OpenVino(Engine):
     def version(cls) -> str:
         """The version of the package openvino, without its build number."""
         package = cls.package_imported()
-        told = getattr(package, "__version__", None) or package.get_version()
-        return str(told).partition("-")[0]
+        version = getattr(package, "__version__", None) or package.get_version()
+        return str(version).partition("-")[0]
 
     @classmethod
     def package_imported(cls) -> Any:
-        """The module that has what we use, which older releases have in another place. Raises EngineMissing."""
+        """The module with ``Core``, which old releases have in ``openvino.runtime``. Raises EngineMissing."""
         try:
             package = cls.imports.module("openvino")
             return package if hasattr(package, "Core") else cls.imports.module("openvino.runtime")
@@ -98,7 +98,7 @@ class OpenVino(Engine):
         return tuple(_core_and_devices(cls.package_imported())[1])
 
     def build(self, model: ModelInput) -> Session:
-        """Read and compile the model for the device. A precision that is not used although it was asked for is told."""
+        """Read and compile the model for the device. A remark says so if another precision is used."""
         openvino = self.package_imported()
         index = indexed(model)
         core = self._core(openvino)
@@ -108,13 +108,13 @@ class OpenVino(Engine):
             load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
             raise _failure(error, "load") from error
         if any(str(port.element_type.get_type_name()) == "string" for port in (*read.inputs, *read.outputs)):
-            message = "OpenVINO ends the whole process on inputs or outputs that are strings: not tried"
+            message = "not tried: OpenVINO crashes on inputs or outputs that are strings"
             raise self.failure(message, "load", "UnsupportedType")
         return self._compiled(openvino, core, read, index)
 
     def _compiled(self, openvino: Any, core: Any, read: Any, index: ModelIndex | None) -> Session:
         wanted, device = self.options["precision"], self.options["device"]
-        properties = {"CACHE_DIR": "", **self._given_properties(openvino)}  # each build is one
+        properties = {"CACHE_DIR": "", **self._given_properties(openvino)}  # no build comes from a cache
         with _failing("build"):
             compiled = core.compile_model(read, device, properties)
         remarks = [] if index is None else ignored_inputs(core, index, self.imports)
@@ -122,7 +122,7 @@ class OpenVino(Engine):
         return OpenVinoSession(self, compiled, index, remarks, uncompiled=read)
 
     def load(self, path: Path) -> Session:
-        """A model that ``save`` has written; a .blob needs the same version of OpenVINO, on a like device."""
+        """Load a model that ``save`` wrote; a .blob needs the same version of OpenVINO and a similar device."""
         require_ending(OpenVino, path)
         openvino = self.package_imported()
         core = self._core(openvino)
@@ -138,7 +138,7 @@ class OpenVino(Engine):
         return OpenVinoSession(self, compiled, None, remarks)
 
     def refusals(self, model: ModelInput) -> Mapping[int, str] | None:
-        """The nodes with an operation that the device says it does not have."""
+        """The nodes with operations that the device says it does not support."""
         openvino = self.package_imported()
         index = indexed(model)
         core = self._core(openvino)
@@ -147,21 +147,21 @@ class OpenVino(Engine):
             read = _read(core, model, index, self.imports)
             supported = core.query_model(read, device)
         except Exception:
-            return None  # it cannot be read as a whole, or the device is several
+            return None  # the model cannot be read, or the device is a combination of several
         return refused_nodes(read, supported, device, index)
 
     def warm_up(self) -> None:
         """Load the library, its reader of ONNX and the plug-in of the CPU.
 
-        Nothing is compiled: the threads that come with the first inference do not survive a fork, and it would hang.
-        Nothing is read either: OpenVINO numbers what it makes, and the numbers stand in its messages.
+        No model is compiled: the threads of the first inference would not survive a fork, which would then hang. None
+        is read either: OpenVINO numbers the objects it makes, and the numbers appear in its messages.
         """
         with kept_signal_stack():
             self.package_imported().Core().get_property("CPU", "FULL_DEVICE_NAME")
         self.imports.module("openvino.frontend").FrontEndManager().load_by_framework("onnx")
 
     def _core(self, openvino: Any) -> Any:
-        """A core that has the device, told the properties in the options."""
+        """A core that has the device and has the properties of the options set."""
         core, devices = _core_and_devices(openvino)
         device: str = self.options["device"]
         virtual, colon, behind = device.partition(":")
@@ -178,15 +178,15 @@ class OpenVino(Engine):
                     f"engine 'openvino': {key} is set by its option {_OWN_OPTIONS[key]!r}",
                     next_steps=["biopsy doctor openvino    explains its options"],
                 )
-            try:  # a wrong one is no failure of the model, so it is tried before anything
+            try:  # first of all, since a wrong property is no failure of the model
                 core.set_property(virtual, {key: value})
             except Exception as error:
-                said = " ".join(_failure(error, "build").message.split())
-                raise errors.UsageError(f"engine 'openvino': config.{key}={value}: {said}") from error
+                message = " ".join(_failure(error, "build").message.split())
+                raise errors.UsageError(f"engine 'openvino': config.{key}={value}: {message}") from error
         return core
 
     def _given_properties(self, openvino: Any) -> dict[str, Any]:
-        """What this engine's options ask for. There is nothing to cache of a file: OpenVINO 2025 refuses to be told."""
+        """The properties of the options, without CACHE_DIR: OpenVINO 2025 refuses it when it imports a blob."""
         properties: dict[str, Any] = {"INFERENCE_PRECISION_HINT": getattr(openvino.Type, self.options["precision"])}
         if self.options["threads"]:
             properties["INFERENCE_NUM_THREADS"] = self.options["threads"]
@@ -196,7 +196,7 @@ class OpenVino(Engine):
 
 
 def _precision(compiled: Any) -> str:
-    """The precision that a compiled model computes in, as OpenVINO tells it; empty if it does not."""
+    """The precision that OpenVINO says a compiled model computes in; empty if it does not say."""
     try:
         name: str = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     except Exception:
@@ -205,10 +205,7 @@ def _precision(compiled: Any) -> str:
 
 
 class OpenVinoSession(BuiltModel):
-    """A model that OpenVINO has compiled; without the model's index it was loaded as such.
-
-    ``uncompiled`` is what it was compiled from, if that is known.
-    """
+    """A compiled model. ``index`` is None for a loaded one; ``uncompiled`` is the model that was compiled, if known."""
 
     gives_new_arrays = True
 
@@ -243,7 +240,7 @@ class OpenVinoSession(BuiltModel):
         """Run once."""
         with _failing("run"):
             fed = {name: self._tensor(feed[name], port) for name, port in self._input_ports.items()}
-            for name, tensor in fed.items():  # they may share the memory of the arrays, and stay until it has run
+            for name, tensor in fed.items():  # ``fed`` keeps the tensors, which may share the arrays' memory, alive
                 self._request.set_tensor(self._input_ports[name], tensor)
             self._request.infer()
             if self._profiles is not None:
@@ -257,7 +254,7 @@ class OpenVinoSession(BuiltModel):
             return outputs
 
     def _tensor(self, array: Array, port: Any) -> Any:
-        """A value as OpenVINO takes it at a port."""
+        """An array as OpenVINO's tensor for a port."""
         plain = np.ascontiguousarray(array).reshape(array.shape)
         if port.element_type.get_type_name() not in _ML_DTYPES:
             return self._openvino.Tensor(plain)
@@ -265,43 +262,43 @@ class OpenVinoSession(BuiltModel):
         return self._openvino.Tensor(bits, self._openvino.Shape(list(array.shape)), port.element_type)
 
     def layers(self) -> Sequence[LayerRecord]:
-        """The layers that the device runs, from the runtime model, with their times if ``profile`` was asked for."""
+        """The layers that the device runs, from the runtime model, with their times if ``profile`` is on."""
         with _failing("build"):
             return layer_records(self._compiled, self._index, mean_times(self._profiles or ()))
 
     def save(self, path: Path) -> None:
-        """Export the compiled model as ``.blob``, or write the model as it was read as ``.xml`` and ``.bin``."""
+        """Export the compiled model as ``.blob``, or write the uncompiled one as ``.xml`` and ``.bin``."""
         require_ending(OpenVino, path)
         if path.suffix == IR and self._uncompiled is None:
             raise errors.UsageError(f"{path}: a compiled model cannot be written as {IR}: begin with the ONNX model")
         with _failing("build"):
-            if path.suffix == IR:  # with every weight in the type that it has in the model
-                with written_together(path) as made:
-                    self._openvino.save_model(self._uncompiled, str(made), compress_to_fp16=False)
+            if path.suffix == IR:
+                with written_together(path) as temporary:
+                    self._openvino.save_model(self._uncompiled, str(temporary), compress_to_fp16=False)
                 return
-            # Without a stream of ours, older versions give bytes and newer ones a stream.
+            # Without a stream as argument, old versions return bytes and new ones a stream.
             exported = self._imports.module("io").BytesIO()
             self._compiled.export_model(exported)
         write_whole(path, [exported.getvalue()])
 
 
 def _core_and_devices(openvino: Any) -> tuple[Any, Sequence[str]]:
-    """A core and the devices that it finds, for which it loads the plug-in of each."""
+    """A core and its devices; finding these loads the plug-in of each."""
     with kept_signal_stack():
         core = openvino.Core()
         return core, core.available_devices
 
 
 def _read(core: Any, model: ModelInput, index: ModelIndex, imports: Imports) -> Any:
-    """Read from the file when there is one. OpenVINO seeks the weights of bytes in the current directory.
+    """Read from the file if there is one, since OpenVINO looks for the weights of bytes in the current directory.
 
-    By another ending of the file's name it might take it for something else than the ONNX model that was checked.
+    The file must end in .onnx: with another ending OpenVINO might read it as something else than ONNX.
     """
     if model.path is not None and model.folder == model.path.parent and model.path.suffix == ".onnx":
         return core.read_model(str(model.path.absolute()))
     if not index.has_external_data:
         return core.read_model(model.data)
-    system = imports.module("os")  # of the interpreter that reads it
+    system = imports.module("os")  # of the interpreter that reads the model
     before = system.open(".", system.O_RDONLY) if os.supports_fd else None
     home = system.getcwd()
     system.chdir(str(model.folder.absolute()))
@@ -315,7 +312,7 @@ def _read(core: Any, model: ModelInput, index: ModelIndex, imports: Imports) -> 
             system.close(before)
 
 
-_SAYS_NOTHING = (
+_EMPTY_PHRASES = (
     "Exception from src/",
     "Check 'false' failed at src/frontends/common_translators/src/unconverted_ops_report.cpp",
     "Model wasn't fully converted.",
@@ -326,7 +323,7 @@ _SAYS_NOTHING = (
 
 @contextmanager
 def _failing(stage: errors.Stage) -> Iterator[None]:
-    """What OpenVINO raises inside is a failure in this stage; what biopsy raises stays what it is."""
+    """Turn what OpenVINO raises into an EngineFailure in this stage."""
     try:
         yield
     except errors.BiopsyError:
@@ -336,32 +333,30 @@ def _failing(stage: errors.Stage) -> Iterator[None]:
 
 
 def _failure(error: Exception, stage: errors.Stage) -> errors.EngineFailure:
-    """The first lines of OpenVINO's message that say something, without the places in its source files."""
+    """A failure with OpenVINO's message, without empty phrases and places in its source files."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith(_SAYS_NOTHING)]
-    named = re.search(r"\bfailed with (\w+Failure)\b", str(error))
-    kind = named.group(1) if named else type(error).__name__
-    return OpenVino.failure("\n".join(told) or kind, stage, kind)
+    informative = [line for line in lines if line and not line.startswith(_EMPTY_PHRASES)]
+    failure_name = re.search(r"\bfailed with (\w+Failure)\b", str(error))
+    kind = failure_name.group(1) if failure_name else type(error).__name__
+    return OpenVino.failure("\n".join(informative) or kind, stage, kind)
 
-
-# The inputs and outputs of OpenVINO's models: which is which by name, their types, their values.
 
 _ML_DTYPES = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu"}
-"""OpenVINO's name of a type that NumPy lacks -> the name in ml_dtypes. All are read bit by bit."""
+"""OpenVINO's name of a type that NumPy lacks -> the name in ml_dtypes. Tensors of these are read as their bits."""
 
 
 def matched(names: Sequence[str], ports: Sequence[Any]) -> dict[str, Any]:
-    """The port of each name: by name, else in order, since OpenVINO renames what it simplifies while it reads."""
-    found: dict[str, Any] = {}
-    rest = list(ports)
+    """The port of each name. Those that OpenVINO renamed when it simplified the model are matched in their order."""
+    port_of: dict[str, Any] = {}
+    remaining_ports = list(ports)
     for name in names:
-        port = next((port for port in rest if name in port.get_names() or name == _own_name(port)), None)
+        port = next((port for port in remaining_ports if name in port.get_names() or name == _own_name(port)), None)
         if port is not None:
-            found[name] = port
-            rest.remove(port)
-    left = [name for name in names if name not in found]
-    found.update(zip(left, rest, strict=False))
-    return {name: found[name] for name in names if name in found}
+            port_of[name] = port
+            remaining_ports.remove(port)
+    unmatched = [name for name in names if name not in port_of]
+    port_of.update(zip(unmatched, remaining_ports, strict=False))
+    return {name: port_of[name] for name in names if name in port_of}
 
 
 def _own_name(port: Any) -> str:
@@ -370,12 +365,12 @@ def _own_name(port: Any) -> str:
 
 
 def _any_name(port: Any) -> str:
-    """A name of a port of a model whose ONNX file is not known."""
+    """One name of a port, always the same, for a model whose ONNX file is not known."""
     return min(port.get_names(), default=_own_name(port))
 
 
 def _type_of(port: Any) -> TensorType | None:
-    """The type that a port says it has; None for one that we do not know."""
+    """The type of a port; None for an unknown one."""
     elem = ELEM_OF_DTYPE.get(_NUMPY_NAMES.get(port.element_type.get_type_name(), ""))
     shape = port.partial_shape
     if elem is None:
@@ -385,41 +380,39 @@ def _type_of(port: Any) -> TensorType | None:
     return TensorType(elem, tuple(None if dim.is_dynamic else dim.get_length() for dim in shape))
 
 
-# What OpenVINO really did: its types, its layers and their times.
-
 _NUMPY_NAMES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "boolean": "bool", "string": "string",
     "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "i4": "int4",
     "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "u4": "uint4", "u2": "uint2",
     "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu", "f4e2m1": "float4_e2m1fn",
 }  # fmt: skip
-"""OpenVINO's name of a type -> the one that NumPy or ml_dtypes has."""
+"""OpenVINO's name of a type -> the name in NumPy or ml_dtypes."""
 
-_Known = TypeVar("_Known")
+_Value = TypeVar("_Value")
 
 _FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
 _NO_LAYERS = frozenset({"Const", "Input", "Output"})
-"""What stands in a runtime model and is not computed."""
+"""Entries of a runtime model that compute nothing."""
 
 
 def precision_remarks(imports: Imports, read: Any, wanted: str, used: str, device: str) -> list[str]:
-    """Where the types of the computation are not those asked for, or those of the model."""
-    found = []
+    """Remarks if the types of the computation are not those asked for, or not those of the model."""
+    remarks = []
     if used != wanted:
-        found.append(f"{wanted} was asked for, and OpenVINO computes in {used} on {device} here")
+        remarks.append(f"{wanted} was asked for, and OpenVINO computes in {used} on {device} here")
     nodes = list(read.get_ops())
     kinds = imports.gathered(nodes, "get_type_name()")
     computed = [node for node, kind in zip(nodes, kinds, strict=True) if kind != "Constant"]
     floats = {*imports.gathered(computed, "outputs()", "element_type", "get_type_name()")} & (_FLOATS - {used})
-    return found + [f"OpenVINO computes the model's {name} tensors in {used}" for name in sorted(floats)]
+    return remarks + [f"OpenVINO computes the model's {name} tensors in {used}" for name in sorted(floats)]
 
 
 def layer_records(compiled: Any, index: ModelIndex | None, times: Mapping[str, float]) -> list[LayerRecord]:
-    """The layers that run in each inference. What depends on weights alone is computed once and is no layer.
+    """The layers that run in each inference, without those that depend on weights alone and run once.
 
-    ``index`` is that of the model, None if it is not known; ``times`` has microseconds by the name of a layer.
+    ``index`` is None if the ONNX model is not known; ``times`` are microseconds by layer name.
     """
-    labels: dict[str, str] = {}  # OpenVINO takes an output's name where a node has none
+    labels: dict[str, str] = {}  # OpenVINO uses the name of an output if the node has none
     if index is not None:
         labels = {index.names[tensor]: node.name or node.label for node in index.nodes for tensor in node.writes}
         labels |= {node.name: node.name for node in index.nodes if node.name}
@@ -428,20 +421,20 @@ def layer_records(compiled: Any, index: ModelIndex | None, times: Mapping[str, f
     fixed: set[str] = set()
     records = []
     for op in compiled.get_runtime_model().get_ordered_ops():
-        told = {key: str(value.astype(str)) for key, value in op.get_rt_info().items()}
-        name, kind = str(op.friendly_name), told.get("layerType", "")
+        info = {key: str(value.astype(str)) for key, value in op.get_rt_info().items()}
+        name, kind = str(op.friendly_name), info.get("layerType", "")
         sources = [port.get_source_output().get_node().friendly_name for port in op.inputs()]
         if kind == "Const" or (sources and fixed.issuperset(sources)):
             fixed.add(name)
         elif kind not in _NO_LAYERS:
-            # A name that holds a comma itself is not told apart.
-            originals = (_original(each, labels) for each in told.get("originalLayersNames", "").split(","))
+            # Wrong for names that contain a comma, which cannot be told apart.
+            originals = (_original(each, labels) for each in info.get("originalLayersNames", "").split(","))
             record = LayerRecord(
                 name,
                 kind,
-                implementation=told.get("primitiveType", ""),
-                precision=_NUMPY_NAMES.get(told.get("runtimePrecision", ""), ""),
-                layout=told.get("outputLayouts", ""),
+                implementation=info.get("primitiveType", ""),
+                precision=_NUMPY_NAMES.get(info.get("runtimePrecision", ""), ""),
+                layout=info.get("outputLayouts", ""),
                 nodes=tuple(dict.fromkeys(label for label in originals if label is not None)),
                 device=device,
                 time_us=times.get(name),
@@ -450,88 +443,88 @@ def layer_records(compiled: Any, index: ModelIndex | None, times: Mapping[str, f
     return records
 
 
-def _original(name: str, known: Mapping[str, _Known]) -> _Known | None:
-    """What is ``known`` by a name, or by what it begins with: operations made of one node have its name and more."""
-    while name not in known and "/" in name:
+def _original(name: str, values: Mapping[str, _Value]) -> _Value | None:
+    """The value of a name, or of its beginning: operations made from one node have names like NODE/SUFFIX."""
+    while name not in values and "/" in name:
         name = name.rpartition("/")[0]
-    return known.get(name)
+    return values.get(name)
 
 
 def refused_nodes(read: Any, supported: Mapping[str, str], device: str, index: ModelIndex) -> dict[int, str]:
-    """Nodes, by number, that became an operation which is not among the ``supported`` ones of a query."""
+    """The nodes, by number, that became an operation which is not ``supported``, and the reasons."""
     numbers = {index.names[tensor]: node.number for node in index.nodes for tensor in node.writes}
     numbers |= {node.name: node.number for node in index.nodes if node.name}
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for op in read.get_ops():
         name = op.friendly_name
         if name in supported or op.get_type_name() in {"Parameter", "Result", "Constant"}:
             continue
         number = _original(name, numbers)
         if number is not None:
-            found.setdefault(number, f"{device} has no {op.get_type_name()} as it stands here")
-    return found
+            reasons.setdefault(number, f"{device} has no {op.get_type_name()} as it stands here")
+    return reasons
 
 
 def mean_times(profiles: Iterable[Sequence[Any]]) -> dict[str, float]:
-    """Mean microseconds by the name of a layer, from the profiles of several runs."""
-    each: dict[str, list[float]] = {}
+    """Layer name -> mean microseconds, from the profiles of several runs."""
+    times: dict[str, list[float]] = {}
     for profile in profiles:
         for entry in profile:
             if str(entry.status) == "Status.EXECUTED":
-                each.setdefault(entry.node_name, []).append(entry.real_time.total_seconds() * 1e6)
-    return {name: sum(found) / len(found) for name, found in each.items()}
+                times.setdefault(entry.node_name, []).append(entry.real_time.total_seconds() * 1e6)
+    return {name: sum(each) / len(each) for name, each in times.items()}
 
-
-# Inputs of nodes that OpenVINO reads over without a word, so that its result is another one.
-#
-# Whether it does is asked of the installed version, with a model of one node, and only if a model has such an input.
 
 _SUSPECTS: Mapping[str, tuple[int, str]] = {"LSTM": (7, "the peepholes"), "DFT": (2, "the axis")}
 """Operator -> the place of an input that some version of OpenVINO ignores, and what it is."""
 
 
 def ignored_inputs(core: Any, index: ModelIndex, imports: Imports) -> list[str]:
-    """A line for each node of the main graph that has an input which OpenVINO ignores; ``imports`` tell which one."""
-    found = []
+    """A remark for each input of a node in the main graph that OpenVINO silently ignores, so that its result is wrong.
+
+    The installed version is tested with a model of one node, only if the model has such an input.
+    """
+    remarks = []
     for node in index.nodes:
-        place, what = _SUSPECTS.get(node.op_type, (0, ""))
-        if what and not node.domain and node.inputs[place : place + 1] and node.inputs[place] >= 0:
+        place, meaning = _SUSPECTS.get(node.op_type, (0, ""))
+        if meaning and not node.domain and node.inputs[place : place + 1] and node.inputs[place] >= 0:
             if node.op_type == "DFT" and index.opset < 20:
-                continue  # it was an attribute, and is read
+                continue  # the axis was an attribute, which OpenVINO reads
             operator = node.op_type
-            if (imports, operator) not in _ANSWERS:
+            if (imports, operator) not in _IS_IGNORED:
                 read = core.read_model(_single(operator))
-                waiting, used = [*read.get_results()], set[str]()  # nodes that a result depends on
-                while waiting:
-                    each = waiting.pop()
+                queue, used = [*read.get_results()], set[str]()  # nodes that a result depends on
+                while queue:
+                    each = queue.pop()
                     if each.get_name() not in used:
                         used.add(each.get_name())
-                        waiting += [port.get_source_output().get_node() for port in each.inputs()]
-                asked = [port for port in read.inputs if "asked" in port.get_names()]
-                _ANSWERS[imports, operator] = not any(port.get_node().get_name() in used for port in asked)
-            if _ANSWERS[imports, operator]:
+                        queue += [port.get_source_output().get_node() for port in each.inputs()]
+                tested = [port for port in read.inputs if _TESTED in port.get_names()]
+                _IS_IGNORED[imports, operator] = not any(port.get_node().get_name() in used for port in tested)
+            if _IS_IGNORED[imports, operator]:
                 name = index.names[node.inputs[place]]
-                found.append(f"OpenVINO ignores {what} of {node.label} (its input {name!r}): other engines do not")
-    return found
+                remarks.append(f"OpenVINO ignores {meaning} of {node.label} (its input {name!r}): other engines do not")
+    return remarks
 
 
-_ANSWERS: dict[tuple[Imports, str], bool] = {}
+_TESTED = "tested"
+_IS_IGNORED: dict[tuple[Imports, str], bool] = {}
 
 
 @cache
 def _single(operator: str) -> bytes:
-    """A model of one node whose input in question is called ``asked``."""
+    """A model of one node whose suspect input is called ``tested``."""
     from onnx import TensorProto, helper
 
     shapes: dict[str, tuple[int, tuple[int, ...]]]
     if operator == "LSTM":
-        shapes = {"x": (1, (1, 1, 1)), "w": (1, (1, 4, 1)), "r": (1, (1, 4, 1)), "asked": (1, (1, 3))}
-        node = helper.make_node("LSTM", ["x", "w", "r", "", "", "", "", "asked"], ["y"], hidden_size=1)
+        shapes = {"x": (1, (1, 1, 1)), "w": (1, (1, 4, 1)), "r": (1, (1, 4, 1)), _TESTED: (1, (1, 3))}
+        node = helper.make_node("LSTM", ["x", "w", "r", "", "", "", "", _TESTED], ["y"], hidden_size=1)
     else:
-        shapes = {"x": (1, (1, 2, 2, 1)), "asked": (TensorProto.INT64, ())}
-        node = helper.make_node("DFT", ["x", "", "asked"], ["y"])
+        shapes = {"x": (1, (1, 2, 2, 1)), _TESTED: (TensorProto.INT64, ())}
+        node = helper.make_node("DFT", ["x", "", _TESTED], ["y"])
     inputs = [helper.make_tensor_value_info(name, *kind) for name, kind in shapes.items()]
-    graph = helper.make_graph([node], "asked", inputs, [helper.make_tensor_value_info("y", 1, None)])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    data: bytes = made.SerializeToString()
+    graph = helper.make_graph([node], "single", inputs, [helper.make_tensor_value_info("y", 1, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    data: bytes = model.SerializeToString()
     return data

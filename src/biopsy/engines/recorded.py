@@ -1,6 +1,4 @@
-"""Golden values as an engine: it computes nothing, and gives the tensors of a file, if they fit what the model
-computes.
-"""
+"""Golden values as an engine: it computes nothing and returns the tensors of a file that fit the model."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ _MOST_NAMED = 4
 
 
 class GoldenValues(Engine):
-    """The tensors of a file, by the names that they have in the model."""
+    """Returns the tensors of a file by their names in the model."""
 
     name = "recorded"
     summary = "golden values: gives the tensors of a file and computes nothing"
@@ -46,9 +44,9 @@ class GoldenValues(Engine):
         return version("biopsy")
 
     def build(self, model: ModelInput) -> Session:
-        """Look for the model's outputs among the golden values.
+        """Find golden values for the model's outputs.
 
-        Raises EngineFailure with stage "load" where one has none, UsageError and DataError as ``read_results``.
+        Raises EngineFailure with stage "load" if an output has none, UsageError and DataError as ``read_results``.
         """
         index = indexed(model)
         outputs = [index.names[tensor] for tensor in index.outputs]
@@ -59,13 +57,13 @@ class GoldenValues(Engine):
         return _RecordedSession(index, outputs, self._samples)
 
     def warm_up(self) -> None:
-        """Read the file: what is in it is then known to forks of this process."""
+        """Read the file, so that forks of this process need not."""
         files.keep(self._path("file"))
 
     def tensors_given(self, model: ModelInput) -> GivenTensors:
-        """The tensors of the model's graph that have a golden value in every sample, and the bytes of the largest.
+        """The tensors of the main graph with a golden value in every sample, and the bytes of the largest of these.
 
-        Refused are those whose type or shape is not what the model computes.
+        Those whose type or shape does not fit the model are refused.
         """
         index = indexed(model)
         names = [index.names[tensor] for tensor in index.producer if self._has(index.names[tensor])]
@@ -88,7 +86,7 @@ class GoldenValues(Engine):
 
     @cached_property
     def _samples(self) -> Sequence[Feed]:
-        """The tensors of each sample, read when they are asked for."""
+        """The tensors of each sample, each read when it is accessed."""
         golden = [iteration.outputs for iteration in self._runner().iterations]
         if self.options["inputs"] is None:
             return golden
@@ -102,21 +100,21 @@ class GoldenValues(Engine):
 
     def _runner(self) -> RunnerResult:
         path, name = self._path("file"), self.options["runner"]
-        found = [result for result in files.read_results(path) if name in (None, result.runner)]
-        if len(found) == 1 and found[0].iterations:
-            return found[0]
+        results = [result for result in files.read_results(path) if name in (None, result.runner)]
+        if len(results) == 1 and results[0].iterations:
+            return results[0]
         if name is not None:
             raise errors.UsageError(f"{path} has not one runner that is called {name!r}")
-        if len(found) < 2:
+        if len(results) < 2:
             raise errors.DataError(f"{path} holds no values")
         raise errors.UsageError(
-            f"{path} holds values of {len(found)} runners: whose are golden?",
-            next_steps=[f"recorded:file=FILE,runner={found[0].runner}"],
+            f"{path} holds values of {len(results)} runners: whose are golden?",
+            next_steps=[f"recorded:file=FILE,runner={results[0].runner}"],
         )
 
 
 class _RecordedSession(BuiltModel):
-    """Gives golden values. ``samples`` have the tensors by name."""
+    """Returns golden values; each of the ``samples`` has tensors by name."""
 
     gives_new_arrays = True
 
@@ -125,12 +123,12 @@ class _RecordedSession(BuiltModel):
         self._samples = samples
 
     def run(self, feed: Feed) -> dict[str, Array]:
-        """The golden values for a feed. Raises CannotCompare if there are none."""
+        """The golden values for a feed. Raises CannotCompare if there are none, or several different ones."""
         known = [name for name in feed if all(name in sample for sample in self._samples)]
         if not known and len(self._samples) > 1 and feed:
             raise errors.CannotCompare(
-                f"there are golden values of {len(self._samples)} samples, and none of what is fed: nobody can tell "
-                "which belong to it",
+                f"there are golden values of {len(self._samples)} samples, but none has the inputs that are fed: which "
+                "sample belongs to them is not known",
                 next_steps=["recorded:file=FILE,inputs=INPUTS    names the inputs that they were recorded with"],
             )
         with np.errstate(all="ignore"):
@@ -143,28 +141,27 @@ class _RecordedSession(BuiltModel):
             values = [sample[name] for sample in fitting]
             if not all(same_values(values[0], value) for value in values[1:]):
                 raise errors.CannotCompare(
-                    f"{len(fitting)} samples have the same inputs and other golden values of {name!r}: nobody can tell "
-                    "which are right"
+                    f"{len(fitting)} samples have the same inputs and different golden values of {name!r}: which are "
+                    "right is not known"
                 )
         if fitting:
             return {name: fitting[0][name] for name in self._outputs}
         raise errors.CannotCompare(
-            f"the golden values belong to other values of {', '.join(map(repr, known[:_MOST_NAMED]))} than are fed",
+            f"the golden values belong to other values of {', '.join(map(repr, known[:_MOST_NAMED]))} than those fed",
             next_steps=["--load-inputs FILE    the inputs that they were recorded with"],
         )
 
 
-# Whether golden values are of the type and shape that a model computes: others are of another model, or misnamed.
-#
-# They may be wider floats than the model's, which is how somebody records who wants them exact. Dimensions that a
-# model leaves open are as large as in the inputs that stand beside the values.
-
 _BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
-"""Of floats that may be wider than those that the model computes; what is narrower has 8 bits or fewer."""
+"""Bits of the floats that golden values may be wider in than the model; all other floats have at most 8."""
 
 
 class GoldenFit:
-    """Holds golden values of ``samples`` against the types of a model, as it declares them or as inference tells."""
+    """Compares the types and shapes of golden values with those that a model declares or shape inference finds.
+
+    Values that do not fit belong to another model or have a wrong name. Wider floats than the model's fit, since exact
+    values may be recorded in them. Open dimensions have the sizes of the inputs in the same sample.
+    """
 
     def __init__(self, index: ModelIndex, samples: Sequence[Feed]) -> None:
         self._samples = samples
@@ -177,16 +174,17 @@ class GoldenFit:
             kind = declared if isinstance(declared, TensorType) and declared.shape is not None else inferred or declared
             if isinstance(kind, TensorType):
                 self._types[name] = kind
-        # The sizes of open dimensions by their names, from the inputs that each sample holds.
-        fed = {name: known for name in index.fed_types() if (known := self._types.get(name)) and known.shape}
-        self._sizes: list[dict[str, int]] = []
+        inputs = {name: kind for name in index.fed_types() if (kind := self._types.get(name)) and kind.shape}
+        self._sizes: list[dict[str, int]] = []  # of each sample: open dimension -> size
         for sample in samples:
-            shapes = ((known.shape or (), form_of(sample, name).shape) for name, known in fed.items() if name in sample)
-            pairs = (zip(said, shape, strict=True) for said, shape in shapes if len(said) == len(shape))
+            shapes = (
+                (kind.shape or (), form_of(sample, name).shape) for name, kind in inputs.items() if name in sample
+            )
+            pairs = (zip(dims, shape, strict=True) for dims, shape in shapes if len(dims) == len(shape))
             self._sizes.append({dim: size for pair in pairs for dim, size in pair if isinstance(dim, str)})
 
     def misfit(self, name: str) -> str | None:
-        """What a tensor is in the first sample in which it does not fit, and in the model; None if it fits."""
+        """Describe the first golden value of a tensor that does not fit, and the model's type; None if all fit."""
         kind = self._types.get(name)
         if kind is None:
             return None
@@ -194,9 +192,9 @@ class GoldenFit:
             form, open_shape = form_of(sample, name), kind.shape
             bound = open_shape and tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in open_shape)
             wanted = TensorType(kind.elem, bound)
-            given = ELEM_OF_DTYPE.get(str(form.dtype))
-            fits_type = not kind.elem or given is None or given == kind.elem
-            if not fits_type and given is not None and {given, kind.elem} <= FLOATS:
+            elem = ELEM_OF_DTYPE.get(str(form.dtype))
+            fits_type = not kind.elem or elem is None or elem == kind.elem
+            if not fits_type and elem is not None and {elem, kind.elem} <= FLOATS:
                 fits_type = _BITS.get(str(form.dtype), 8) > _BITS.get(kind.dtype, 8)
             if not (fits_type and wanted.fits(form.shape)):
                 which = f"in sample {number} " if len(self._samples) > 1 else ""

@@ -1,4 +1,4 @@
-"""The reference evaluator of the package onnx: slow, and as close to the standard's text as there is."""
+"""The reference evaluator of the package onnx: slow, and closest to the text of the standard."""
 
 from __future__ import annotations
 
@@ -49,13 +49,12 @@ class Reference(Engine):
             raise errors.EngineMissing(f"onnx cannot be imported: {error}", next_steps=["pip install onnx"]) from error
 
     def _require_types(self, index: ModelIndex) -> None:
-        """Raise EngineFailure for types that an older release computes as if their bits were whole numbers."""
-        # The element types in a model that NumPy lacks, as far as the model tells.
-        found = {weight.kind.elem for weight in index.weights.values()}
-        found |= {kind.elem for kind in map(index.tensor_type, index.infos) if kind is not None}
+        """Raise EngineFailure if the model has types that an old release would compute with as whole numbers."""
+        elems = {weight.kind.elem for weight in index.weights.values()}
+        elems |= {kind.elem for kind in map(index.tensor_type, index.infos) if kind is not None}
         spans = [index.node_spans[node.number] for node in index.nodes if node.op_type == "Cast"]
-        found |= {elem for elem in _NOT_OF_NUMPY if any(bytes([0x18, elem]) in span for span in spans)}
-        elems = found & _NOT_OF_NUMPY
+        elems |= {elem for elem in _NOT_IN_NUMPY if any(bytes([0x18, elem]) in span for span in spans)}
+        elems &= _NOT_IN_NUMPY
         if not elems:
             return
         helper = self.imports.module("onnx.helper")
@@ -65,11 +64,11 @@ class Reference(Engine):
             known = set()
         if elems - known:
             types = ", ".join(DTYPE_OF_ELEM[elem] for elem in sorted(elems - known))
-            message = f"onnx {self.version()} computes with the bits of {types}: not tried"
+            message = f"not tried: onnx {self.version()} computes with the bits of {types} as if they were integers"
             raise self.failure(message, "load", "UnsupportedType")
 
     def _evaluator(self, proto: onnx.ModelProto) -> Any:
-        """The evaluator of a model, which may be that of another release."""
+        """The evaluator of a model, perhaps of another release."""
         wide = self.options["float64"]
         if self.imports.is_here:
             if wide:
@@ -78,7 +77,7 @@ class Reference(Engine):
 
             return ReferenceEvaluator(proto)
         if wide:
-            raise errors.UsageError("engine 'reference': float64 is not there with another release of onnx")
+            raise errors.UsageError("engine 'reference': float64 does not work with another release of onnx")
         try:
             evaluator = self.imports.module("onnx.reference").ReferenceEvaluator
         except ImportError as error:
@@ -86,11 +85,11 @@ class Reference(Engine):
         return evaluator(self.imports.module("onnx").load_model_from_string(proto.SerializeToString()))
 
     def build(self, model: ModelInput) -> Session:
-        """Load the model, with its external data. Raises ModelError if that is missing or unsafe."""
+        """Load the model with its external data. Raises ModelError if that is missing or unsafe."""
         self.version()
         proto = load.parse(model.data, model.path)
         index = index_bytes(model.data, model.folder)
-        weights = taken_out(proto, model.folder) if self.imports.is_here else {}
+        weights = mapped_weights(proto, model.folder) if self.imports.is_here else {}
         external.load_into(proto, model.folder)
         if not self.imports.is_here:
             self._require_types(index)
@@ -105,26 +104,25 @@ class Reference(Engine):
             raise _failure(error, "load") from error
         remarks = None
         if self.options["float64"]:
-            inside = single_inside(list(walk.nodes(proto)))
-            named = f"onnx computes {', '.join(inside)} in float32 inside, in spite of float64"
-            remarks = [named] if inside else []
+            operators = single_inside(list(walk.nodes(proto)))
+            remark = f"onnx computes {', '.join(operators)} in float32 inside, in spite of float64"
+            remarks = [remark] if operators else []
         return ReferenceSession(evaluator, index, remarks)
 
 
-_NOT_OF_NUMPY = frozenset(ELEM_OF_DTYPE.values()) - frozenset(range(1, 16))
+_NOT_IN_NUMPY = frozenset(ELEM_OF_DTYPE.values()) - frozenset(range(1, 16))
 
 
 class ReferenceSession(BuiltModel):
-    """A model that the reference evaluator has loaded; ``wide``: remarks on how, if it computes in float64."""
+    """A model that the reference evaluator has loaded; ``wide_remarks`` is None unless it computes in float64."""
 
     gives_new_arrays = True
 
-    def __init__(self, evaluator: Any, index: ModelIndex, wide: Sequence[str] | None = None) -> None:
+    def __init__(self, evaluator: Any, index: ModelIndex, wide_remarks: Sequence[str] | None = None) -> None:
         self._evaluator = evaluator
-        self._is_wide = wide is not None
+        self._is_wide = wide_remarks is not None
         self._types = {index.names[tensor]: index.value_type(tensor) for tensor in index.outputs}
-        inputs = index.fed_types()
-        super().__init__(inputs, tuple(self._types), tuple(wide or ()))
+        super().__init__(index.fed_types(), tuple(self._types), tuple(wide_remarks or ()))
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once. In float64, floating-point outputs are float64 too, whatever the model declares."""
@@ -137,11 +135,11 @@ class ReferenceSession(BuiltModel):
             raise _failure(error, "run") from error
         outputs = []
         for value, kind in zip(values, self._types.values(), strict=True):
-            # The evaluator of onnx puts an optional into a list where an operator has made it one.
+            # The evaluator wraps an optional in a list if an operator made it.
             if isinstance(kind, OptionalType) and isinstance(value, list) and len(value) == 1:
                 is_wrapped = value[0] is None or isinstance(kind.item, TensorType) or isinstance(value[0], list)
                 value = value[0] if is_wrapped else value  # noqa: PLW2901
-            outputs.append(widened(value) if self._is_wide else value)  # an output may be a weight as it is
+            outputs.append(widened(value) if self._is_wide else value)  # an output may be a weight, which is narrow
         return all_flattened(self._types, outputs)
 
 
@@ -152,20 +150,14 @@ def _failure(error: Exception, stage: errors.Stage) -> errors.BiopsyError:
     return Reference.failure(str(error).strip() or kind, stage, kind)
 
 
-# Scan outputs of Loop as the standard has them: stacked along a new axis.
-#
-# The evaluator of onnx joins them along the first axis that they have, so that scalars become [n, 1], and matrices [n
-# * a, b]. Here each of them gets two axes more inside the body, the first to be joined along, and loses the second
-# behind it.
-
 Place: TypeAlias = "onnx.GraphProto | onnx.FunctionProto"
 
 _AXES_ARE_AN_INPUT = 13
-"""The opset since which Squeeze and Unsqueeze read their axes from an input."""
+"""The first opset in which Squeeze and Unsqueeze read their axes from an input."""
 
 
 def name_conditions(proto: onnx.ModelProto) -> None:
-    """Give each Loop of a model a condition, which is always true where it has none: the evaluator wants one."""
+    """Give each Loop without a condition one that is always true: the evaluator requires it."""
     from onnx import TensorProto, helper
 
     places: list[Place] = [*walk.graphs(proto), *proto.functions]
@@ -184,7 +176,11 @@ def name_conditions(proto: onnx.ModelProto) -> None:
 
 
 def stack_outputs(proto: onnx.ModelProto) -> None:
-    """Change every Loop of a model, in bodies and functions too, in place."""
+    """Change every Loop of a model in place, so that its scan outputs are stacked along a new axis, as in the standard.
+
+    The evaluator joins them along their first axis instead: scalars become [n, 1], matrices [n * a, b]. So each gets
+    two more axes inside the body, is joined along the first one, and loses the second one behind the Loop.
+    """
     roots: list[tuple[Place, Sequence[onnx.OperatorSetIdProto]]] = [(proto.graph, proto.opset_import)]
     roots += [(function, function.opset_import) for function in proto.functions]
     for graph, opsets in roots:
@@ -201,7 +197,7 @@ def stack_outputs(proto: onnx.ModelProto) -> None:
 
 
 def _stacked(node: onnx.NodeProto, version: int) -> list[onnx.NodeProto]:
-    """Change the body of one Loop, and give the nodes that must follow it; one without a body is left alone."""
+    """Change the body of one Loop; returns the nodes that must follow it. A Loop without a body is left alone."""
     bodies = list(walk.bodies(node))
     if len(bodies) != 1:
         return []
@@ -210,9 +206,9 @@ def _stacked(node: onnx.NodeProto, version: int) -> list[onnx.NodeProto]:
     following = []
     for place in range(carried, len(body.output) - 1):
         inner = body.output[place + 1]
-        told = f"biopsy/stacked/{inner.name}/{place}"
-        body.node.extend(_reshaping("Unsqueeze", inner.name, told, [0, 1], version))
-        inner.name = told
+        unsqueezed = f"biopsy/stacked/{inner.name}/{place}"
+        body.node.extend(_reshaping("Unsqueeze", inner.name, unsqueezed, [0, 1], version))
+        inner.name = unsqueezed
         inner.ClearField("type")
         if place < len(node.output) and node.output[place]:
             outer = node.output[place]
@@ -226,25 +222,22 @@ def _reshaping(operator: str, source: str, result: str, axes: list[int], version
 
     if version < _AXES_ARE_AN_INPUT:
         return [helper.make_node(operator, [source], [result], axes=axes)]
-    held = helper.make_tensor("", TensorProto.INT64, [len(axes)], axes)
+    value = helper.make_tensor("", TensorProto.INT64, [len(axes)], axes)
     name = f"{result}/axes"
-    constant = helper.make_node("Constant", [], [name], value=held)
+    constant = helper.make_node("Constant", [], [name], value=value)
     return [constant, helper.make_node(operator, [source, name], [result])]
 
 
-# Weights of a model as arrays over the file that they stand in: they are never copied, however large they are.
-#
-# Read into the model, they would be in memory three times, and protobuf writes no model of 2 GB.
-
-_ELEMS = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16})
-"""Element types of whole bytes whose raw form is that of NumPy, or of ml_dtypes for bfloat16."""
+_MAPPED_ELEMS = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16})
+"""Element types whose raw bytes are those of NumPy's type, or of ml_dtypes' bfloat16."""
 
 
-def taken_out(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
-    """Take the weights out of the main graph of a model that stand in files, and give them by their names.
+def mapped_weights(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
+    """Remove external weights from the main graph; returns them by name, as arrays that map their files.
 
-    They are private to this process: who writes to them does not change the file. Weights of subgraphs, and those of
-    types that are packed or that NumPy lacks, are left in the model as they were.
+    Mapped weights are not copied. In the model, they would be in memory three times, and protobuf cannot write 2 GB.
+    Writing to the arrays does not change the files. Weights of subgraphs, and of types that are packed or that NumPy
+    lacks, stay in the model.
 
     Raises ModelError if a file is missing, unsafe or too short; the model is then unchanged.
     """
@@ -252,14 +245,14 @@ def taken_out(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
 
     if sys.byteorder != "little":
         return {}
-    found: dict[str, Array] = {}
+    weights: dict[str, Array] = {}
     files: dict[Path, mmap.mmap] = {}
     for tensor in model.graph.initializer:
         elem = tensor.data_type
-        if not (is_external(tensor) and tensor.name) or elem not in _ELEMS or 0 in tensor.dims:
+        if not (is_external(tensor) and tensor.name) or elem not in _MAPPED_ELEMS or 0 in tensor.dims:
             continue
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem))
-        if 8 * dtype.itemsize != BITS[elem]:  # its bytes are others
+        if 8 * dtype.itemsize != BITS[elem]:  # an old onnx represents it by another type
             continue
         span = span_of(tensor, folder)
         if span.path not in files:
@@ -274,8 +267,8 @@ def taken_out(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
                 raise errors.ModelError(f"{span.path} became shorter while tensor {tensor.name!r} was read")
             files[span.path] = mapped
         count = span.length // dtype.itemsize
-        found[tensor.name] = np.frombuffer(files[span.path], dtype, count, span.offset).reshape(tuple(tensor.dims))
+        weights[tensor.name] = np.frombuffer(files[span.path], dtype, count, span.offset).reshape(tuple(tensor.dims))
     for number, tensor in reversed(list(enumerate(model.graph.initializer))):
-        if tensor.name in found:
+        if tensor.name in weights:
             del model.graph.initializer[number]
-    return found
+    return weights

@@ -1,5 +1,9 @@
-"""The reference evaluator computing in float64, whatever floating type the model declares, with operators that onnx
-lacks there.
+"""The reference evaluator in float64, whatever floating type the model declares, with operators that onnx lacks or
+computes in float32: contrib operators and old versions.
+
+The contrib operators are those of ONNX Runtime (domain ``com.microsoft``), which its optimizer and its exporters
+write; the formulas are those of its documentation (ContribOperators.md). A function for an operator takes the inputs in
+float64 (None for an absent one) and the node's attributes, and returns the outputs.
 """
 
 from __future__ import annotations
@@ -17,28 +21,28 @@ if TYPE_CHECKING:
     import onnx
 
 NARROW = frozenset({"float16", "bfloat16", "float32"})
-"""Types that become float64. Types of 8 bits and fewer stay: they hold what was quantized on purpose."""
+"""Types that become float64. Types of 8 bits or fewer stay, since they hold quantized values."""
 
 _NARROW_ELEMS = frozenset({1, 10, 16})
 _DOUBLE = 11
-_CHOOSING = ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision")
-"""Attributes by which operators choose the type of their result, or of what they compute inside."""
+_TYPE_ATTRIBUTES = ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision")
+"""Attributes that choose the type of an operator's result, or of its inner computation."""
 
 _SINGLE_INSIDE = frozenset(
     {"AffineGrid", "CausalConvWithState", "DynamicQuantizeLinear", "GridSample", "LinearAttention"}
 )
-"""Operators that onnx computes in float32 inside, and whose results are only made wider here."""
+"""Operators that onnx computes in float32 inside; only their results become float64."""
 
 
 def single_inside(nodes: list[onnx.NodeProto]) -> list[str]:
-    """Operators among these nodes that are computed in float32 after all."""
+    """The operators of these nodes that are computed in float32 all the same."""
     return sorted({node.op_type for node in nodes if node.op_type in _SINGLE_INSIDE or node.domain == "ai.onnx.ml"})
 
 
 def widened(value: Any) -> Any:
-    """A tensor, or a sequence of tensors, in float64 if it is of a narrower floating type; else what it was."""
+    """A tensor or sequence of tensors in float64 if it has a narrower floating type, else unchanged."""
     if isinstance(value, list):
-        return [widened(one) for one in value]
+        return [widened(item) for item in value]
     return np.asarray(value).astype(np.float64) if _is_narrow(value) else value
 
 
@@ -48,7 +52,7 @@ def _is_narrow(value: Any) -> bool:
 
 @cache
 def evaluator_class() -> Any:
-    """The evaluator. Made when it is first asked for, since onnx is imported only then."""
+    """The evaluator's class, defined at the first call, since onnx is imported only then."""
     from onnx.reference import ReferenceEvaluator
 
     classes = [operator_class(domain, name) for domain, name in OPERATORS]
@@ -57,7 +61,7 @@ def evaluator_class() -> Any:
         """Evaluates a model, a body or a function in float64."""
 
         def __init__(self, *args: Any, new_ops: Any = None, **settings: Any) -> None:
-            # Functions are made without the operators of the model that calls them.
+            # onnx creates the evaluators of functions without ``new_ops``.
             super().__init__(*args, **{**settings, "new_ops": new_ops or classes})
 
         def _init(self) -> None:
@@ -70,42 +74,29 @@ def evaluator_class() -> Any:
 
 
 def _widen(node: Any) -> None:
-    """Make a node of the evaluator compute in float64 and give float64."""
+    """Make a node of the evaluator compute in float64 and return float64."""
     proto = getattr(node, "onnx_node", None)
     op_type = proto.op_type if proto is not None and proto.domain == "" else ""
-    for name in ("to",) if op_type == "Cast" else _CHOOSING:
+    for name in ("to",) if op_type == "Cast" else _TYPE_ATTRIBUTES:
         if getattr(node, name, None) in _NARROW_ELEMS:
-            setattr(node, name, _DOUBLE)  # a Cast rounds nothing then; nothing overflows or vanishes
+            setattr(node, name, _DOUBLE)  # so a Cast neither rounds nor overflows
     original = node.run
-    instead = _INSTEAD.get(op_type)
+    replacement = _REPLACEMENTS.get(op_type)
 
-    def run(*given: Any, **context: Any) -> Any:
-        inputs = tuple(widened(value) for value in given)  # large weights are narrow until a node takes them
-        if instead is not None and not context:
-            return instead(node, *inputs)
-        found = original(*inputs, **context)
-        if op_type == "Cast" and _is_narrow(found[0]):  # its type is that of the function that it stands in
+    def run(*values: Any, **context: Any) -> Any:
+        inputs = tuple(widened(value) for value in values)  # mapped weights are narrow until here
+        if replacement is not None and not context:
+            return replacement(node, *inputs)
+        results = original(*inputs, **context)
+        if op_type == "Cast" and _is_narrow(results[0]):  # in a function, ``to`` may refer to a function's attribute
             return (np.asarray(inputs[0]).astype(np.float64),)
-        return tuple(widened(value) for value in found)
+        return tuple(widened(value) for value in results)
 
     node.run = run
 
 
-def _erf(node: Any, x: Array) -> tuple[Array]:
-    del node
-    return (np.vectorize(math.erf, otypes=["d"])(x),)
-
-
-def _celu(node: Any, x: Array) -> tuple[Array]:
-    return (np.maximum(x, 0) + np.minimum(0, node.alpha * np.expm1(x / node.alpha)),)
-
-
-def _layer_normalization(node: Any, x: Array, scale: Array, bias: Array | None = None) -> tuple[Array, ...]:
-    return _normalized(x, node.axis, node.epsilon, scale, bias)
-
-
 def _normalized(x: Array, axis: int, epsilon: float, scale: Array, shift: Array | None) -> tuple[Array, Array, Array]:
-    """The layer normalization over the axes from ``axis`` on, the mean, and the inverse of the deviation."""
+    """The layer normalization over the axes from ``axis`` on, the mean, and the inverse standard deviation."""
     axes = tuple(range(axis % x.ndim, x.ndim))
     mean = x.mean(axis=axes, keepdims=True)
     inverse = 1 / np.sqrt(np.square(x - mean).mean(axis=axes, keepdims=True) + epsilon)
@@ -113,12 +104,8 @@ def _normalized(x: Array, axis: int, epsilon: float, scale: Array, shift: Array 
     return (result if shift is None else result + shift, mean, inverse)
 
 
-def _rms_normalization(node: Any, x: Array, scale: Array) -> tuple[Array]:
-    return simplified_layer_normalization(x, scale, node.axis, node.epsilon)[:1]
-
-
 def _bit_cast(node: Any, x: Array) -> tuple[Array]:
-    """The bits are those of float32: a type of the width of float64 is no part of a model that was made wider."""
+    """Cast the bits of a widened float32 as those of float32."""
     from onnx.helper import tensor_dtype_to_np_dtype
 
     dtype = np.dtype(tensor_dtype_to_np_dtype(node.to))
@@ -127,21 +114,15 @@ def _bit_cast(node: Any, x: Array) -> tuple[Array]:
     return (widened(x.view(dtype)),)
 
 
-_INSTEAD: Mapping[str, Callable[..., tuple[Array, ...]]] = {
+_REPLACEMENTS: Mapping[str, Callable[..., tuple[Array, ...]]] = {
     "BitCast": _bit_cast,
-    "Celu": _celu,
-    "Erf": _erf,
-    "LayerNormalization": _layer_normalization,
-    "RMSNormalization": _rms_normalization,
+    "Celu": lambda node, x: (np.maximum(x, 0) + np.minimum(0, node.alpha * np.expm1(x / node.alpha)),),
+    "Erf": lambda _, x: (np.vectorize(math.erf, otypes=["d"])(x),),
+    "LayerNormalization": lambda node, x, scale, bias=None: _normalized(x, node.axis, node.epsilon, scale, bias),
+    "RMSNormalization": lambda node, x, scale: simplified_layer_normalization(x, scale, node.axis, node.epsilon)[:1],
 }
 """Operators that some version of onnx computes in float32 inside."""
 
-
-# Operators in float64 that onnx's evaluator lacks, or computes in float32: old versions, and contrib operators.
-#
-# The contrib operators are those of ONNX Runtime (domain ``com.microsoft``), which its optimizer and its exporters
-# write; the formulas are those of its documentation (ContribOperators.md). Each function takes the inputs in float64
-# (absent ones are None) and the node's attributes, and returns the outputs.
 
 Operator: TypeAlias = Callable[..., tuple[Array, ...]]
 
@@ -155,20 +136,17 @@ def operator_class(domain: str, name: str) -> Any:
     compute = OPERATORS[domain, name]
 
     def run(self: Any, *inputs: Any, **attributes: Any) -> tuple[Array, ...]:
-        given = [None if one is None else np.asarray(one) for one in inputs]
-        return compute(*given, **attributes)[: max(len(self.onnx_node.output), 1)]
+        arrays = [None if value is None else np.asarray(value) for value in inputs]
+        return compute(*arrays, **attributes)[: max(len(self.onnx_node.output), 1)]
 
-    # Without a schema: one of the same name in another domain would be taken for it, with its defaults.
+    # Without this, onnx would use the schema of the same name in another domain, with its defaults.
     return type(name, (OpRun,), {"op_domain": domain, "op_schema": None, "_run": run})
-
-
-# Quantization
 
 
 def dequantize_linear(
     x: Array, scale: Array, zero: Array | None = None, axis: int = 1, block_size: int = 0, **_: Any
 ) -> tuple[Array]:
-    """Give (x - zero) * scale, per tensor, per slice of an axis, or per block of an axis."""
+    """Compute (x - zero) * scale, per tensor, per slice of an axis, or per block of an axis."""
     values = x.astype(np.float64)
     if zero is not None and zero.dtype.kind in "iu":
         values = values - _spread(zero.astype(np.float64), x.shape, axis, block_size)
@@ -176,7 +154,7 @@ def dequantize_linear(
 
 
 def _spread(values: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array:
-    """Scales or zero points in a form that broadcasts to the tensor they belong to."""
+    """Scales or zero points in a shape that broadcasts to their tensor's."""
     if values.size == 1:
         return values.reshape(())
     axis = axis % len(shape)
@@ -194,7 +172,7 @@ def matmul_nbits(
     bias: Array | None = None,
     **attributes: Any,
 ) -> tuple[Array]:
-    """A product with weights of 2, 4 or 8 bits: ``b`` is [N, blocks, bytes], packed along K, lowest bits first."""
+    """Multiply by weights of 2, 4 or 8 bits: ``b`` is [N, blocks, bytes], packed along K, lowest bits first."""
     bits, size = attributes.get("bits", 4), attributes["block_size"]
     columns, inner = attributes["N"], attributes["K"]
     weights = _unpacked(b.reshape(columns, -1), bits).astype(np.float64)
@@ -217,33 +195,27 @@ def _unpacked(data: Array, bits: int) -> Array:
     return np.stack(parts, axis=-1).reshape(data.shape[0], -1)
 
 
-# What onnx's evaluator lacks
-
-
 def scatter(data: Array, indices: Array, updates: Array, axis: int = 0, **_: Any) -> tuple[Array]:
-    """Scatter of opsets 9 and 10, which is ScatterElements since."""
+    """Scatter of opsets 9 and 10, which is called ScatterElements since then."""
     from onnx.reference.ops.op_scatter_elements import scatter_elements
 
     return (scatter_elements(data, indices, updates, axis),)  # type: ignore[no-untyped-call]
 
 
-# Activations
-
-
 def gelu(x: Array, bias: Array | None = None, **_: Any) -> tuple[Array]:
-    """Give x * Phi(x), Phi being the normal distribution's; by erfc, which is exact where Phi is almost 0."""
+    """Compute x * Phi(x), with the standard normal distribution Phi by erfc, which is accurate where Phi is near 0."""
     x = x if bias is None else x + bias
     return (0.5 * x * np.vectorize(math.erfc, otypes=["d"])(-x / math.sqrt(2)),)
 
 
 def fast_gelu(x: Array, bias: Array | None = None, **_: Any) -> tuple[Array]:
-    """Gelu by tanh."""
+    """Gelu, approximated by tanh."""
     x = x if bias is None else x + bias
     return (0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),)
 
 
 def quick_gelu(x: Array, alpha: float = 1.702, **_: Any) -> tuple[Array]:
-    """Give x * sigmoid(alpha * x)."""
+    """Compute x * sigmoid(alpha * x)."""
     return (x / (1 + np.exp(-alpha * x)),)
 
 
@@ -256,18 +228,15 @@ _ACTIVATIONS: Mapping[str, Callable[..., Array]] = {
     "Clip": lambda x, low=-math.inf, high=math.inf: np.clip(x, low, high),
     "HardSigmoid": lambda x, alpha=0.2, beta=0.5: np.clip(alpha * x + beta, 0, 1),
 }
-"""What a fused operator may do at its end."""
-
-
-# Products
+"""Activations of fused operators."""
 
 
 def fused_matmul(a: Array, b: Array, alpha: float = 1.0, **attributes: Any) -> tuple[Array]:
-    """Give alpha * A B, each transposed in its last two dimensions if that is asked for."""
-    return (alpha * (_turned(a, "A", attributes) @ _turned(b, "B", attributes)),)
+    """Compute alpha * A B, each transposed as its attributes say."""
+    return (alpha * (_transposed(a, "A", attributes) @ _transposed(b, "B", attributes)),)
 
 
-def _turned(side: Array, which: str, attributes: Mapping[str, Any]) -> Array:
+def _transposed(side: Array, which: str, attributes: Mapping[str, Any]) -> Array:
     if attributes.get(f"transBatch{which}"):
         side = np.moveaxis(side, 0, -2)
     return np.swapaxes(side, -1, -2) if attributes.get(f"trans{which}") and side.ndim > 1 else side
@@ -276,10 +245,10 @@ def _turned(side: Array, which: str, attributes: Mapping[str, Any]) -> Array:
 def fused_gemm(
     a: Array, b: Array, c: Array | None = None, alpha: float = 1.0, beta: float = 1.0, **attributes: Any
 ) -> tuple[Array]:
-    """Gemm with an activation at its end."""
-    result = alpha * (_turned(a, "A", attributes) @ _turned(b, "B", attributes))
-    told = [attributes[f"activation_{name}"] for name in ("alpha", "beta") if f"activation_{name}" in attributes]
-    return (_ACTIVATIONS[attributes.get("activation", "")](result if c is None else result + beta * c, *told),)
+    """Gemm, then an activation."""
+    result = alpha * (_transposed(a, "A", attributes) @ _transposed(b, "B", attributes))
+    settings = [attributes[f"activation_{name}"] for name in ("alpha", "beta") if f"activation_{name}" in attributes]
+    return (_ACTIVATIONS[attributes.get("activation", "")](result if c is None else result + beta * c, *settings),)
 
 
 def fused_conv(x: Array, w: Array, b: Array | None = None, z: Array | None = None, **attributes: Any) -> tuple[Array]:
@@ -300,9 +269,6 @@ def fused_conv(x: Array, w: Array, b: Array | None = None, z: Array | None = Non
     )
     result = result if z is None else result + z
     return (_ACTIVATIONS[attributes.get("activation", "")](result, *attributes.get("activation_params", ())),)
-
-
-# Normalizations
 
 
 def skip_layer_normalization(
@@ -331,7 +297,7 @@ def skip_simplified_layer_normalization(
 def simplified_layer_normalization(
     x: Array, scale: Array, axis: int = -1, epsilon: float = 1e-5, **_: Any
 ) -> tuple[Array, Array]:
-    """RMS normalization over the axes from ``axis`` on; the inverse of the root is the second output."""
+    """RMS normalization over the axes from ``axis`` on; the second output is the inverse of the root mean square."""
     axes = tuple(range(axis % x.ndim, x.ndim))
     inverse = 1 / np.sqrt(np.square(x).mean(axis=axes, keepdims=True) + epsilon)
     return (x * inverse * scale, inverse)
@@ -354,4 +320,4 @@ OPERATORS: Mapping[tuple[str, str], Operator] = {
     (CONTRIB, "SkipSimplifiedLayerNormalization"): skip_simplified_layer_normalization,
     (CONTRIB, "TransposeMatMul"): fused_matmul,
 }
-"""(domain, operator) -> how it is computed."""
+"""(domain, operator) -> the function that computes it."""

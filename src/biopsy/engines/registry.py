@@ -1,6 +1,4 @@
-"""Engines by name, the only place that loads them, and only the one asked for; their titles, and which of them
-others are held against.
-"""
+"""Loads engines by name, each only when it is used; their titles; and the engines that others are compared with."""
 
 from __future__ import annotations
 
@@ -27,12 +25,12 @@ BUILT_IN: dict[str, str] = {
     "recorded": "biopsy.engines.recorded:GoldenValues",
     "fake": "biopsy.engines.fake:Fake",
 }
-"""Engine name -> the class, as the entry points in pyproject.toml declare it too."""
+"""Engine name -> class; the entry points in pyproject.toml declare the same."""
 
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """An engine asked for: its name, and its settings as they were written, None for a key that stands alone."""
+    """The name of an engine and its settings as they were written; None for a key without a value."""
 
     name: str
     settings: Mapping[str, str | None] = field(default_factory=dict)
@@ -48,7 +46,7 @@ class EngineSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Installed:
-    """What ``doctor`` shows of one engine: ``version`` if it works here, else ``problem`` says why not.
+    """What ``doctor`` shows of one engine: its ``version`` if it works here, else its ``problem``.
 
     ``engine`` is its class, None if that cannot be loaded.
     """
@@ -65,14 +63,14 @@ class Installed:
 def parse_spec(text: str) -> EngineSpec:
     r"""Split ``NAME[:key=value,...]``; values may hold ``:`` and ``=``, and a comma written as ``\,``.
 
-    A key without a value turns a switch on: ``reference:float64``. Raises UsageError if there is no name, a setting
-    has no key, or a key stands twice.
+    A key without a value turns a switch on: ``reference:float64``. Raises UsageError if the name or a key is missing,
+    or a key is there twice.
     """
-    name, _, rest = text.partition(":")
+    name, _, settings_text = text.partition(":")
     if not name:
         raise errors.UsageError(f"no engine is named in {text!r}", next_steps=[_FORM])
     settings: dict[str, str | None] = {}
-    for part in filter(None, re.split(r"(?<!\\),", rest)):
+    for part in filter(None, re.split(r"(?<!\\),", settings_text)):
         key, equals, value = part.replace("\\,", ",").partition("=")
         if not key:
             raise errors.UsageError(f"the setting {part!r} of engine {text!r} is not key=value", next_steps=[_FORM])
@@ -86,7 +84,7 @@ _FORM = "an engine is written NAME[:key=value,...], such as onnxrt:optimization=
 
 
 def create(spec: str | EngineSpec) -> Engine:
-    """The engine that a spec asks for, with its options parsed. Its package is not imported yet.
+    """The engine of a spec, with its options parsed. Its package is not imported yet.
 
     Raises UnknownEngine if there is no such engine, EngineMissing if its plug-in is broken, UsageError for a wrong
     option.
@@ -99,17 +97,17 @@ def create(spec: str | EngineSpec) -> Engine:
 
 
 def class_of(spec: EngineSpec) -> type[Engine]:
-    """The class of the engine that a spec asks for, of the release that it asks for. Nothing is installed yet.
+    """The class of a spec's engine, of the release that the spec asks for. Nothing is installed yet.
 
-    Raises as ``find_class``, and UsageError if there can be no such release.
+    Raises what ``find_class`` raises, and UsageError if there can be no such release.
     """
     engine_class = find_class(spec.name)
-    asked = _asks_for_release(spec, engine_class)
-    if not asked:
+    release_keys = _release_keys(spec, engine_class)
+    if not release_keys:
         return engine_class
     if not engine_class.distributions:
         raise errors.UsageError(
-            f"engine {spec.name!r} cannot be run from another release: {asked[0]} is none of its options",
+            f"engine {spec.name!r} cannot be run from another release: {release_keys[0]} is none of its options",
             next_steps=[f"engines that can: {', '.join(filter(_distributions, names()))}"],
         )
     from biopsy.engines.other_release.classes import class_from, release_of
@@ -118,23 +116,23 @@ def class_of(spec: EngineSpec) -> type[Engine]:
 
 
 def created_plain(engine_class: type[Engine]) -> Engine:
-    """An engine of a class with the defaults of all its options."""
+    """An engine of a class with default options."""
     return engine_class(
         _parse_settings(EngineSpec(engine_class.name), engine_class.options_declared), engine_class.name
     )
 
 
 def engines_of_distribution(distribution: str) -> list[str]:
-    """Names of the engines that can be run from releases of a distribution, as package indexes call it."""
+    """Names of the engines that can be run from releases of a distribution on the package index."""
     return [name for name in names() if distribution in _distributions(name)]
 
 
 def release_settings(
     engine: str, distribution: str, version: str, *, beside: Sequence[str] = (), python: str | None = None
 ) -> dict[str, str]:
-    """The settings that ask for a release of an engine's distribution, with requirements ``beside`` it.
+    """The settings for a release of an engine's distribution, installed with the requirements ``beside`` it.
 
-    The distribution is named where it is not the usual one. Raises as ``find_class``.
+    The distribution is only named if it is not the engine's usual one. Raises what ``find_class`` raises.
     """
     usual = find_class(engine).distributions[:1]
     settings = {"release": version if distribution in usual else f"{distribution}=={version}"}
@@ -144,24 +142,24 @@ def release_settings(
 
 
 def release_now(spec: EngineSpec) -> str:
-    """The release of its package that an engine of a spec runs, such as "1.20.1"; it need not be installed yet.
+    """The release of its package that a spec's engine runs, such as "1.20.1"; it need not be installed yet.
 
-    Raises EngineMissing if none is asked for, and none is installed.
+    Raises EngineMissing if the spec asks for no release and none is installed.
     """
-    asked = spec.settings.get("release")
-    return asked.rpartition("==")[2] if asked else class_of(spec).version()
+    release = spec.settings.get("release")
+    return release.rpartition("==")[2] if release else class_of(spec).version()
 
 
-def _asks_for_release(spec: EngineSpec, engine_class: type[Engine]) -> list[str]:
-    """The settings that ask for another release; an option of that name is the engine's own."""
+def _release_keys(spec: EngineSpec, engine_class: type[Engine]) -> list[str]:
+    """The keys of a spec that ask for another release, unless the engine has an option of that name itself."""
     own = {option.stem for option in engine_class.options_declared}
     return [key for key in spec.settings if key in RELEASE_SETTINGS and key not in own]
 
 
 def without_release(spec: EngineSpec) -> EngineSpec:
-    """The spec without the settings that ask for another release. Raises as ``find_class``."""
-    asked = _asks_for_release(spec, find_class(spec.name))
-    return EngineSpec(spec.name, {key: value for key, value in spec.settings.items() if key not in asked})
+    """The spec without the settings that ask for another release. Raises what ``find_class`` raises."""
+    release_keys = _release_keys(spec, find_class(spec.name))
+    return EngineSpec(spec.name, {key: value for key, value in spec.settings.items() if key not in release_keys})
 
 
 def _distributions(name: str) -> tuple[str, ...]:
@@ -192,12 +190,12 @@ def _unknown(name: str) -> errors.UnknownEngine:
 
 
 def names() -> list[str]:
-    """Names of all engines that can be asked for here, whether or not their packages are installed."""
+    """Names of all built-in engines and plug-ins, whether or not their packages are installed."""
     return list(dict.fromkeys([*BUILT_IN, *(entry_point.name for entry_point in _plug_ins())]))
 
 
 def installed(only: str | None = None) -> list[Installed]:
-    """Every engine, or ``only`` one, with its version or why it does not work. A broken plug-in is named, not raised.
+    """Describe every engine, or ``only`` one; an engine that cannot be loaded has a ``problem``.
 
     Raises UnknownEngine if there is no engine ``only``.
     """
@@ -207,12 +205,12 @@ def installed(only: str | None = None) -> list[Installed]:
     for name in names() if only is None else [only]:
         about = Installed(name=name)
         try:
-            found = find_class(name)
-            about = replace(about, summary=found.summary, package=found.package, engine=found)
-            about = replace(about, version=found.version(), devices=tuple(found.devices()))
+            engine = find_class(name)
+            about = replace(about, summary=engine.summary, package=engine.package, engine=engine)
+            about = replace(about, version=engine.version(), devices=tuple(engine.devices()))
         except errors.EngineMissing as error:
             about = replace(about, problem=error.message)
-        except Exception as error:  # whatever a package does wrong while it is imported
+        except Exception as error:  # importing a package may raise anything
             about = replace(about, problem=f"{type(error).__name__}: {error}")
         described.append(about)
     return described
@@ -231,19 +229,19 @@ def _load_plug_in(entry_point: EntryPoint) -> type[Engine]:
         raise _broken(entry_point, f"{type(error).__name__}: {error}") from error
     if not (isinstance(loaded, type) and issubclass(loaded, Engine)):
         raise _broken(entry_point, "it is no subclass of Engine")
-    named = ("name", "summary", "package")
-    missing = [*sorted(loaded.__abstractmethods__), *(name for name in named if not hasattr(loaded, name))]
+    attributes = ("name", "summary", "package")
+    missing = [*sorted(loaded.__abstractmethods__), *(name for name in attributes if not hasattr(loaded, name))]
     if missing:
         raise _broken(entry_point, f"it lacks {', '.join(missing)}")
     declared: Any = loaded.options_declared
-    able: Any = loaded.capabilities
+    capabilities: Any = loaded.capabilities
     if not isinstance(declared, tuple | list) or not all(isinstance(option, Option) for option in declared):
         raise _broken(entry_point, "options_declared is no tuple of Option")
     stems = [option.stem for option in declared]
-    twice = sorted({stem for stem in stems if stems.count(stem) > 1})
-    if twice:
-        raise _broken(entry_point, f"it declares the option {', '.join(twice)} twice")
-    if not isinstance(able, Capabilities):
+    duplicates = sorted({stem for stem in stems if stems.count(stem) > 1})
+    if duplicates:
+        raise _broken(entry_point, f"it declares the option {', '.join(duplicates)} twice")
+    if not isinstance(capabilities, Capabilities):
         raise _broken(entry_point, "capabilities is no Capabilities")
     return loaded
 
@@ -256,8 +254,8 @@ def _broken(entry_point: EntryPoint, fault: str) -> errors.EngineMissing:
 def _parse_settings(spec: EngineSpec, declared: Sequence[Option]) -> dict[str, Any]:
     values: dict[str, Any] = {option.stem: {} if option.is_family else option.default for option in declared}
     for key, text in spec.settings.items():
-        takes = (each for each in declared if key == each.name or (each.is_family and key.startswith(f"{each.stem}.")))
-        option = next(takes, None)
+        fits = (each for each in declared if key == each.name or (each.is_family and key.startswith(f"{each.stem}.")))
+        option = next(fits, None)
         if option is None:
             known = [each.name for each in declared]
             raise errors.UsageError(
@@ -267,9 +265,9 @@ def _parse_settings(spec: EngineSpec, declared: Sequence[Option]) -> dict[str, A
         try:
             value = option.value_of(text)
         except ValueError as error:
-            written = key if text is None else f"{key}={text}"
+            setting = key if text is None else f"{key}={text}"
             raise errors.UsageError(
-                f"engine {spec.name!r}: {written}: {error}", next_steps=did_you_mean(text or "", option.choices)
+                f"engine {spec.name!r}: {setting}: {error}", next_steps=did_you_mean(text or "", option.choices)
             ) from error
         if option.is_family:
             values[option.stem][key.partition(".")[2]] = value
@@ -278,29 +276,25 @@ def _parse_settings(spec: EngineSpec, declared: Sequence[Option]) -> dict[str, A
     return values
 
 
-# What a person calls an engine, in a sentence.
-
 TITLES = {
     "onnxrt": "ONNX Runtime",
     "openvino": "OpenVINO",
     "trt": "TensorRT",
     "reference": "the reference evaluator of onnx",
 }
-"""Of the engines that come with biopsy and are known beyond it."""
+"""Engine name -> the name of the product, in a sentence."""
 
 
 def title_of(name: str) -> str:
-    """Such as ``ONNX Runtime``; ``the engine 'mine'`` for any other engine."""
+    """What to call an engine in a sentence: ``ONNX Runtime``, or ``the engine 'mine'`` for a plug-in."""
     return TITLES.get(name, f"the engine {name!r}")
 
 
-# The engines that others are held against, by what is to be trusted in them.
-
 PLAIN = ("onnxrt:optimization=none", "reference")
-"""Engines that compute in the model's own types and fuse nothing, since an optimizer may be what is broken.
+"""Engines to compare others with: they compute in the model's own types without optimizations, which may be broken.
 
-The second is asked where the first cannot run a model, or is in doubt.
+The second is used if the first cannot run a model or is in doubt.
 """
 
 EXACT = "reference:float64"
-"""The engine that computes in float64 what is float32 in the model."""
+"""The engine that computes in float64 whatever floating type the model declares."""

@@ -1,5 +1,8 @@
-"""Every call of an engine is recorded while it lasts, so that a crash can be told of, and ``Session.run`` is held to
-its contract.
+"""Wrappers around the methods of engines: they record each call while it lasts, so that a crash can be explained, and
+check what ``build``, ``load`` and ``run`` return.
+
+``Session.run`` must compute from the given inputs, and its outputs must not change later. Plug-ins break that by
+mistake: they write into an array that the next engine reads, or return the same buffer twice.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ OF_ENGINES: Mapping[str, tuple[str, str]] = {
     "load": ("load", "it loaded the model"),
     "refusals": ("build", "it told which nodes it refuses"),
 }
-"""Method of an engine -> the stage that it is, and what is going on meanwhile."""
+"""Method of an engine -> its stage, and what the engine does, for the message about a crash."""
 
 OF_SESSIONS: Mapping[str, tuple[str, str]] = {
     "run": ("run", "it ran the model"),
@@ -34,15 +37,15 @@ _Method = Callable[..., Any]
 
 
 def record_calls(kind: type, methods: Mapping[str, tuple[str, str]]) -> None:
-    """Have calls of the methods that a class of engines or sessions defines recorded, and held to their contract."""
-    around = {"build": _signing, "load": _signing, "run": _held_to_contract}
+    """Wrap those of the methods that a class of engines or sessions defines itself."""
+    checks = {"build": _checking_session, "load": _checking_session, "run": _checking_run}
     for name, (stage, description) in methods.items():
-        found: Any = kind.__dict__.get(name)
-        is_of_class = isinstance(found, classmethod)
-        if is_of_class or callable(found):
-            method = _recorded(found.__func__ if is_of_class else found, stage, description)
-            method = around[name](method) if name in around else method
-            setattr(kind, name, classmethod(method) if is_of_class else method)
+        attribute: Any = kind.__dict__.get(name)
+        is_class_method = isinstance(attribute, classmethod)
+        if is_class_method or callable(attribute):
+            method = _recorded(attribute.__func__ if is_class_method else attribute, stage, description)
+            method = checks[name](method) if name in checks else method
+            setattr(kind, name, classmethod(method) if is_class_method else method)
 
 
 def _recorded(method: _Method, stage: str, description: str) -> _Method:
@@ -54,21 +57,19 @@ def _recorded(method: _Method, stage: str, description: str) -> _Method:
     return recorded
 
 
-def _signing(method: _Method) -> _Method:
-    """Write into each session that a method returns which engine has made it, if it is one for the model."""
-
+def _checking_session(method: _Method) -> _Method:
     @wraps(method)
-    def signed(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
         session = method(self, *args, **kwargs)
-        model = next((one for one in (*args, *kwargs.values()) if hasattr(one, "data")), None)
+        model = next((argument for argument in (*args, *kwargs.values()) if hasattr(argument, "data")), None)
         require_session(session, _label_of(self), model, self.capabilities)
         session.made_by = _label_of(self)
         return session
 
-    return signed
+    return checked
 
 
-def _held_to_contract(method: _Method) -> _Method:
+def _checking_run(method: _Method) -> _Method:
     @wraps(method)
     def run(self: Any, feed: Any) -> Any:
         return run_by_contract(self, _label_of(self), lambda fed: method(self, fed), feed)
@@ -77,27 +78,21 @@ def _held_to_contract(method: _Method) -> _Method:
 
 
 def _label_of(called: Any) -> str:
-    """What a person calls an engine, or the one that has made a session; of a class, and in need, its name."""
+    """The label of an engine or of a session's engine; else the name of the class."""
     kind = called if isinstance(called, type) else type(called)
-    own = getattr(called, "made_by", "") or getattr(called, "label", "") or getattr(kind, "name", "")
-    return own if isinstance(own, str) and own else kind.__name__
+    label = getattr(called, "made_by", "") or getattr(called, "label", "") or getattr(kind, "name", "")
+    return label if isinstance(label, str) and label else kind.__name__
 
-
-# What ``Session.run`` may do with its inputs and must give, held where every call of it is made (see above).
-#
-# A comparison is only worth something if each engine computes from the values that were given, and if what it gave is
-# still there when it is compared. Engines of others break that by mistake: they write into an array that the next
-# engine reads, or give the same buffer twice.
 
 MISSING_OUTPUT = "missing output"
-"""The kind of the EngineFailure of an engine that does not give an output of the model."""
+"""The kind of the EngineFailure of an engine that does not return an output of the model."""
 
 
 def run_by_contract(session: Any, label: str, run: Callable[[Feed], Any], feed: Feed) -> dict[str, Array]:
-    """Run with inputs that cannot be written to; the outputs are arrays that nobody else writes to, in their order.
+    """Call ``run`` with read-only inputs; the outputs, in the model's order, are arrays that nothing else writes to.
 
-    Raises EngineFailure with kind "missing output" if one is not there, BiopsyError for what breaks the contract in
-    another way, and what ``run`` raises.
+    Raises EngineFailure with kind "missing output", BiopsyError for another breach of the contract, and what ``run``
+    raises.
     """
     import numpy as np
 
@@ -106,9 +101,9 @@ def run_by_contract(session: Any, label: str, run: Callable[[Feed], Any], feed: 
         if isinstance(value, np.ndarray) and value.flags.writeable:
             fed[name] = value.view()
             fed[name].flags.writeable = False
-    before = {} if is_ours(type(session)) else _checksums(feed)
+    checksums = {} if is_ours(type(session)) else _checksums(feed)
     try:
-        given = run(fed)
+        outputs = run(fed)
     except (errors.BiopsyError, MemoryError):
         raise
     except Exception as error:
@@ -116,16 +111,16 @@ def run_by_contract(session: Any, label: str, run: Callable[[Feed], Any], feed: 
             raise
         text = f"engine {label!r} raised {type(error).__name__} and no EngineFailure while it ran the model: {error}"
         writes = isinstance(error, ValueError) and "read-only" in str(error)
-        why = ["its inputs are read-only: an engine that changes them must copy them first"] if writes else []
-        raise errors.BiopsyError(text, details=why, next_steps=_steps(label)) from error
-    now = _checksums(feed) if before else {}
-    written = [name for name, checksum in before.items() if now[name] != checksum]
+        details = ["its inputs are read-only: an engine that changes them must copy them first"] if writes else []
+        raise errors.BiopsyError(text, details=details, next_steps=_steps(label)) from error
+    checksums_after = _checksums(feed) if checksums else {}
+    written = [name for name, checksum in checksums.items() if checksums_after[name] != checksum]
     if written:
         raise _broken(label, f"writes into its input {some_of(map(repr, written))}, past NumPy's protection")
-    if not isinstance(given, Mapping):
-        raise _broken(label, f"gives {_kind(given)} and no dictionary of outputs")
-    place = _places(session, label, given)
-    arrays = {name: _array(label, name, given[name]) for name in sorted(given, key=place.__getitem__)}
+    if not isinstance(outputs, Mapping):
+        raise _broken(label, f"gives {_kind(outputs)} and no dictionary of outputs")
+    place = _places(session, label, outputs)
+    arrays = {name: _array(label, name, outputs[name]) for name in sorted(outputs, key=place.__getitem__)}
     inputs = {_address(value): value for value in fed.values() if hasattr(value, "__array_interface__")}
     return {
         name: np.array(array, order="K") if not session.gives_new_arrays or _is_input(array, inputs) else array
@@ -133,57 +128,57 @@ def run_by_contract(session: Any, label: str, run: Callable[[Feed], Any], feed: 
     }
 
 
-def require_session(made: Any, label: str, model: Any, able: Any) -> None:
-    """Raise unless an engine, ``able`` to do this and that, has built a session that gives every output of a model.
+def require_session(session: Any, label: str, model: Any, capabilities: Any) -> None:
+    """Raise unless an engine has returned a session that has every output of the model.
 
-    Raises BiopsyError for what is no session, EngineFailure with kind "missing output". Not asked are the engines of
-    biopsy itself, which leave out what they are told to, and those that give only outputs that the model had before.
+    Raises BiopsyError if it is no session, EngineFailure with kind "missing output". Outputs are not checked for
+    built-in engines, which leave out outputs on request, and for engines that only return the model's own outputs.
     """
-    if not hasattr(made, "gives_new_arrays"):
-        raise _broken(label, f"gives {_kind(made)} and no Session of what it has built")
-    if model is None or is_ours(type(made)) or not able.marks_any_tensor:
+    if not hasattr(session, "gives_new_arrays"):
+        raise _broken(label, f"gives {_kind(session)} and no Session of what it has built")
+    if model is None or is_ours(type(session)) or not capabilities.marks_any_tensor:
         return
     index = index_bytes(model.data, model.folder)
-    missing = [name for name in (index.names[tensor] for tensor in index.outputs) if name not in made.outputs]
+    missing = [name for name in (index.names[tensor] for tensor in index.outputs) if name not in session.outputs]
     if missing:
-        raise _missing(label, "build", missing, made.outputs)
+        raise _missing(label, "build", missing, session.outputs)
 
 
-def is_ours(made: type) -> bool:
-    """Whether a class is of biopsy itself, and of no plug-in."""
-    return made.__module__.partition(".")[0] == "biopsy"
+def is_ours(kind: type) -> bool:
+    """Whether a class belongs to biopsy, not to a plug-in."""
+    return kind.__module__.partition(".")[0] == "biopsy"
 
 
 def _checksums(feed: Feed) -> dict[str, int]:
-    """A number for the bytes of each array: native code heeds no protection."""
+    """A checksum of each array, since native code can write to read-only arrays."""
     import numpy as np
 
     arrays = {name: value for name, value in feed.items() if isinstance(value, np.ndarray) and value.dtype.kind != "O"}
     return {name: zlib.crc32(np.ascontiguousarray(value).view(np.uint8).data) for name, value in arrays.items()}
 
 
-def _places(session: Any, label: str, given: Mapping[Any, Any]) -> dict[str, int]:
-    """Name of each tensor that was given -> the place of its output. Raises for names that are missing or wrong."""
+def _places(session: Any, label: str, tensors: Mapping[Any, Any]) -> dict[str, int]:
+    """Name of each returned tensor -> the place of its output. Raises for names that are missing or wrong."""
     from biopsy.tensors.types import item_of
 
-    wanted = {name: place for place, name in enumerate(session.outputs)}
-    found: dict[str, int] = {}
-    strange = []
-    for name in given:
+    place_of = {name: place for place, name in enumerate(session.outputs)}
+    places: dict[str, int] = {}
+    unknown = []
+    for name in tensors:
         if not isinstance(name, str):
             raise _broken(label, f"names an output {name!r:.80}, {_kind(name)} and no text")
-        output = name if name in wanted else item_of(name, wanted)
+        output = name if name in place_of else item_of(name, place_of)
         if output is None:
-            strange.append(name)
+            unknown.append(name)
         else:
-            found[name] = wanted[output]
-    given_places = set(found.values())
-    missing = [name for name, place in wanted.items() if place not in given_places]
+            places[name] = place_of[output]
+    returned = set(places.values())
+    missing = [name for name, place in place_of.items() if place not in returned]
     if missing:
-        raise _missing(label, "run", missing, list(given))
-    if strange:
-        raise _broken(label, f"gives {some_of(map(repr, strange))}, no output of the model")
-    return found
+        raise _missing(label, "run", missing, list(tensors))
+    if unknown:
+        raise _broken(label, f"gives {some_of(map(repr, unknown))}, no output of the model")
+    return places
 
 
 def _array(label: str, name: str, value: Any) -> Array:
@@ -196,15 +191,15 @@ def _array(label: str, name: str, value: Any) -> Array:
         return array
     from biopsy.tensors.types import is_text, text
 
-    if not is_text(array) or not all(isinstance(one, str | bytes) for one in array.flat):
+    if not is_text(array) or not all(isinstance(element, str | bytes) for element in array.flat):
         raise _broken(label, f"gives an array of {array.dtype} as output {name!r}: no tensor has such elements")
     return text(array)
 
 
 def _is_input(array: Array, inputs: Mapping[int, Array]) -> bool:
-    """Whether an output is an input as it was fed, whose values its owner may change; ``inputs`` by their addresses.
+    """Whether an output shares the memory of an input, which its owner may change; ``inputs`` are by address.
 
-    Such a view is read-only, but for one that native code has made anew from where the input begins.
+    It is then a read-only view, or a new array that native code made at the address of the input.
     """
     import numpy as np
 
@@ -223,8 +218,8 @@ def _kind(value: Any) -> str:
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
-def _missing(label: str, stage: errors.Stage, missing: list[str], given: Any) -> errors.EngineFailure:
-    instead = some_of(map(repr, given)) or "nothing"
+def _missing(label: str, stage: errors.Stage, missing: list[str], returned: Any) -> errors.EngineFailure:
+    instead = some_of(map(repr, returned)) or "nothing"
     return errors.EngineFailure(
         f"it does not give output {some_of(map(repr, missing))} of the model, but {instead}",
         engine=label.partition(":")[0],
@@ -233,8 +228,8 @@ def _missing(label: str, stage: errors.Stage, missing: list[str], given: Any) ->
     )
 
 
-def _broken(label: str, how: str) -> errors.BiopsyError:
-    return errors.BiopsyError(f"engine {label!r} {how}", next_steps=_steps(label))
+def _broken(label: str, breach: str) -> errors.BiopsyError:
+    return errors.BiopsyError(f"engine {label!r} {breach}", next_steps=_steps(label))
 
 
 def _steps(label: str) -> list[str]:

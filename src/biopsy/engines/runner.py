@@ -1,4 +1,4 @@
-"""Running a model in an engine: inputs are given, completed or made up, checked and cast, and each run is timed."""
+"""Runs models in engines: takes or generates inputs, checks and casts them, and times each run."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from biopsy.text import count
 
 
 def run_session(session: Session, feeds: Iterable[Feed], *, runner: str, warm_up: int = 0) -> RunnerResult:
-    """Run a model that is built with every feed, one iteration each.
+    """Run a built model once with each feed.
 
-    ``runner`` names the result; ``warm_up`` runs with the first feed come before and are not recorded. Raises
-    EngineFailure, or CannotCompare if a feed does not fit.
+    ``runner`` names the result; ``warm_up`` is a number of runs before, with the first feed, that are not recorded.
+    Raises EngineFailure, and CannotCompare if a feed does not fit.
     """
     iterations = []
     for number, feed in enumerate(feeds):
@@ -53,22 +53,22 @@ def run_session(session: Session, feeds: Iterable[Feed], *, runner: str, warm_up
 
 
 def runner_name(engine_name: str, number: int, now: float | None = None) -> str:
-    """A name as saved results carry it: ``onnxrt-runner-N0-11/21/26-05:31:06``; ``now`` in seconds since the epoch."""
+    """A name for saved results: ``onnxrt-runner-N0-11/21/26-05:31:06``; ``now`` is in seconds since the epoch."""
     stamp = time.strftime("%m/%d/%y-%H:%M:%S", time.localtime(now))
     return f"{engine_name}-runner-N{number}-{stamp}"
 
 
 def missing_inputs(feed: Feed, inputs: Mapping[str, ValueType | None]) -> list[str]:
-    """Names of the inputs that a feed has no value for."""
+    """Names of the inputs for which a feed has no value."""
     return [name for name, kind in inputs.items() if not has_value(feed, name, kind)]
 
 
 def checked_feed(feed: Feed, inputs: Mapping[str, ValueType | None], iteration: int = 0) -> dict[str, Array]:
-    """The part of a feed that a model takes, in its types; other entries are ignored.
+    """The values of a feed for the inputs of a model, in the model's types. Sequences, optionals and maps are the
+    tensors that they hold (tensors/types.py).
 
-    A value of another element type is cast as ``casting`` allows (float64 is rounded to float32). Raises CannotCompare
-    if an input is missing, is of an unknown type, has another shape, or would become another value.
-    Of sequences, optionals and maps these are the tensors that they hold (tensors/types.py).
+    Another element type is cast by ``cast``. Raises CannotCompare if an input is missing, has an unknown type or
+    another shape, or if a cast would lose a value.
     """
     for name, type_ in inputs.items():
         if type_ is None:
@@ -86,12 +86,12 @@ def checked_feed(feed: Feed, inputs: Mapping[str, ValueType | None], iteration: 
         if isinstance(type_, TensorType):
             fed[name] = _fitting(name, feed[name], type_)
         elif type_ is not None:
-            wanted = parts(feed, name, type_)
-            twice = next((part for part in wanted if part != name and part in inputs), None)
-            if twice is not None:
-                raise errors.CannotCompare(f"two inputs are called {twice!r}: one is a tensor, one a part of {name!r}")
+            kinds = parts(feed, name, type_)
+            clash = next((part for part in kinds if part != name and part in inputs), None)
+            if clash is not None:
+                raise errors.CannotCompare(f"two inputs are called {clash!r}: one is a tensor, one a part of {name!r}")
             fed |= marks(feed, name, type_)
-            fed |= {part: _fitting(part, feed[part], kind) for part, kind in wanted.items()}
+            fed |= {part: _fitting(part, feed[part], kind) for part, kind in kinds.items()}
     return fed
 
 
@@ -114,16 +114,13 @@ def _fitting(name: str, value: Array, wanted: TensorType) -> Array:
     return cast(name, array, target)
 
 
-# Where the inputs of a run come from: given ones, completed or made up as the model asks for them.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What a person said about inputs. Without ``given`` there are ``iterations`` random ones, from ``seed``.
+    """The user's settings for inputs. Without ``given``, there are ``iterations`` random feeds, drawn from ``seed``.
 
-    ``val_range`` holds a range per input, "" for all others; ``shapes`` the shapes that the model leaves open, in which
-    None is a size that nobody says here. ``symbols`` are sizes of open dimensions by their names. ``complete``: whether
-    inputs that ``given`` lacks are made up too.
+    ``val_range`` has a range per input, "" for all others; ``shapes`` has shapes of inputs that the model leaves open,
+    with None for a size that is not set; ``symbols`` has sizes of open dimensions by their names. ``complete``:
+    whether to generate inputs that ``given`` lacks.
     """
 
     given: Sequence[Feed] | None = None
@@ -137,7 +134,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class GivenFeeds:
-    """Inputs for a model. ``made_up``: names that were not among the given ones; ``guessed``: shapes nobody said."""
+    """Feeds for a model. ``made_up``: generated inputs that the given feeds lack; ``guessed``: shapes not set."""
 
     feeds: Sequence[Feed]
     made_up: tuple[str, ...] = ()
@@ -145,17 +142,17 @@ class GivenFeeds:
 
 
 def feeds_for(wanted: Mapping[str, ValueType | None], inputs: Inputs) -> GivenFeeds:
-    """A feed for each iteration. Inputs that cannot be fed are left out: ``checked_feed`` tells of them.
+    """A feed for each iteration, without inputs that cannot be fed: ``checked_feed`` raises for those.
 
-    Raises DoesNotFit if the shape of an input that must be made up is unknown, or if a range or shape is said of an
-    input that there is not; CannotCompare if the given ones are of another model.
+    Raises DoesNotFit if the shape of an input to generate is unknown, or if a range, shape or size is set for a name
+    that the model lacks; CannotCompare if the given feeds belong to another model.
     """
     values = {name: type_ for name, type_ in wanted.items() if type_ is not None}
     tensors = _drawn(values)
     for option, names in (("--val-range", inputs.val_range), ("--input-shapes", inputs.shapes)):
         require_known(option, "input", names, {**wanted, **tensors})
-    open_ones = {dim for type_ in tensors.values() for dim in type_.shape or () if isinstance(dim, str)}
-    require_known("--input-symbols", "open dimension", inputs.symbols, open_ones)
+    open_dimensions = {dim for type_ in tensors.values() for dim in type_.shape or () if isinstance(dim, str)}
+    require_known("--input-symbols", "open dimension", inputs.symbols, open_dimensions)
     if inputs.given is None:
         return GivenFeeds(_generated(values, inputs, inputs.iterations), (), _guessed(tensors, inputs))
     if not may_lack_names():
@@ -165,43 +162,43 @@ def feeds_for(wanted: Mapping[str, ValueType | None], inputs: Inputs) -> GivenFe
     if not missing or not inputs.complete:
         return GivenFeeds(inputs.given)
     extra = _generated(missing, inputs, len(inputs.given))
-    # Given feeds may be large files, of which only the inputs are to be read.
+    # Merged lazily: given feeds may be large files, of which only the inputs shall be read.
     feeds = [ChosenTensors.merged(both) for both in zip(extra, inputs.given, strict=True)]
     return GivenFeeds(feeds, tuple(missing), _guessed(_drawn(missing), inputs))
 
 
 def _guessed(tensors: Mapping[str, TensorType], inputs: Inputs) -> Mapping[str, tuple[int, ...]]:
-    closed, halves = closed_shapes(tensors, inputs.shapes, inputs.symbols)
-    half_said = {name: closed[name] for name in closed if name in halves and name in tensors}
-    return {**half_said, **defaulted_shapes(tensors, closed, inputs.symbols)}
+    closed, completed_names = closed_shapes(tensors, inputs.shapes, inputs.symbols)
+    completed_shapes = {name: closed[name] for name in closed if name in completed_names and name in tensors}
+    return {**completed_shapes, **defaulted_shapes(tensors, closed, inputs.symbols)}
 
 
 def _drawn(values: Mapping[str, ValueType]) -> dict[str, TensorType]:
-    """The tensors to make up for these inputs."""
+    """The tensors to generate for these inputs."""
     return {part: type_ for name, kind in values.items() for part, type_ in drawn(name, kind).items()}
 
 
 def require_inputs_of(wanted: Collection[str], feed: Feed, known: Collection[str] = ()) -> None:
-    """Raise CannotCompare if a feed is of another model: an input is missing, and names are there that are no inputs.
+    """Raise CannotCompare if a feed seems to belong to another model: an input is missing and other names are there.
 
-    ``known`` are names that say nothing although they are no inputs.
+    The ``known`` names do not count as other names.
     """
-    held = {item_of(name, wanted) for name in feed}
-    missing = [name for name in wanted if name not in held]
-    strange = [name for name in feed if name not in known and item_of(name, wanted) is None]
-    if missing and (strange or not feed):
+    fed = {item_of(name, wanted) for name in feed}
+    missing = [name for name in wanted if name not in fed]
+    unknown = [name for name in feed if name not in known and item_of(name, wanted) is None]
+    if missing and (unknown or not feed):
         raise errors.CannotCompare(
             f"the inputs do not fit this model: given {listed(list(feed))}; required {listed(wanted)}; "
             f"missing {listed(missing)}",
             details=["none of the names given is in the model: they are of another one"]
-            * (len(strange) == len(feed) > 0),
+            * (len(unknown) == len(feed) > 0),
             next_steps=["biopsy inspect data FILE    and    biopsy inspect model MODEL    show both"],
         )
 
 
 def _generated(values: Mapping[str, ValueType], inputs: Inputs, iterations: int) -> list[dict[str, Array]]:
     tensors = _drawn(values)
-    made = generate_feeds(
+    feeds = generate_feeds(
         tensors,
         iterations=iterations,
         seed=inputs.seed,
@@ -210,19 +207,13 @@ def _generated(values: Mapping[str, ValueType], inputs: Inputs, iterations: int)
         symbols=inputs.symbols,
     )
     for name, kind in values.items():
-        for feed in made:
+        for feed in feeds:
             feed.update(completed(feed, name, kind))
-    return made
-
-
-# Values of another element type than the model's: cast where that only rounds, refused where it gives other values.
-#
-# A float may be rounded to fewer bits, as ``np.random.rand`` for a float32 input needs. Everything else must keep its
-# value: no fraction is cut off, no integer becomes another one, and no number leaves the range of its type.
+    return feeds
 
 
 class Cast(NamedTuple):
-    """That the values of a tensor were given in one element type and are fed in another."""
+    """A tensor that was given in one element type and is fed in another."""
 
     name: str
     given: str
@@ -233,20 +224,21 @@ class Cast(NamedTuple):
 
 
 def cast(name: str, array: Array, target: np.dtype[Any]) -> Array:
-    """The values as ``target``: floats rounded to the nearest, all others unchanged.
+    """The values in the type ``target``. Only floats may change, by rounding: ``np.random.rand`` for a float32 input
+    needs that.
 
-    Raises CannotCompare, naming the input and a value, if one would be lost: a fraction in an integer or boolean, a
-    number that ``target`` does not hold, an integer that it only holds rounded.
+    Raises CannotCompare if a value would be lost: a fraction that becomes an integer or boolean, a number outside the
+    range of ``target``, an integer that a float only holds rounded.
     """
     if array.dtype.kind in "OUSTM":
         raise errors.CannotCompare(f"input {name!r} is {target} in the model, but the value given is {array.dtype}")
     with np.errstate(all="ignore"):
-        # Widened, which loses nothing: ml_dtypes cannot cast int4 to uint4.
+        # Widened first, without loss, since ml_dtypes cannot cast int4 to uint4.
         values = widened(array) if is_extended(array.dtype) else array
-        there = (
+        result = (
             values.real.astype(target) if (array.dtype.kind == "c" and target.kind != "c") else values.astype(target)
         )
-        lost = _beyond(array, there) if _may_round(array.dtype, target) else differing(there, array)
+        lost = _lost(array, result) if _may_round(array.dtype, target) else differing(result, array)
     if lost.any():
         place = tuple(int(at) for at in np.argwhere(lost)[0])
         where = f" at {list(place)}" if place else ""
@@ -256,7 +248,7 @@ def cast(name: str, array: Array, target: np.dtype[Any]) -> Array:
             f" {value}",
             next_steps=[f"values.astype({str(target)!r}), where {name!r} is made, if that is what you mean"],
         )
-    return there
+    return result
 
 
 def _may_round(given: np.dtype[Any], target: np.dtype[Any]) -> bool:
@@ -265,20 +257,20 @@ def _may_round(given: np.dtype[Any], target: np.dtype[Any]) -> bool:
     return is_given_float and is_target_float and not (given.kind == "c" and target.kind != "c")
 
 
-def _beyond(array: Array, there: Array) -> Any:
-    """Where a float is not what it was but for rounding: NaN, an infinity or a finite number that is none any more."""
-    wide = np.complex128 if array.dtype.kind == "c" or there.dtype.kind == "c" else np.float64
-    before, after = array.astype(wide), there.astype(wide)
+def _lost(array: Array, result: Array) -> Any:
+    """Where a float changed by more than rounding: to or from NaN or an infinity, or to the largest number."""
+    wide = np.complex128 if array.dtype.kind == "c" or result.dtype.kind == "c" else np.float64
+    before, after = array.astype(wide), result.astype(wide)
     lost = np.isnan(before) != np.isnan(after)
     lost |= np.isinf(before) != np.isinf(after)
     lost |= np.isinf(before) & np.isinf(after) & (before != after)
-    # A type without infinities may give its largest value for all that is above.
-    largest = float(number_info(there.dtype).max)
+    # A cast to a type without infinities may turn greater numbers into its largest one.
+    largest = float(number_info(result.dtype).max)
     return lost | (np.isfinite(before) & (np.abs(before) > _ROUNDED_DOWN * largest))
 
 
 _ROUNDED_DOWN = 1.25
-"""How far above the largest value of a type a number may be that is rounded to it: half a step of float4_e2m1fn."""
+"""How many times the largest value of a type a number may be that is rounded to it: half a step of float4_e2m1fn."""
 
 
 def _why(given: np.dtype[Any], target: np.dtype[Any]) -> str:
@@ -290,63 +282,61 @@ def _why(given: np.dtype[Any], target: np.dtype[Any]) -> str:
 
 
 def casts(feeds: Iterable[Feed], fed: Iterable[Feed]) -> tuple[Cast, ...]:
-    """What was cast on the way from ``feeds`` to ``fed``, each input once."""
-    found: dict[Cast, None] = {}
+    """The casts between ``feeds`` and ``fed``, each once."""
+    changes: dict[Cast, None] = {}
     for before, after in zip(feeds, fed, strict=True):
         for name, value in after.items():
-            if name in before and (change := _difference(name, form_of(before, name), value.dtype)) is not None:
-                found[change] = None
-    return tuple(found)
+            if name in before and (change := _cast_of(name, form_of(before, name), value.dtype)) is not None:
+                changes[change] = None
+    return tuple(changes)
 
 
-def _difference(name: str, given: TensorForm, wanted: np.dtype[Any]) -> Cast | None:
+def _cast_of(name: str, given: TensorForm, wanted: np.dtype[Any]) -> Cast | None:
     same = given.dtype.name == wanted.name or given.dtype.kind in "OUST"
     return None if same else Cast(name, given.dtype.name, wanted.name)
 
 
-def casts_told(changes: Sequence[Cast]) -> str:
-    """One line for a person."""
+def casts_text(changes: Sequence[Cast]) -> str:
+    """One line about casts, for the user."""
     return f"cast to the {'type' if len(changes) == 1 else 'types'} of the model: input {', '.join(map(str, changes))}"
 
 
 def in_declared_types(
     feeds: Sequence[Feed], declared: Callable[[str], ValueType | None]
 ) -> tuple[Sequence[Feed], tuple[Cast, ...]]:
-    """Feeds with every tensor in its ``declared`` type, if there is one, and what was cast for that.
+    """Feeds with every tensor in its ``declared`` type, if there is one, and the casts that this took.
 
-    Nothing is read that needs no cast. Raises CannotCompare as ``cast`` does.
+    Only tensors that must be cast are read. Raises CannotCompare as ``cast`` does.
     """
     changes: dict[Cast, None] = {}
     typed: list[Feed] = []
     for feed in feeds:
-        other: dict[str, Array] = {}
+        changed: dict[str, Array] = {}
         for name in feed:
             kind = declared(name)
             if isinstance(kind, TensorType) and kind.elem in DTYPE_OF_ELEM and kind.elem != STRING:
                 wanted = dtype_named(kind.dtype)
-                if (change := _difference(name, form_of(feed, name), wanted)) is not None:
-                    other[name] = cast(name, feed[name], wanted)
+                if (change := _cast_of(name, form_of(feed, name), wanted)) is not None:
+                    changed[name] = cast(name, feed[name], wanted)
                     changes[change] = None
-        typed.append(ChosenTensors.merged((feed, other)) if other else feed)
+        typed.append(ChosenTensors.merged((feed, changed)) if changed else feed)
     return typed, tuple(changes)
 
 
-# Made-up inputs that reach what the usual range does not: much of what is wrong shows below 0 and above 1 only.
-
 _OTHER_SEED = 7920
-"""Added to the seed: the usual iterations count up from that one."""
+"""Added to the seed, from which the usual iterations count up."""
 
 _WIDE = (-4.0, 4.0)
-"""Where fresh numbers lie that are to reach what the usual range of made-up inputs does not: below 0, above 1."""
+"""A range beyond the usual one from 0 to 1, outside which many failures show only."""
 
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Relu", "Clip", "Max", "Min", "Abs", "Neg", "Sign", "Sum"})
-"""Operators that take any whole number; for others it may be an index, a size or an axis."""
+"""Operators that accept any integer; for others it may be an index, a size or an axis."""
 
 
 def wider_sample(index: ModelIndex, wanted: Mapping[str, ValueType | None], drawn: Inputs) -> Feed | None:
-    """One sample of numbers in a wider range than the usual one; None where inputs or their range were given.
+    """One sample of numbers in a wider range than the usual one; None if inputs or their range were given.
 
-    A model need not be defined there: whoever uses it looks what the trusted engine makes of it.
+    The model may not be defined there: the caller must look at what the trusted engine computes.
     """
     if drawn.given is not None or drawn.val_range or not wanted:
         return None
@@ -357,8 +347,8 @@ def wider_sample(index: ModelIndex, wanted: Mapping[str, ValueType | None], draw
             ranges[name] = _WIDE
     if not ranges:
         return None
-    other = replace(drawn, val_range=ranges, seed=drawn.seed + _OTHER_SEED, iterations=1)
+    wider = replace(drawn, val_range=ranges, seed=drawn.seed + _OTHER_SEED, iterations=1)
     try:
-        return feeds_for(wanted, other).feeds[0]
+        return feeds_for(wanted, wider).feeds[0]
     except errors.BiopsyError:
         return None

@@ -1,4 +1,4 @@
-"""TensorRT 10 and 11, or TensorRT for RTX, which builds engines without a GPU. To run one always needs a GPU."""
+"""TensorRT 10 and 11, or TensorRT for RTX, which builds engines without a GPU. Running one always needs a GPU."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LARGEST_MESSAGE = (1 << 31) - 1
 
 
 class TensorRt(Engine):
-    """TensorRT, whichever is installed."""
+    """TensorRT or TensorRT for RTX, whichever is installed."""
 
     name = trt_settings.ENGINE
     summary = "TensorRT, or TensorRT for RTX"
@@ -47,7 +47,7 @@ class TensorRt(Engine):
 
     @classmethod
     def version(cls) -> str:
-        """The version, and which package it is."""
+        """The version and name of the installed package."""
         package = trt_settings.load()
         return f"{package.version} ({package.name})"
 
@@ -57,7 +57,7 @@ class TensorRt(Engine):
         return tuple(gpu_names())
 
     def warm_up(self) -> None:
-        """Import the package and no more: what is made on a GPU does not survive a fork."""
+        """Import the package and no more: objects on a GPU do not survive a fork."""
         self._package()
 
     def build(self, model: ModelInput) -> Session:
@@ -75,7 +75,7 @@ class TensorRt(Engine):
         remarks = [*settings.remarks(), *self._set_shapes(builder, network, config, index, model)]
         package.logged.clear()
         plan = builder.build_serialized_network(network, config)
-        del parser  # it has lent its weights to the network
+        del parser  # kept until here, since the network uses its weights
         if plan is None:
             failure = trt_settings.build_failure(package)
             if failure.kind == "CudaRuntime":
@@ -92,12 +92,12 @@ class TensorRt(Engine):
                 replaced[declared.dtype] = used
         remarks += [f"{package.name} computes the model's {name} tensors in {used}" for name, used in replaced.items()]
         inputs = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
-        own = [index.names[tensor] for tensor in index.outputs]
-        outputs = (*(name for name in own if name not in dropped), *added)
+        model_outputs = [index.names[tensor] for tensor in index.outputs]
+        outputs = (*(name for name in model_outputs if name not in dropped), *added)
         return TensorRtSession(package, memoryview(plan), inputs, outputs, remarks)
 
     def load(self, path: Path) -> Session:
-        """An engine that was saved. Only a GPU can read it."""
+        """Load a saved engine. Only a machine with a GPU can read it."""
         require_ending(TensorRt, path)
         package = self._package()
         plan = memoryview(read_built(path))
@@ -113,33 +113,33 @@ class TensorRt(Engine):
         return TensorRtSession(package, plan, inputs, outputs, [], engine)
 
     def refusals(self, model: ModelInput) -> Mapping[int, str]:
-        """The nodes that its parser does not take. It stops at some kinds of errors: ask again without them."""
+        """The nodes that its parser refuses. It stops at some kinds of errors: ask again without those nodes."""
         package = self._package()
         index = indexed(model)
         package.logged.clear()
         builder = self._builder(package)
         settings = Settings(package, self.options)
         network = builder.create_network(settings.network_flags())
-        parser = package.module.OnnxParser(network, package.logger)  # which does not keep the network alive
+        parser = package.module.OnnxParser(network, package.logger)  # it does not keep the network alive
         settings.apply_to_parser(parser)
         if parser.supports_model_v2(model.data, _path_for_weights(model)):
             return {}
-        found: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         for refusal in trt_settings.refusals(parser):
             number = _outer_number(index, refusal)
             if number is not None:
                 inside = f"{refusal.label}: " if refusal.outer else ""
-                found.setdefault(number, f"{inside}{refusal.reason}")
-        return found
+                reasons.setdefault(number, f"{inside}{refusal.reason}")
+        return reasons
 
     def network_text(self, model: ModelInput, *, with_layers: bool) -> list[str]:
-        """What its parser makes of a model, in words. Raises EngineFailure with stage "load"."""
+        """The lines that describe the parsed network. Raises EngineFailure with stage "load"."""
         package = self._package()
         package.logged.clear()
         builder = self._builder(package)
         network, parser = self._parsed(package, Settings(package, self.options), builder, model)
         lines = list(network_text(network, with_layers=with_layers))
-        del parser  # it has lent its weights to the network
+        del parser  # kept until here, since the network uses its weights
         return lines
 
     def _package(self) -> Package:
@@ -150,7 +150,7 @@ class TensorRt(Engine):
         return package
 
     def _builder(self, package: Package) -> Any:
-        """A builder, with the plug-ins loaded. TensorRT other than RTX makes none without a GPU."""
+        """A builder with the plug-ins loaded. TensorRT other than RTX needs a GPU for it."""
         if not package.is_rtx:
             require_gpu(
                 f"building with {package.name} {package.version}",
@@ -162,12 +162,12 @@ class TensorRt(Engine):
             raise errors.EngineMissing(f"{package.name} {package.version} does not start: {error}") from error
         for library in self.options["plugins"]:
             if builder.get_plugin_registry().load_library(library) is None:
-                why = "; ".join(map(trt_settings.plain_reason, package.errors_logged)) or "it does not say why"
-                raise errors.UsageError(f"{package.name} cannot load the plug-ins in {library}: {why}")
+                reason = "; ".join(map(trt_settings.plain_reason, package.errors_logged)) or "it does not say why"
+                raise errors.UsageError(f"{package.name} cannot load the plug-ins in {library}: {reason}")
         return builder
 
     def _parsed(self, package: Package, settings: Settings, builder: Any, model: ModelInput) -> tuple[Any, Any]:
-        """The network and its parser."""
+        """The network of a model and its parser. Raises EngineFailure with stage "load"."""
         network = builder.create_network(settings.network_flags())
         parser = package.module.OnnxParser(network, package.logger)
         settings.apply_to_parser(parser)
@@ -183,7 +183,7 @@ class TensorRt(Engine):
     def _set_shapes(
         self, builder: Any, network: Any, config: Any, index: ModelIndex, model: ModelInput
     ) -> Sequence[str]:
-        """Add the profiles that a network with dynamic inputs must have; returns remarks on what was guessed."""
+        """Add the optimization profiles that dynamic inputs need; returns remarks on guessed shapes."""
         ports = [network.get_input(number) for number in range(network.num_inputs)]
         remarks = [
             f"the model has no input {name!r}: the shapes given for it are not used"
@@ -198,38 +198,38 @@ class TensorRt(Engine):
             profile = builder.create_optimization_profile()
             for port in dynamic:
                 span = spans[port.name]
-                put = profile.set_shape_input if port.is_shape_tensor else profile.set_shape
-                put(port.name, span.least, span.best, span.most)
+                set_span = profile.set_shape_input if port.is_shape_tensor else profile.set_shape
+                set_span(port.name, span.least, span.best, span.most)
             if config.add_optimization_profile(profile) < 0:
-                raise errors.DoesNotFit(f"TensorRT does not take the optimization profile {_in_words(spans)}")
+                shapes = ", ".join(
+                    f"{name} from {list(each.least)} to {list(each.most)}" for name, each in spans.items()
+                )
+                raise errors.DoesNotFit(f"TensorRT does not take the optimization profile {shapes}")
         return [*remarks, *_guessed(dynamic, profiles)]
 
 
 def _guessed(dynamic: Sequence[Any], profiles: Sequence[Mapping[str, ShapeRange]]) -> Iterator[str]:
     """A remark on the inputs whose shapes were guessed in any profile."""
-    told, names = [], []
+    guesses, names = [], []
     for port in dynamic:
         span = next((spans[port.name] for spans in profiles if spans[port.name].is_guess), None)
         if span is not None:
-            what = "the values" if port.is_shape_tensor else "the shape"
-            told.append(f"{what} of input {port.name!r}: the engine is built for {list(span.best)}")
+            kind = "the values" if port.is_shape_tensor else "the shape"
+            guesses.append(f"{kind} of input {port.name!r}: the engine is built for {list(span.best)}")
             names.append(f"{port.name}:[...]")
-    if told:
+    if guesses:
         options = f"--trt-min-shapes, --trt-opt-shapes, --trt-max-shapes {' '.join(names)}"
-        yield f"nothing says {'; nor '.join(told)} ({options})"
-
-
-def _in_words(spans: Mapping[str, ShapeRange]) -> str:
-    return ", ".join(f"{name} from {list(span.least)} to {list(span.most)}" for name, span in spans.items())
+        yield f"nothing says {'; nor '.join(guesses)} ({options})"
 
 
 def _mark(
     network: Any, index: ModelIndex, wanted: Sequence[str], unwanted: Sequence[str]
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Mark tensors of the network; ``all`` adds every one that has a name in the model, others replace the outputs.
+    """Choose the outputs of the network; returns the outputs that were added and those that were dropped.
 
-    Then those ``unwanted`` are none. Returns the outputs that were added and those dropped. Raises DoesNotFit
-    for a name that the network does not have, which may have been in the original, and if no output is left.
+    ``wanted`` replaces the model's outputs, or adds every tensor with a name in the model if it is ``all``; then
+    ``unwanted`` outputs are dropped. Raises DoesNotFit for a name that the network does not have (a reduced model may
+    lack it), and if no output is left.
     """
     if not (wanted or unwanted):
         return (), ()
@@ -240,8 +240,8 @@ def _mark(
         for tensor in (layer.get_output(number) for number in range(layer.num_outputs))
         if tensor is not None
     }
-    present = [network.get_output(number) for number in range(network.num_outputs)]
-    own = [tensor.name for tensor in present]
+    model_outputs = [network.get_output(number) for number in range(network.num_outputs)]
+    own = [tensor.name for tensor in model_outputs]
     dropped: list[str] = []
     if not wanted:
         chosen = []
@@ -255,7 +255,7 @@ def _mark(
         chosen = [name for name in wanted if name not in own]
         dropped = [name for name in own if name not in wanted]
     chosen, dropped = _without(unwanted, own, chosen, dropped)
-    for tensor in present:
+    for tensor in model_outputs:
         if tensor.name in dropped:
             network.unmark_output(tensor)
     for name in chosen:
@@ -266,9 +266,9 @@ def _mark(
 def _without(
     unwanted: Sequence[str], own: Sequence[str], chosen: Sequence[str], dropped: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """What to mark besides the ``own`` outputs, and which of these to drop, if the ``unwanted`` are none.
+    """``chosen`` and ``dropped`` after the ``unwanted`` outputs are removed; ``own`` are the model's outputs.
 
-    Raises DoesNotFit for a name that is no output, and if none is left.
+    Raises DoesNotFit for a name that is no output, and if no output is left.
     """
     outputs = [name for name in (*own, *chosen) if name not in dropped]
     missing = [name for name in unwanted if name not in outputs]
@@ -277,18 +277,18 @@ def _without(
     if set(outputs) <= set(unwanted):
         step = "--trt-exclude-outputs with fewer names"
         raise errors.DoesNotFit("no output of TensorRT's network is left", next_steps=[step])
-    left = [name for name in chosen if name not in unwanted]
-    return left, [*dropped, *(name for name in own if name in unwanted)]
+    remaining = [name for name in chosen if name not in unwanted]
+    return remaining, [*dropped, *(name for name in own if name in unwanted)]
 
 
 def _path_for_weights(model: ModelInput) -> str:
-    """A file in the folder that external weights are sought in; it need not be there."""
+    """A path in the folder of the external weights; the file need not exist."""
     in_place = model.path is not None and model.path.parent == model.folder
     return str(model.path if in_place else model.folder / "model.onnx")
 
 
 def _outer_number(index: ModelIndex, refusal: trt_settings.Refusal) -> int | None:
-    """The node of the main graph that a refusal is about, by its place, or by the name of what it stands in."""
+    """The number of the main graph's node that a refusal is about or is inside of; None if it is not known."""
     if not refusal.outer:
         return refusal.number if 0 <= refusal.number < len(index.nodes) else None
     outer = refusal.outer.rpartition(" (")[0]
@@ -300,14 +300,11 @@ def _outer_number(index: ModelIndex, refusal: trt_settings.Refusal) -> int | Non
 
 
 def _declared(index: ModelIndex, port: Any) -> TensorType:
-    found = index.tensor_type(index.ids[port.name]) if port.name in index.ids else None
     if port.is_shape_tensor:
         size = tuple(port.shape)
         return TensorType(7, (None,) * (size[0] if size and size[0] > 0 else 1))
-    return found or TensorType(1, tuple(None if dim < 0 else dim for dim in port.shape))
-
-
-# Running: only on a GPU
+    declared = index.tensor_type(index.ids[port.name]) if port.name in index.ids else None
+    return declared or TensorType(1, tuple(None if dim < 0 else dim for dim in port.shape))
 
 
 def deserialized(package: Package, plan: memoryview) -> Any:
@@ -316,8 +313,8 @@ def deserialized(package: Package, plan: memoryview) -> Any:
     engine = package.module.Runtime(package.logger).deserialize_cuda_engine(plan)
     if engine is None:
         failure = trt_settings.build_failure(package)
-        why = failure.message.partition(": ")[2]
-        message = f"{package.name} {package.version} cannot read this engine: {why}"
+        reason = failure.message.partition(": ")[2]
+        message = f"{package.name} {package.version} cannot read this engine: {reason}"
         raise errors.EngineFailure(message, engine=TensorRt.name, stage="load", kind=failure.kind)
     return engine
 
@@ -330,7 +327,7 @@ def _type_of(engine: Any, name: str) -> TensorType | None:
 
 
 class TensorRtSession(BuiltModel):
-    """An engine that TensorRT has built, as a plan; it is read by a GPU when it first runs."""
+    """An engine that TensorRT has built, as a plan; a GPU reads it at the first run."""
 
     gives_new_arrays = True
 
@@ -347,7 +344,7 @@ class TensorRtSession(BuiltModel):
         self._package = package
         self._plan = plan
         self._engine = engine
-        self._running: Any = None
+        self._execution: Any = None
 
     def save(self, path: Path) -> None:
         """Write the engine."""
@@ -356,23 +353,24 @@ class TensorRtSession(BuiltModel):
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once on the first GPU. Raises EngineMissing if there is none."""
-        if self._running is None:
+        if self._execution is None:
             require_gpu(
                 f"{self._package.name} {self._package.version} has built the model; running it",
                 "--build-only    asks only whether it can be built",
             )
             engine = self._engine or deserialized(self._package, self._plan)
-            self._running = Execution(self._package, engine)
-        return dict(self._running.run({name: np.asarray(value) for name, value in feed.items()}, self._outputs))
+            self._execution = Execution(self._package, engine)
+        return dict(self._execution.run({name: np.asarray(value) for name, value in feed.items()}, self._outputs))
 
-
-# TensorRT's network, as its parser has made it of a model, in the layout of Polygraphy's ``inspect model``.
 
 _TAB = "    "
 
 
 def network_text(network: Any, *, with_layers: bool) -> Iterator[str]:
-    """The lines of the description; ``with_layers`` adds each layer with what it reads and writes."""
+    """The lines that describe a network, in the layout of Polygraphy's ``inspect model``.
+
+    ``with_layers`` adds each layer with its inputs and outputs.
+    """
     inputs = [network.get_input(number) for number in range(network.num_inputs)]
     outputs = [network.get_output(number) for number in range(network.num_outputs)]
     yield "[I] ==== TensorRT Network ===="
@@ -387,20 +385,20 @@ def network_text(network: Any, *, with_layers: bool) -> Iterator[str]:
         layer = network.get_layer(number)
         yield f"{_TAB}Layer {number:<4} | {printable(layer.name)} [Op: {layer.type}]"
         yield from _braced([layer.get_input(place) for place in range(layer.num_inputs)], 2 * _TAB)
-        written = list(_braced([layer.get_output(place) for place in range(layer.num_outputs)], 3 * _TAB))
-        yield f"{2 * _TAB} -> {written[0].lstrip()}"
-        yield from written[1:]
+        output_lines = list(_braced([layer.get_output(place) for place in range(layer.num_outputs)], 3 * _TAB))
+        yield f"{2 * _TAB} -> {output_lines[0].lstrip()}"
+        yield from output_lines[1:]
         yield ""
 
 
 def _braced(tensors: Sequence[Any], indent: str) -> list[str]:
-    told = [_told(tensor) for tensor in tensors if tensor is not None]
-    return [indent + line for line in ("{" + ",\n ".join(told) + "}").split("\n")]
+    texts = [_tensor_text(tensor) for tensor in tensors if tensor is not None]
+    return [indent + line for line in ("{" + ",\n ".join(texts) + "}").split("\n")]
 
 
-def _told(tensor: Any) -> str:
+def _tensor_text(tensor: Any) -> str:
     try:
         shape = str(tuple(tensor.shape))
-    except ValueError:  # TensorRT has no number of dimensions for it
+    except ValueError:  # TensorRT does not know its number of dimensions
         shape = "None"
     return f"{printable(tensor.name)} [dtype={numpy_name(tensor.dtype) or tensor.dtype.name}, shape={shape}]"

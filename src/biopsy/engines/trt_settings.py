@@ -1,6 +1,4 @@
-"""The installed TensorRT, what it logs and says of failures, and how our options become its flags, limits, caches
-and shapes.
-"""
+"""The installed TensorRT, its error messages, and the engine's options as its flags, limits, caches and shapes."""
 
 from __future__ import annotations
 
@@ -25,16 +23,16 @@ _MODULES = {
     "tensorrt": ("tensorrt", "tensorrt_bindings"),
     "rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings"),
 }
-"""The packages that a person may ask for -> the modules they may have; the second where the metapackage is missing."""
+"""Choice of a package -> its possible modules; the second if only the bindings are installed."""
 
 CHOICES = ("auto", *_MODULES)
 _OLDEST = 10
-"""Major version of TensorRT: older ones have another API. TensorRT for RTX began with 1."""
+"""The oldest major version of TensorRT with this API; TensorRT for RTX has had it since version 1."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """An installed TensorRT. ``logged`` collects what it says: (severity, message); the process has one logger."""
+    """An installed TensorRT. ``logged`` collects its messages as (severity, message); a process has one logger."""
 
     module: Any
     name: str
@@ -53,11 +51,11 @@ class Package:
 
     @property
     def errors_logged(self) -> list[str]:
-        """Messages of errors since the log was last emptied."""
+        """The error messages since the log was last cleared."""
         return [message for severity, message in self.logged if "ERROR" in severity]
 
     def flag(self, kind: str, name: str) -> Any:
-        """A value of one of its enumerations, by name; None if this generation has none such."""
+        """A value of the enumeration ``kind``, by name; None if this version does not have it."""
         return getattr(getattr(self.module, kind, None), name.upper(), None)
 
 
@@ -73,9 +71,9 @@ def load(wanted: str = "auto") -> Package:
                     tried.append(f"{module}: {error}")
             except (ImportError, OSError, RuntimeError) as error:
                 tried.append(f"{module}: {error}")
-    why = f" ({'; '.join(tried)})" if tried else ""
+    reasons = f" ({'; '.join(tried)})" if tried else ""
     raise errors.EngineMissing(
-        f"TensorRT is not installed{why}",
+        f"TensorRT is not installed{reasons}",
         next_steps=['pip install "biopsy[tensorrt]"    TensorRT for RTX, which builds without a GPU', "biopsy doctor"],
     )
 
@@ -101,7 +99,7 @@ def _package(module_name: str) -> Package:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A node that the parser does not take. ``outer`` is the node of the main graph that it stands in."""
+    """A node that the parser refuses. ``outer`` is the node of the main graph that it is inside of, else empty."""
 
     kind: str
     reason: str
@@ -112,52 +110,52 @@ class Refusal:
 
     @property
     def where(self) -> str:
-        """What a person calls the node."""
+        """The node in words, or "the model"."""
         inside = f" in {self.outer}" if self.outer else ""
         return f"{self.label}{inside}" if self.number >= 0 else "the model"
 
 
 def refusals(parser: Any) -> list[Refusal]:
     """The errors of a parser."""
-    found = []
+    refused = []
     for error in (parser.get_error(number) for number in range(parser.num_errors)):
         kind, number = str(error.code().name), int(error.node())
         stack = [str(place) for place in error.local_function_stack()] if error.local_function_stack_size() else []
         named = label(error.node_operator(), error.node_name(), number)
         reason = plain_reason(error.desc()) or kind.lower().replace("_", " ")
         outer = stack[0] if stack else ""
-        found.append(Refusal(kind=kind, reason=reason, number=number, label=named, outer=outer))
-    return found
+        refused.append(Refusal(kind=kind, reason=reason, number=number, label=named, outer=outer))
+    return refused
 
 
 def plain_reason(text: str) -> str:
-    """What a message says, without conditions of its source and places in it; empty if nothing is left.
+    """The reason in a message, without conditions and places of TensorRT's source; empty if there is none.
 
-    Messages look as ``ITensor::f: Error Code 4: API Usage Error (reason In f at /_src/x.cpp:1)``, after a line
-    ``Invalid Node - NAME``; as ``Assertion failed: condition: reason``; or as ``condition && "reason"`` (RTX 1.7).
+    Messages have the forms ``ITensor::f: Error Code 4: API Usage Error (reason In f at /_src/x.cpp:1)``, after a line
+    ``Invalid Node - NAME``; ``Assertion failed: condition: reason``; and ``condition && "reason"`` (RTX 1.7).
     """
     lines = [line for line in text.splitlines() if not line.startswith("[checkMacros")]
     if len(lines) > 1 and lines[0].startswith("Invalid Node"):
         lines = lines[1:]
-    said = " ".join(" ".join(lines).split())
-    inner = _CODED.search(said)
-    if inner is not None:
-        said = inner[2]
-    quoted = re.search(r'&& "([^"]+)"', said)
+    reason = " ".join(" ".join(lines).split())
+    coded = _CODED.search(reason)
+    if coded is not None:
+        reason = coded[2]
+    quoted = re.search(r'&& "([^"]+)"', reason)
     if quoted is not None:
         return quoted[1]
-    said = re.sub(r"^Assertion failed: .*?: ", "", said)
-    said = re.sub(r"\s*In \w+ at /\S+:\d+\)*( \(cudaError .*)?$", "", said)
-    return "" if said in {"false", "0"} else said
+    reason = re.sub(r"^Assertion failed: .*?: ", "", reason)
+    reason = re.sub(r"\s*In \w+ at /\S+:\d+\)*( \(cudaError .*)?$", "", reason)
+    return "" if reason in {"false", "0"} else reason
 
 
 _CODED = re.compile(r"Error Code (?:\d+): ([^(]*?) \((.*)\)")
 
 
 def build_failure(package: Package) -> errors.EngineFailure:
-    """Why nothing was built, from what was logged: the first error, which the others follow from."""
-    found = package.errors_logged
-    first = found[0] if found else f"{package.name} does not say why"
+    """A failed build, with the first error that was logged: later ones follow from it."""
+    messages = package.errors_logged
+    first = messages[0] if messages else f"{package.name} does not say why"
     coded = _CODED.search(first)
     kind = coded[1].title().replace(" ", "") if coded is not None else "BuildFailure"
     if not kind.isidentifier():
@@ -166,56 +164,54 @@ def build_failure(package: Package) -> errors.EngineFailure:
     return errors.EngineFailure(message, engine=ENGINE, stage="build", kind=kind)
 
 
-def parse_failure(package: Package, found: Sequence[Refusal]) -> errors.EngineFailure:
-    """The first refusal as a failure; others would make the signature of a smaller model another one."""
-    if not found:
-        why = plain_reason(" ".join(package.errors_logged[:1])) or "it does not say why"
-        message = f"{package.name} does not parse the model: {why}"
+def parse_failure(package: Package, refused: Sequence[Refusal]) -> errors.EngineFailure:
+    """A failed parse, with the first refusal only, so that a smaller model without the others fails in the same way."""
+    if not refused:
+        reason = plain_reason(" ".join(package.errors_logged[:1])) or "it does not say why"
+        message = f"{package.name} does not parse the model: {reason}"
         return errors.EngineFailure(message, engine=ENGINE, stage="load", kind="ParseFailure")
-    first, more = found[0], len(found) - 1
+    first, more = refused[0], len(refused) - 1
     steps = [f"biopsy inspect capability MODEL --trt    {more} more refused: lists them all"] if more else []
     message = f"{package.name} does not take {first.where}: {first.reason}"
     return errors.EngineFailure(message, engine=ENGINE, stage="load", kind=first.kind, next_steps=steps)
 
 
-# How the options of the engine trt become flags, limits, caches and shapes of TensorRT.
-
 PRECISIONS = ("fp16", "bf16", "fp8", "int8")
-"""Precisions that TensorRT 10 may be allowed to use instead of float32. Later ones use the model's own types."""
+"""Precisions that TensorRT 10 can be allowed to use instead of float32. Later versions use the model's own types."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 NEXT_PROFILE = "/"
-"""What stands between the shapes of one optimization profile and those of the next."""
+"""Separates the shapes of optimization profiles."""
 
 _ONE_SHAPE = re.compile(r"(.+?):\[\s*((?:\d+\s*(?:,\s*\d+\s*)*)?)\](\+|/|$)")
 _EXPECTED = "shapes such as x:[1,3]+y:[2] are wanted, of several profiles x:[1,3]/x:[8,3]"
 
 
 def shapes(text: str) -> tuple[Shapes, ...]:
-    """``x:[1,3]+y:[2]`` -> shapes by name, of each profile: ``x:[1,3]/x:[8,3]`` are two."""
+    """Parse ``x:[1,3]+y:[2]`` into shapes by name, for each profile; ``x:[1,3]/x:[8,3]`` has two. Raises ValueError."""
     profiles: list[dict[str, tuple[int, ...]]] = [{}]
     place, end = 0, "+"
     while end:
-        found = _ONE_SHAPE.match(text, place)
-        if found is None or found[1] in profiles[-1]:
-            raise ValueError(_EXPECTED if found is None else f"{found[1]} has two shapes in one profile")
-        profiles[-1][found[1]] = tuple(int(size) for size in found[2].split(",") if size.strip())
-        place, end = found.end(), found[3]
+        match = _ONE_SHAPE.match(text, place)
+        if match is None or match[1] in profiles[-1]:
+            raise ValueError(_EXPECTED if match is None else f"{match[1]} has two shapes in one profile")
+        profiles[-1][match[1]] = tuple(int(size) for size in match[2].split(",") if size.strip())
+        place, end = match.end(), match[3]
         profiles += [{}] if end == NEXT_PROFILE else []
     return tuple(profiles)
 
 
 def size(text: str) -> int:
-    """Bytes; K, M and G are multiples of 1024, as for Polygraphy."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([KMG]?)(?:i?B)?", text, re.IGNORECASE)
-    if found is None:
+    """Parse a number of bytes; K, M and G are powers of 1024, as in Polygraphy. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([KMG]?)(?:i?B)?", text, re.IGNORECASE)
+    if match is None:
         raise ValueError("a size in bytes is wanted, such as 16M")
-    return int(float(found[1]) * 1024 ** " KMG".index(found[2].upper() or " "))
+    return int(float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))
 
 
 def level(text: str) -> int:
-    """A builder optimization level."""
+    """Parse a builder optimization level. Raises ValueError."""
     if text not in {"0", "1", "2", "3", "4", "5"}:
         raise ValueError("a level from 0 to 5 is wanted")
     return int(text)
@@ -228,7 +224,7 @@ _CHOSEN_BY_NAME = {
     "tiling_optimization": ("TilingOptimizationLevel", "tiling_optimization_level"),
     "runtime_platform": ("RuntimePlatform", "runtime_platform"),
 }
-"""Option -> the enumeration of TensorRT that it names a value of, and the attribute of a configuration."""
+"""Option -> TensorRT's enumeration of its values, and the attribute of a configuration that it sets."""
 
 OPTIONS = (
     Option("package", "which TensorRT, where both are installed", "auto", CHOICES),
@@ -275,20 +271,20 @@ _SHAPES = ("min_shapes", "opt_shapes", "max_shapes")
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of one engine, applied to what TensorRT makes. Each raises UsageError for what it does not have."""
+    """Applies an engine's options to TensorRT's objects; raises UsageError for what this version does not have."""
 
     package: Package
     options: Mapping[str, Any]
 
     def network_flags(self) -> int:
-        """The flags that a network is created with."""
-        typed = self.package.flag("NetworkDefinitionCreationFlag", "STRONGLY_TYPED")
-        is_always = self.package.flag("BuilderFlag", "FP16") is None
-        wanted = self.options["strongly_typed"] or is_always
-        return 1 << int(typed) if typed is not None and wanted else 0
+        """The flags for creating a network."""
+        flag = self.package.flag("NetworkDefinitionCreationFlag", "STRONGLY_TYPED")
+        has_no_precisions = self.package.flag("BuilderFlag", "FP16") is None
+        is_wanted = self.options["strongly_typed"] or has_no_precisions
+        return 1 << int(flag) if flag is not None and is_wanted else 0
 
     def require_precisions(self) -> None:
-        """Raise UsageError for a precision that this generation has no flag for."""
+        """Raise UsageError for a precision without a flag in this version."""
         package = self.package
         for name in PRECISIONS:
             if self.options[name] and package.flag("BuilderFlag", name) is None:
@@ -306,18 +302,17 @@ class Settings:
     def apply_to_config(self, config: Any) -> None:
         """Set flags, limits, sources, levels and the timing cache."""
         trt, options = self.package.module, self.options
-        named = [*(name for name in (*PRECISIONS, "tf32") if options[name]), *options["flags"]]
         if not options["tf32"]:
             config.clear_flag(trt.BuilderFlag.TF32)
-        for name in named:
+        for name in [*(name for name in (*PRECISIONS, "tf32") if options[name]), *options["flags"]]:
             config.set_flag(self._value("BuilderFlag", name, "flags"))
         for name, limit in options["pool"].items():
             config.set_memory_pool_limit(self._value("MemoryPoolType", name, "pool"), limit)
         if options["optimization"] is not None:
             config.builder_optimization_level = options["optimization"]
         if options["tactic_sources"] is not None:
-            chosen = [self._value("TacticSource", name, "tactic_sources") for name in options["tactic_sources"]]
-            config.set_tactic_sources(sum(1 << int(one) for one in chosen))
+            sources = [self._value("TacticSource", name, "tactic_sources") for name in options["tactic_sources"]]
+            config.set_tactic_sources(sum(1 << int(source) for source in sources))
         for name, (kind, attribute) in _CHOSEN_BY_NAME.items():
             if options[name] is not None:
                 setattr(config, attribute, self._value(kind, options[name], name))
@@ -348,30 +343,30 @@ class Settings:
         _quietly(lambda: config.set_timing_cache(config.create_timing_cache(data), False))
 
     def keep_cache(self, config: Any) -> None:
-        """Write the timing cache after a build, if that was asked for."""
+        """Write the timing cache after a build, if the options ask for it."""
         path = self.options["save_timing_cache"]
         if path is not None:
             write_whole(Path(path), [bytes(_quietly(lambda: config.get_timing_cache().serialize()))])
 
     def remarks(self) -> list[str]:
-        """What was asked for and means nothing to this TensorRT, or was not there."""
-        found = []
+        """Remarks on options without effect in this TensorRT and on missing files."""
+        remarks = []
         if self._has_cache and self.package.is_rtx:
-            found.append("TensorRT-RTX measures no tactics while it builds: a timing cache changes nothing")
+            remarks.append("TensorRT-RTX measures no tactics while it builds: a timing cache changes nothing")
         path = self.options["load_timing_cache"]
         if path is not None and not Path(path).exists():
-            found.append(f"there is no timing cache {path}: an empty one is used")
-        return found
+            remarks.append(f"there is no timing cache {path}: an empty one is used")
+        return remarks
 
     def _value(self, kind: str, name: str, option: str) -> Any:
-        found = self.package.flag(kind, name)
-        if found is None:
+        value = self.package.flag(kind, name)
+        if value is None:
             known = getattr(getattr(self.package.module, kind, None), "__members__", {})
             raise errors.UsageError(
                 f"{self.package.name} {self.package.version} has no {kind} {name.upper()} (option {option})",
                 next_steps=[f"it has {', '.join(known)}" if known else f"leave out {option}"],
             )
-        return found
+        return value
 
 
 _CONVERT = {
@@ -380,11 +375,11 @@ _CONVERT = {
     "fp8": "put QuantizeLinear and DequantizeLinear into the model, for instance with NVIDIA's ModelOpt",
     "int8": "put QuantizeLinear and DequantizeLinear into the model, for instance with NVIDIA's ModelOpt",
 }
-"""What takes the place of a precision flag (TensorRT's guide for migrating from 10.x to 11.x)."""
+"""What to do instead of setting a precision flag (TensorRT's guide for migrating from 10.x to 11.x)."""
 
 
 def _quietly(work: Callable[[], Any]) -> Any:
-    """Timing caches are deprecated in TensorRT-RTX, which is told in a remark."""
+    """Call ``work`` without warnings: timing caches are deprecated in TensorRT-RTX, and a remark says so."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return work()
@@ -403,15 +398,15 @@ class ShapeRange:
 def profiles_of(
     types: Mapping[str, TensorType], options: Mapping[str, Any], model: ModelInput, guess: Shapes
 ) -> list[Mapping[str, ShapeRange]]:
-    """The shapes of each optimization profile, by input: the n-th of least, best and greatest ones belong together.
+    """The shapes of each optimization profile, by input; the n-th ones of the three shape options are one profile.
 
-    An input that a profile says nothing of has the shapes of the profile before, in the first one those of the values
-    to be fed, else guessed ones. Raises DoesNotFit if they contradict the model or each other.
+    An input that a profile does not name has the shapes of the previous profile; in the first profile, it has those of
+    the values to be fed, else guessed ones. Raises DoesNotFit if shapes contradict the model or each other.
     """
-    found: list[Mapping[str, ShapeRange]] = []
+    profiles: list[Mapping[str, ShapeRange]] = []
     for number in range(max(1, *(len(options[key] or ()) for key in _SHAPES))):
-        before = found[-1] if found else {}
-        for name in () if found else types:
+        before = profiles[-1] if profiles else {}
+        for name in () if profiles else types:
             fed = model.shapes.get(name, ())
             if fed and len({len(shape) for shape in fed}) == 1:
                 columns = list(zip(*fed, strict=True))
@@ -419,19 +414,19 @@ def profiles_of(
             else:
                 span = ShapeRange(guess[name], guess[name], guess[name], is_guess=True)
             before = {**before, name: span}
-        profile = {name: _asked(name, options, number) or before[name] for name in types}
+        profile = {name: _range_of(name, options, number) or before[name] for name in types}
         for name, span in profile.items():
             _require_fitting(name, types[name], span)
-        found.append(profile)
-    return found
+        profiles.append(profile)
+    return profiles
 
 
-def _asked(name: str, options: Mapping[str, Any], number: int) -> ShapeRange | None:
-    """The shapes that the options give an input in one profile; what is left out is as the best, or the only, ones."""
+def _range_of(name: str, options: Mapping[str, Any], number: int) -> ShapeRange | None:
+    """The shapes that the options set for an input in one profile; the best shape replaces a missing one."""
     profiles = (options[key] or () for key in _SHAPES)
-    least, best, most = (one[number].get(name) if number < len(one) else None for one in profiles)
-    asked = best or most or least
-    return None if asked is None else ShapeRange(least or asked, asked, most or asked)
+    least, best, most = (shapes[number].get(name) if number < len(shapes) else None for shapes in profiles)
+    default = best or most or least
+    return None if default is None else ShapeRange(least or default, default, most or default)
 
 
 def _require_fitting(name: str, type_: TensorType, span: ShapeRange) -> None:
@@ -450,6 +445,6 @@ def _require_fitting(name: str, type_: TensorType, span: ShapeRange) -> None:
 
 
 def unknown_names(options: Mapping[str, Any], inputs: Sequence[str]) -> list[str]:
-    """Names with shapes that are no inputs of this model: a candidate lacks some of the original's."""
-    named = dict.fromkeys(name for key in _SHAPES for profile in options[key] or () for name in profile)
-    return [name for name in named if name not in inputs]
+    """Names in the shape options that are no inputs of this model: a reduced model may lack some."""
+    names = dict.fromkeys(name for key in _SHAPES for profile in options[key] or () for name in profile)
+    return [name for name in names if name not in inputs]

@@ -1,7 +1,7 @@
-"""An engine in a process of its own, which runs one model after the other: a crash, a hang or a leak there costs this
-process nothing.
+"""Runs models, one after the other, in an engine in a process of its own, whose crash, hang or leak does not matter
+here.
 
-Both sides stand here: what a request means. How it comes there is ``processes.server``'s.
+This file has both ends of the conversation; ``processes.server`` carries the requests.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from biopsy.tensors.results import Array, Feed, release
 from biopsy.text import size_text
 
 TIMES_THE_MODEL = 64
-"""An engine may take so many times the bytes of the first model that it is given, of its weights and its inputs,
-besides its ``own_memory``."""
+"""An engine's memory is limited to its ``own_memory`` and this many times the bytes of its first model, with weights
+and inputs."""
 
 
 class Worker:
-    """Runs models in ``engine`` (a spec such as ``onnxrt:optimization=none``). Use it in a ``with``.
+    """Runs models in ``engine`` (a spec such as ``onnxrt:optimization=none``). A context manager.
 
-    ``scratch`` is a folder for transient files; nothing stays there. ``timeout`` is in seconds per run. ``memory``:
-    bytes that its processes may take; None for what no real model needs: see ``TIMES_THE_MODEL``.
+    ``scratch`` is a folder for temporary files. ``timeout`` is in seconds per run. ``memory`` is the limit of its
+    processes in bytes; None for one that no real model needs: see ``TIMES_THE_MODEL``.
     """
 
     def __init__(self, engine: str, scratch: Path, timeout: float | None = None, *, memory: int | None = None) -> None:
         self.engine = engine
         self.remarks: tuple[str, ...] = ()
-        """What the session that ran last said about its values."""
+        """The remarks of the last session that ran."""
         self._scratch = scratch
         self._timeout = timeout
         self._memory = memory
-        self._given: int | None = None
+        self._first_size: int | None = None
         self._server = Server(__name__, engine)
         self._numbers = itertools.count()
 
@@ -55,7 +55,7 @@ class Worker:
         self.close()
 
     def start(self) -> None:
-        """Begin to import the engine now, so that the first run need not wait for it."""
+        """Begin to import the engine, so that the first run need not wait for it."""
         self._server.start()
 
     def version(self) -> str:
@@ -64,13 +64,13 @@ class Worker:
         return version
 
     def run(self, model: ModelInput, feeds: Path, outputs: Sequence[str] | None = None) -> list[dict[str, Array]]:
-        """The outputs of a model for every feed of a file, each a view of a mapped file that has no name any more.
+        """The outputs of a model for every feed of a file, as views of a mapped file that is already deleted.
 
-        A model with a path is read from there. ``outputs`` are marked first, as ``mark_outputs`` does.
+        A model with a path is read from there. ``outputs`` are first made the outputs of the model (``mark_outputs``).
 
         Raises what the engine raises (EngineFailure, EngineMissing, CannotCompare, ModelError, DataError, UsageError);
-        EngineFailure also if it died by a signal, which is then the ``kind``, or took too long (``kind`` "Timeout").
-        TooMuchMemory if it was ended at its limit of memory.
+        EngineFailure also if it died by a signal (the ``kind``) or took too long (``kind`` "Timeout"); TooMuchMemory
+        if it was ended at its memory limit.
         """
         from biopsy.tensors.files import read_results
 
@@ -83,19 +83,19 @@ class Worker:
             return [dict(iteration.outputs) for iteration in read_results(output)[0].iterations]
 
     def build(self, model: ModelInput) -> None:
-        """Build a model and do no more. Raises what the engine raises, as ``run`` does."""
+        """Build a model and do no more. Raises as ``run`` does."""
         self._settle_memory(model)
         with self._request(model) as request:
             self._ask({**request, "wants": "build"})
 
     def refusals(self, model: ModelInput) -> dict[int, str] | None:
-        """What ``Engine.refusals`` says. Raises as ``run`` does."""
+        """What ``Engine.refusals`` returns. Raises as ``run`` does."""
         with self._request(model) as request:
             refusals = self._ask({**request, "wants": "refusals"})["refusals"]
         return None if refusals is None else {int(number): reason for number, reason in refusals.items()}
 
     def tensors_given(self, model: ModelInput) -> GivenTensors | None:
-        """What ``Engine.tensors_given`` says. Raises as ``run`` does."""
+        """What ``Engine.tensors_given`` returns. Raises as ``run`` does."""
         with self._request(model) as request:
             given = self._ask({**request, "wants": "tensors"})["tensors"]
         return None if given is None else GivenTensors(given["sizes"], given["refused"])
@@ -111,30 +111,30 @@ class Worker:
                 path.unlink(missing_ok=True)
 
     def limit(self, seconds: float | None) -> None:
-        """Allow every run from now on so many seconds at most; None for no limit."""
+        """Limit every later run to these seconds; None for no limit."""
         self._timeout = seconds
 
     @property
     def memory(self) -> int:
-        """Bytes that its processes may take."""
+        """The memory limit of its processes, in bytes."""
         if self._memory is not None:
             return self._memory
         try:
             own = find_class(parse_spec(self.engine).name).capabilities.own_memory
-        except errors.BiopsyError:  # its process will say what is wrong with it
+        except errors.BiopsyError:  # its process will raise it
             own = Capabilities().own_memory
-        return own + TIMES_THE_MODEL * (self._given or 0)
+        return own + TIMES_THE_MODEL * (self._first_size or 0)
 
     def _settle_memory(self, model: ModelInput, feeds: Path | None = None) -> None:
-        """Count what is given at first, which is the whole: what is fed to a part has been computed from it."""
-        if self._given is None and self._memory is None:
+        """Derive the memory limit from the first model, which is the whole one: later models are parts of it."""
+        if self._first_size is None and self._memory is None:
             data = model.data or (b"" if model.path is None else read_bytes(model.path))
             files = [*files_referred_to(data, model.folder), *([] if feeds is None else [feeds])]
-            self._given = len(data) + sum(file.stat().st_size for file in files if file.is_file())
+            self._first_size = len(data) + sum(file.stat().st_size for file in files if file.is_file())
 
     @contextlib.contextmanager
     def _request(self, model: ModelInput) -> Iterator[dict[str, Any]]:
-        """What a request says of a model; one without a path has a file while it is asked about."""
+        """The model's part of a request; a model without a path is in a temporary file meanwhile."""
         if model.path is not None:
             yield {"model": str(model.path), "folder": str(model.folder)}
             return
@@ -147,7 +147,6 @@ class Worker:
         self._server.close()
 
     def _ask(self, request: Request) -> dict[str, Any]:
-        """The answer to a request. Raises what went wrong."""
         memory = self.memory
         try:
             return self._server.ask(request, Limits(seconds=self._timeout, memory=memory))
@@ -158,14 +157,11 @@ class Worker:
             raise engine_death(self.engine, cast("errors.Stage | None", error.note), error.ended) from error
 
 
-# The child's side
-
-
 def main() -> int:
-    """Answer the requests for the engine that the first argument names."""
+    """Answer requests to the engine that the first argument names. This is the child's side."""
     serving = Serving()
     engine = sys.argv[1]
-    with contextlib.suppress(Exception):  # what goes wrong here is told when a model is to be run
+    with contextlib.suppress(Exception):  # an error is raised again when a model is run
         type(create(engine)).version()  # imports its package
     return serving.serve(lambda request, note: _answer(engine, request, note))
 

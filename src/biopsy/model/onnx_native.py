@@ -107,7 +107,7 @@ def _asked(judge: str, model: onnx.ModelProto, call: Callable[[], Iterator[Answe
     """What a call says, by kind; it is made in this process if onnx is known to survive, and there is no doubt."""
     counted = Counter((node.domain, node.op_type) for node in walk.nodes(model))
     operators = set(counted)
-    is_possible = supervised.is_apart_possible()
+    is_possible = supervised.can_call_in_fork()
     # onnx 1.19 writes beyond what it has made for a tensor that holds other bytes than its shape asks for.
     raw = (tensor for tensor in walk.tensors(model) if tensor.HasField("raw_data"))
     is_familiar = survived[judge].issuperset(operators) and all(
@@ -136,12 +136,12 @@ def _asked_apart(
     seconds += _SECONDS_OF_A_NODE * operators.total()
     limits = Limits(seconds=seconds, memory=MOST_MEMORY + 8 * model.ByteSize())
     try:
-        answers = supervised.call_apart(lambda: map(_packed, call()), limits)
+        answers = supervised.call_in_fork(lambda: map(_packed, call()), limits)
         survived[judge].update(operators)
         return _by_kind(model, answers)
     except OSError as error:
         return {"left_out": f"onnx's {_NAMES[judge]} could not be started: {error.strerror}"}
-    except supervised.EndedApartError as ended:
+    except supervised.ForkEndedError as ended:
         found = _by_kind(model, ended.answers)
         what = "no further types are known" if "model" in found else "only declared types are known"
         if ended.cause == "itself" and ended.status >= 0:  # such as an answer that is too large for a message

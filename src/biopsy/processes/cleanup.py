@@ -1,16 +1,16 @@
-"""What must not outlive this process, however it ends: child processes, temporary folders, and transient files.
+"""Lists what must not outlive this process, however it ends: child processes, temporary folders, and transient files.
 
-Children lead sessions of their own, so nothing ends them when biopsy is killed by SIGKILL and has no time to do so
-itself. So there is a list of what there is now, in memory that outlives this process, and a shell that waits for the
-end of this process. If the list is not empty then, the shell becomes a Python that runs ``reaper``. Until then it does
-nothing, and nothing is sent to it: an entry costs a few system calls. Where there is no shell, nothing of this happens.
+Children lead sessions of their own, so nothing would end them if biopsy is killed by SIGKILL. So there is a list of
+them in memory that outlives this process, and a shell that waits for the end of this process. If the list is not empty
+then, the shell becomes a Python that runs ``reaper``. Until then nothing is sent to the shell, so an entry costs only a
+few system calls. Without a shell on this machine, nothing is cleaned up.
 
-The list is a file without a name: whoever could write to one with a name could have anything removed. What it names in
-folders of the user is known by its inode, and a process by its start: whatever else has come to stand there, or to have
-that number, is left as it is.
+The list is a file without a name, since anyone who could write to it could have anything removed. Files in the user's
+folders are identified by inode, and processes by their start: anything else that has the same path or number by then is
+left alone.
 
-Linux can signal a child when its parent ends (PR_SET_PDEATHSIG). That is no substitute: the parent that it means is the
-thread that started the child, it reaches no grandchildren, and it removes no files.
+Linux can signal a child when its parent ends (PR_SET_PDEATHSIG), but that is no substitute: the parent that it means is
+the thread that started the child, it does not reach grandchildren, and it removes no files.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ while read -r nothing; do :; done
 read -r entries <&1
 [ "$entries" = 0 ] || exec "$0" -I -S "$1" <&1 >/dev/null
 """
-"""Its standard input ends with this process, and its standard output is the list, which it reads."""
+"""Its standard input ends when this process does; its standard output is the list, which it reads."""
 _APART = f"exec 3<&0; (\n{_SHELL}) <&3 3<&- &\n"
 
 
 def group(leader: int) -> Entry:
-    """The entry for the group of processes that this one leads, or will lead in a moment."""
+    """The entry for the process group that ``leader`` leads, or will lead in a moment."""
     return "group", str(leader), reaper.beginning(leader)
 
 
 @contextmanager
 def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
-    """A temporary folder of our own that is gone afterwards, also when this process is killed in it.
+    """A new temporary folder that is removed afterwards, even if this process is killed meanwhile.
 
-    It stands in ``parent``, or where this system has such folders. Raises OSError if it cannot be made.
+    It is in ``parent``, by default the system's folder for such. Raises OSError if it cannot be made.
     """
     if parent is None:
         import tempfile
@@ -57,7 +57,7 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
         parent = Path(tempfile.gettempdir())
     folder = parent.absolute() / f"{prefix}{os.urandom(8).hex()}"
     entry = ("folder", "", str(folder))  # nobody could have known the name
-    register(*entry)  # before there is one: who is killed in between leaves nothing
+    register(*entry)  # before it is made, so that nothing stays if this process is killed in between
     _folders.add(str(folder))
     try:
         folder.mkdir(mode=0o700)
@@ -67,35 +67,35 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         _folders.discard(str(folder))
-        strike(*entry)
+        unregister(*entry)
 
 
 _folders: set[str] = set()
-"""The temporary folders that there are: what stands in them goes with them."""
+"""The present temporary folders, with which all files in them are removed."""
 
 
 class TransientFolder:
-    """A folder of a given name that was made now, and that is removed also when this process is killed."""
+    """A new folder with a given name that is removed if this process is killed."""
 
     def __init__(self, path: Path) -> None:
-        """Raises FileExistsError if something stands there, OSError if it cannot be made."""
+        """Raises FileExistsError if something is there, OSError if it cannot be made."""
         self.path = path.absolute()
         self.path.mkdir(mode=0o700)
         self._entry = ("folder", identity(self.path.lstat()), str(self.path))
         register(*self._entry)
 
     def remove(self) -> None:
-        """Remove it, and what was put there since, unless another one stands there now."""
+        """Remove it with its content, unless another folder has replaced it."""
         reaper.remove_folder(*self._entry[1:])
         self.keep()
 
     def keep(self) -> None:
-        """Let it stay from now on, whatever becomes of this process."""
-        strike(*self._entry)
+        """Let it stay if this process is killed from now on."""
+        unregister(*self._entry)
 
 
 class _List:
-    """The list: a file without a name, in slots of one size; the first says whether there is any entry."""
+    """The list: a file without a name, in slots of one size; the first slot says whether there is any entry."""
 
     def __init__(self) -> None:
         """Raises OSError if there is no memory for it."""
@@ -116,7 +116,7 @@ class _List:
         self._head()
 
     def add(self, entry: Entry) -> None:
-        """Raises OSError if there is no memory for it, or if it is longer than any path can make it."""
+        """Raises OSError if there is no memory for it, or if it is longer than any valid path."""
         data = b"\0".join(os.fsencode(part) for part in entry)
         if len(data) > SLOT - LENGTH or data.count(b"\0") != len(entry) - 1:
             raise OSError(errno.EINVAL, "no path is like this", entry[-1])
@@ -125,7 +125,7 @@ class _List:
             self._slots.setdefault(entry, []).append(slot)
             self._head()
             os.pwrite(self.descriptor, data, slot * SLOT + LENGTH)
-            os.pwrite(self.descriptor, len(data).to_bytes(LENGTH, "little"), slot * SLOT)  # last: now it counts
+            os.pwrite(self.descriptor, len(data).to_bytes(LENGTH, "little"), slot * SLOT)  # last: makes it valid
 
     def remove(self, entry: Entry) -> None:
         with self._lock:
@@ -139,7 +139,7 @@ class _List:
             self._head()
 
     def _head(self) -> None:
-        """Write whether there is any entry, if that has changed."""
+        """Write whether there is any entry, if this has changed."""
         heading = b"1\n" if self._slots else b"0\n"
         if heading != self._heading:
             self._heading = heading
@@ -147,7 +147,7 @@ class _List:
 
 
 class _Watcher:
-    """The list, and the shell that waits for our end, which is started when there is something to put on the list."""
+    """The list, and the shell that waits for the end of this process. The first entry starts the shell."""
 
     def __init__(self) -> None:
         self._begin_anew()
@@ -159,9 +159,9 @@ class _Watcher:
         self._lock = threading.RLock()
 
     def watches(self) -> bool:
-        """Whether there is a shell already that cleans up: a further entry then costs next to nothing.
+        """Whether the shell is there already, so that another entry costs next to nothing.
 
-        Nobody else reads from the pipe: it breaks if the shell was killed.
+        The shell alone reads from the pipe, which breaks if it was killed.
         """
         if self._pipe is None:
             return False
@@ -170,20 +170,20 @@ class _Watcher:
         return not poll.poll(0)
 
     def register(self, *entry: str) -> None:
-        """Put an entry on the list, see ``reaper.clean_up``. Raises OSError if nobody can watch, or without memory."""
+        """Add an entry (see ``reaper.clean_up``). Raises OSError if the shell cannot be started, or without memory."""
         self.start()
         if self._list is not None:
             self._list.add(entry)
 
-    def strike(self, *entry: str) -> None:
-        """Take it off the list, if it stands there."""
+    def unregister(self, *entry: str) -> None:
+        """Remove an entry, if it is on the list."""
         if self._list is not None:
             self._list.remove(entry)
 
     def start(self, *, apart: bool = False) -> None:
-        """Start the shell now, if there is none. Raises OSError if it cannot be started.
+        """Start the shell, if there is none. Raises OSError if it cannot be started.
 
-        ``apart``: as no child of ours, for a process whose end is arranged by somebody who ends its children first.
+        ``apart``: not as a child of this process, for the case that something ends our children before us.
         """
         with self._lock:
             if not self.watches() and os.access("/bin/sh", os.X_OK):
@@ -196,7 +196,7 @@ class _Watcher:
                     os.close(self._pipe)
                     self._pipe = None
                 reading, writing = os.pipe()
-                # If this process is a check, whoever ends it with all that carry its mark leaves the shell alone.
+                # Without the mark of a check, since all processes with the mark are ended with the check.
                 environment = {name: value for name, value in os.environ.items() if name != VERDICT_VARIABLE}
                 try:
                     shell = subprocess.Popen(
@@ -215,11 +215,11 @@ class _Watcher:
                 if self._apart:
                     shell.wait()  # its child goes on
                 else:
-                    shell.returncode = 0  # nobody waits for it: it ends after us
+                    shell.returncode = 0  # so that Popen does not wait for it: it ends after this process
                 self._pipe = writing
 
     def leave(self) -> None:
-        """In a fork: the list is that of the parent, whose end the shell must see although the fork goes on."""
+        """In a fork: close the parent's list and pipe, so that the shell sees the parent's end while the fork runs."""
         for descriptor in (self._pipe, None if self._list is None else self._list.descriptor):
             if descriptor is not None:
                 os.close(descriptor)
@@ -227,28 +227,28 @@ class _Watcher:
 
 
 _watcher = _Watcher()
-start, register, strike, watches = _watcher.start, _watcher.register, _watcher.strike, _watcher.watches
+start, register, unregister, watches = _watcher.start, _watcher.register, _watcher.unregister, _watcher.watches
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_watcher.leave)
 
 
 _transient: dict[str, list[Entry]] = {}
-"""The files in the user's folders that are to go with this process, by their paths, the newest last."""
+"""Path -> entries of transient files in the user's folders, the newest last."""
 _transient_lock = threading.Lock()
 
 
-def _stands_in_our_folder(path: str) -> bool:
-    return os.path.dirname(path) in _folders  # noqa: PTH120 -- a word
+def _is_in_temporary_folder(path: str) -> bool:
+    return os.path.dirname(path) in _folders  # noqa: PTH120 -- a string
 
 
-def take_along(status: os.stat_result, path: Path, temporary: Path | None = None) -> None:
-    """Have the file of this ``status`` removed when this process is killed, if it stands at ``path`` then.
+def mark_transient(status: os.stat_result, path: Path, temporary: Path | None = None) -> None:
+    """Have the file with this ``status`` removed if this process is killed while the file is at ``path``.
 
-    Or at ``temporary``, where it stands until it is whole. The same holds for those that stood at ``path`` before,
-    until ``replaced`` says that they have gone.
+    Or at ``temporary``, where it is until it is complete. The same still holds for earlier files at ``path``, until
+    ``replaced`` is called.
     """
     key = str(path.absolute())
-    if not _stands_in_our_folder(key):
+    if not _is_in_temporary_folder(key):
         entry = ("file", identity(status), key if temporary is None else str(temporary.absolute()), key)
         register(*entry)
         with _transient_lock:
@@ -256,47 +256,47 @@ def take_along(status: os.stat_result, path: Path, temporary: Path | None = None
 
 
 def _let_go(path: Path, kept: int) -> None:
-    """Take the files that stood at a path off the list, but for so many of the newest."""
+    """Take the files of a path off the list, except the ``kept`` newest ones."""
     key = str(path.absolute())
     with _transient_lock:
         entries = _transient.pop(key, [])
-        gone = entries[: len(entries) - kept]
-        if entries[len(gone) :]:
-            _transient[key] = entries[len(gone) :]
-    for entry in gone:
-        strike(*entry)
+        dropped = entries[: len(entries) - kept]
+        if entries[len(dropped) :]:
+            _transient[key] = entries[len(dropped) :]
+    for entry in dropped:
+        unregister(*entry)
 
 
 @contextmanager
 def about_to_make(temporary: Path) -> Iterator[None]:
-    """Until the file has been taken along, what is made at this name is removed if this process is killed.
+    """Meanwhile, have whatever is made at this random name removed if this process is killed.
 
-    Nobody else could have known the name. The inode of a file is told only after it was made, and a process may be
-    killed in between.
+    ``mark_transient`` needs the inode of the file, which is known only after it was made; the process may be killed in
+    between.
     """
     entry = ("new", str(temporary.absolute()))
-    if _stands_in_our_folder(entry[1]):
+    if _is_in_temporary_folder(entry[1]):
         yield
         return
     register(*entry)
     try:
         yield
     finally:
-        strike(*entry)
+        unregister(*entry)
 
 
-def take_what_stands_at(path: Path) -> None:
-    """As ``take_along``, for a file that a process of ours has just written; nothing if there is none."""
+def mark_existing_transient(path: Path) -> None:
+    """As ``mark_transient``, for a file that another process of biopsy has just written, if there is one."""
     with suppress(OSError):
-        take_along(path.lstat(), path)
+        mark_transient(path.lstat(), path)
         replaced(path)
 
 
 def replaced(path: Path) -> None:
-    """What was taken along last stands at ``path`` now, and nothing before it any more."""
+    """Say that the last file of ``mark_transient`` is at ``path`` now, in place of the earlier ones."""
     _let_go(path, 1)
 
 
 def keep(path: Path) -> None:
-    """Whatever stands at ``path`` is not removed any more when this process is killed."""
+    """Let the file at ``path`` stay if this process is killed from now on."""
     _let_go(path, 0)

@@ -1,6 +1,6 @@
-"""Forks of a warm process, one for each request; ``warm`` is the side that asks.
+"""Forks of a warm process, one for each request; ``warm`` is the asking side.
 
-This file imports nothing of biopsy, and runs in any Python from 3.8 on: interpreters of users' scripts read it too.
+Interpreters of users' scripts import this file, too: it must not import biopsy and must run in Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -18,34 +18,33 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONNECTIONS_VARIABLE = "BIOPSY_FORK_CONNECTIONS"
-"""Under this name, the environment of a warm process says which descriptors are its connections, as JSON."""
+"""Environment variable of a warm process: the descriptors of its connections, as JSON."""
 
 STATE_VARIABLE = "BIOPSY_WARM_START"
-"""Under this name, that of the warm process of a script says what it is to know, as JSON."""
+"""Environment variable of the warm process of a script: its initial state, as JSON."""
 
 START_VARIABLE = "BIOPSY_START"
-"""A process that biopsy starts carries a word of its own in this, which is on the list before there is a process."""
+"""Environment variable of every process that biopsy starts: a mark that is on the list before the process exists."""
 
 FORK_VARIABLE = "BIOPSY_FORK"
-"""A process that will fork, or wait, for requests is started with ``UNMARKED`` in this; see ``carry_mark``."""
+"""Environment variable of a process that will fork or wait for requests: at first ``UNMARKED``; see ``carry_mark``."""
 
 UNMARKED = "0" * 16
 MARK = "mark"
-"""The key of a request under which its mark stands, which is as long as ``UNMARKED``."""
+"""The key of the mark in a request; a mark is as long as ``UNMARKED``."""
 
 KEEP_VARIABLE = "BIOPSY_KEEP_PROCESSES"
 """If this is set, processes that a check leaves in the background stay, such as a server for the next check."""
 
-_LOOK_AT_FORKS = 0.002  # seconds, where no descriptor tells of their ends
-_AT_ONCE = 1 << 16  # bytes read at once
-_MOST_DESCRIPTORS = 4  # that come with a request
+_LOOK_AT_FORKS = 0.002  # seconds between looks at forks on a platform without pidfd
+_AT_ONCE = 1 << 16  # bytes to read at a time
+_MOST_DESCRIPTORS = 4  # with one request
 
 
 def fork() -> tuple[int, int]:
-    """As ``os.fork``: 0 in the fork, its number here; and a descriptor to be closed once the fork has ended.
+    """As ``os.fork`` (0 in the fork, its number here), with a descriptor to close once the fork has ended.
 
-    The fork is killed when this process is gone, and with it that descriptor: only where the system can send a signal
-    of our choice for that, which is Linux.
+    On Linux, which can send SIGKILL when that descriptor is closed, the fork is killed when this process ends.
     """
     alive, kept_open = os.pipe()
     try:
@@ -65,9 +64,9 @@ def fork() -> tuple[int, int]:
 
 
 def end_with(alive: int) -> None:
-    """Have this process killed once nobody has the other end of a pipe or socket any more, if the system can do that.
+    """Have this process killed when the other end of a pipe or socket is closed, if the system can do that.
 
-    Who has lost it before is not told.
+    An end that is already closed does not kill it.
     """
     import fcntl
 
@@ -77,13 +76,13 @@ def end_with(alive: int) -> None:
             fcntl.fcntl(alive, fcntl.F_SETOWN, os.getpid())
             fcntl.fcntl(alive, fcntl.F_SETFL, fcntl.fcntl(alive, fcntl.F_GETFL) | os.O_ASYNC)
         except OSError:
-            pass  # it ends with its own work
+            pass  # then it ends when its own work does
 
 
-def is_parted_fork(lifeline: int) -> bool:
-    """Fork, and say whether this is the fork. That leads a session of its own and prints nowhere; nobody waits for it.
+def is_detached_fork(lifeline: int) -> bool:
+    """Fork; returns whether this is the fork, which leads a session of its own, prints nowhere and is not waited for.
 
-    It is killed once nobody has the other end of ``lifeline``, a socket, which is for this process to close besides.
+    It is killed when the other end of ``lifeline``, a socket, is closed; the parent must close its own copy.
     """
     if os.fork():
         return False
@@ -95,15 +94,15 @@ def is_parted_fork(lifeline: int) -> bool:
     os.close(nowhere)
     end_with(lifeline)
     if select.select([lifeline], [], [], 0)[0]:
-        os._exit(0)  # it has gone already
+        os._exit(0)  # the other end is closed already
     return True
 
 
 def carry_mark(mark: str) -> None:
-    """Have this process show a mark as its ``FORK_VARIABLE``, and all that it forks from now on.
+    """Show a mark as ``FORK_VARIABLE`` in the environment of this process and of its later forks.
 
-    A fork shows the environment that its program was started with, whatever stands in ``os.environ``: so the mark is
-    written where that stands in memory. Only where /proc gives that to read and write.
+    /proc shows the environment that the program was started with, whatever ``os.environ`` says, so the mark is written
+    into that memory, if /proc allows it.
     """
     os.environ.pop(FORK_VARIABLE, None)
     before, after = (f"\0{FORK_VARIABLE}={text}".encode() for text in (UNMARKED, mark))
@@ -121,9 +120,9 @@ def carry_mark(mark: str) -> None:
 
 
 def fork_loses_no_thread() -> bool:
-    """Whether a fork of this process loses no thread: there is only one, or the others end by themselves before it.
+    """Whether a fork of this process loses no thread: there is only one, or the others end by themselves before a fork.
 
-    OpenBLAS ends its own, and starts others when it needs them. It is tried; only Linux tells of threads.
+    OpenBLAS ends its threads then, and starts new ones when it needs them. This is tried with a fork, on Linux only.
     """
     if len(os.listdir("/proc/self/task")) == 1:
         return True
@@ -137,7 +136,7 @@ def fork_loses_no_thread() -> bool:
 
 def signal_group(leader: int, number: int) -> None:
     """Send a signal to every process of a group."""
-    _unless_gone(os.killpg, leader, number)  # macOS says by EPERM that everyone has gone
+    _unless_gone(os.killpg, leader, number)  # macOS raises EPERM if all of them have ended
 
 
 def end_group(leader: int) -> None:
@@ -154,12 +153,12 @@ def _unless_gone(send: Callable[[int, int], None], target: int, number: int) -> 
 
 
 def keeps_processes() -> bool:
-    """Whether processes stay that a check leaves in the background."""
+    """Whether processes that a check leaves in the background may stay."""
     return bool(os.environ.get(KEEP_VARIABLE))
 
 
 def sacrifice(pid: int) -> None:
-    """Where memory runs out, have the system end this process rather than the one that waits for it."""
+    """If memory runs out, have the system end this process rather than the one that waits for it."""
     try:
         with open(f"/proc/{pid}/oom_score_adj", "w") as score:
             score.write("800")
@@ -168,7 +167,7 @@ def sacrifice(pid: int) -> None:
 
 
 def connections_of_environment() -> list[int]:
-    """The descriptors that the environment names. It loses that, and the marks of our start: forks inherit none."""
+    """The descriptors that the environment names, which loses them and the marks, so that forks do not inherit them."""
     os.environ.pop(START_VARIABLE, None)
     os.environ.pop(FORK_VARIABLE, None)
     descriptors = json.loads(os.environ.pop(CONNECTIONS_VARIABLE))
@@ -177,11 +176,11 @@ def connections_of_environment() -> list[int]:
 
 
 class ForkLoop:
-    """Waits for requests and for the ends of forks, and passes both on.
+    """Makes a fork for each request, and reports the end of each fork.
 
-    ``before_fork`` is called before each fork is made, and says of which generation it is: forks of the same one have
-    found the same loaded. ``idle`` is called whenever a fork has ended and none is left. ``listening`` is a datagram
-    socket over which further connections come, each with a message of its own, as long as one of the first ones lasts.
+    ``before_fork`` is called before each fork and returns its generation: forks of one generation have the same modules
+    loaded. ``idle`` is called whenever the last running fork has ended. ``listening`` is a datagram socket over which
+    further connections come, one with each message, as long as one of the first ones is open.
     """
 
     def __init__(
@@ -199,15 +198,15 @@ class ForkLoop:
         self._idle = idle
 
     def next_request(self, *, silent: bool = False) -> dict[str, Any]:
-        """Serve until nobody listens any more, and end this process then. It returns in each fork: with its request.
+        """Serve until all connections are closed, then end this process. Returns in each fork, with its request.
 
-        A fork leads a session of its own, and prints into the descriptor that came with the request. ``silent``: who
-        asks knows already that this process is ready. Descriptors that came after that are in the request.
+        A fork leads a session of its own, and prints into the first descriptor that came with the request; other
+        descriptors are in the request. ``silent``: do not report that this process is ready.
         """
         try:
             self._clients[0].connection.sendall(b"" if silent else b'{"ready": true, "pid": %d}\n' % os.getpid())
         except OSError:
-            pass  # it will be seen below that nobody listens
+            pass  # a closed connection is noticed below
         while any(client in self._clients for client in self._first):
             for client in self._ready():
                 try:
@@ -221,16 +220,16 @@ class ForkLoop:
                 else:
                     if request is not None:
                         return request
-        os._exit(0)  # nothing is left to be done, and what is loaded would take a while to take itself apart
+        os._exit(0)  # at once, since a regular exit would take a while to free what is loaded
 
     def _ready(self) -> Iterator[_Client]:
-        """Clients that may have something to say, or whose fork may have ended."""
+        """Clients that may have sent a request, or whose fork may have ended."""
         sources = [source for client in self._clients for source in (client.connection, client.end)]
         blind = any(client.fork and client.end is None for client in self._clients)
         waited_for = [source for source in (*sources, self._listening) if source is not None]
         readable, _, _ = select.select(waited_for, [], [], _LOOK_AT_FORKS if blind else None)
         if self._listening is not None and self._listening in readable:
-            try:  # one more client, whose connection has come
+            try:  # a further connection
                 beside = self._listening.recvmsg(1, _socket.CMSG_LEN(4))[1]
                 self._clients += [_Client(descriptor) for descriptor in _descriptors(beside)]
             except OSError:
@@ -241,11 +240,11 @@ class ForkLoop:
                 yield client
 
     def _attend(self, client: _Client) -> dict[str, Any] | None:
-        """Do what is due for a client. A request only in the fork that is to do it."""
+        """Serve a client. Returns its request in the new fork, None in this process."""
         if not client.fork:
             return self._begin(client)
         if select.select([client.connection], [], [], 0)[0]:
-            raise ConnectionError("who asked for this has gone")
+            raise ConnectionError("the client has closed the connection")
         status = client.reaped(os.WNOHANG)
         if status is not None:
             client.connection.sendall(b'{"status": %d}\n' % status)
@@ -278,7 +277,7 @@ class _Client:
         self.connection = _socket.socket(fileno=descriptor)
         self.fork = 0
         self.lifeline = -1
-        self.end: int | None = None  # readable once the fork has ended, where the platform has such a thing
+        self.end: int | None = None  # a pidfd: readable once the fork has ended; None on a platform without
 
     def close(self) -> None:
         self.connection.close()
@@ -286,12 +285,12 @@ class _Client:
             os.close(self.lifeline)
 
     def received(self) -> tuple[dict[str, Any], list[int]]:
-        """A request, and descriptors: that to print into, and what else has come. Raises OSError and ValueError."""
+        """A request, and the descriptors that came with it, at least one. Raises OSError and ValueError."""
         data, beside, _, _ = self.connection.recvmsg(_AT_ONCE, _socket.CMSG_LEN(4 * _MOST_DESCRIPTORS))
         while data and not data.endswith(b"\n"):
             more = self.connection.recv(_AT_ONCE)
             if not more:
-                raise ConnectionError("who asked for this has gone")
+                raise ConnectionError("the client has closed the connection")
             data += more
         descriptors = _descriptors(beside)
         if not descriptors:
@@ -299,11 +298,11 @@ class _Client:
         return json.loads(data), descriptors
 
     def reaped(self, flags: int) -> int | None:
-        """The status of the fork, once it has ended; what it started and left behind is ended first."""
+        """The status of the fork if it has ended; the processes that it left behind are ended first."""
         if self.end is not None and flags and not select.select([self.end], [], [], 0)[0]:
             return None
         if self.end is not None and not keeps_processes():
-            end_group(self.fork)  # while its number still is its own
+            end_group(self.fork)  # before waitpid frees its number
         done, status = os.waitpid(self.fork, flags if self.end is None else 0)
         if not done:
             return None
@@ -317,13 +316,13 @@ class _Client:
 
 
 def _descriptors(beside: list[tuple[int, int, bytes]]) -> list[int]:
-    """Those that came beside a message."""
+    """The descriptors in a message's ancillary data."""
     data = b"".join(each[2] for each in beside)
     return [int.from_bytes(data[at : at + 4], sys.byteorder) for at in range(0, len(data) // 4 * 4, 4)]
 
 
 def _become_a_process(clients: list[_Client], output: int) -> None:
-    """In the fork: what a process of its own would be."""
+    """In the fork: become like a process that was started separately."""
     try:
         for client in clients:
             client.close()
@@ -333,4 +332,4 @@ def _become_a_process(clients: list[_Client], output: int) -> None:
             os.dup2(output, descriptor)
         os.close(output)
     except BaseException:
-        os.kill(os.getpid(), signal.SIGKILL)  # a status could be that of the work
+        os.kill(os.getpid(), signal.SIGKILL)  # an exit status could be taken for that of the work

@@ -1,6 +1,5 @@
-"""Files and folders that this program keeps for its user, such as locks and a secret key: whatever stands there is used
-only if it is ours. And what a machine keeps that does tasks for another: a temporary folder that tells whether it is in
-use, and files that were sent once.
+"""Files and folders that biopsy keeps for its user, such as locks and a secret key, which are only used if they belong
+to this user; and on a machine that does tasks for another one, claimed temporary folders and a store of received files.
 """
 
 from __future__ import annotations
@@ -23,25 +22,23 @@ from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.reading import NEVER_FOLLOWS, digest_of
 
 PRIVATE = 0o600
-"""The mode of what only this user is to read."""
+"""The mode of a file that only this user may read."""
 
 _BETWEEN_TWO_LOOKS = 0.01  # seconds
 
 
 class InUseError(BlockingIOError):
-    """Another process has the file."""
+    """Another process has locked the file."""
 
 
-def open_own(path: Path, *, mode: int = PRIVATE, flags: int = 0) -> int:
-    """The descriptor of a file that is read and written, made if there is none; nothing in it is changed.
+def open_own(path: Path, *, mode: int = PRIVATE) -> int:
+    """Open a file of this user to read and write, or create it; its content is not changed.
 
-    ``flags`` are further ones for ``os.open``, such as O_APPEND.
-
-    Raises OSError, with words for a person as its ``strerror``, if something else stands there: a link, a pipe, a
-    device, a folder, a file of another user, or one that has a second name elsewhere.
+    Raises OSError, with a readable ``strerror``, for anything else: a link, a pipe, a device, a folder, a file of
+    another user, or one with a hard link elsewhere.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NEVER_FOLLOWS | flags, mode)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NEVER_FOLLOWS, mode)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from error
@@ -55,7 +52,7 @@ def open_own(path: Path, *, mode: int = PRIVATE, flags: int = 0) -> int:
 
 
 def require_own(status: os.stat_result, path: Path) -> None:
-    """Raise OSError, as ``open_own`` does, unless this is the status of a plain file of ours with one name."""
+    """Raise OSError, as ``open_own``, unless this is the status of a plain file of this user with one name."""
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is no plain file", str(path))
     if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
@@ -64,32 +61,32 @@ def require_own(status: os.stat_result, path: Path) -> None:
         raise OSError(errno.EMLINK, "it is a hard link to another file", str(path))
 
 
-def open_locked(path: Path, patience: float, *, mode: int = PRIVATE, flags: int = 0, shared: bool = False) -> int:
-    """As ``open_own``, and nobody else has the file until the descriptor is closed or this process ends.
+def open_locked(path: Path, patience: float, *, mode: int = PRIVATE, shared: bool = False) -> int:
+    """As ``open_own``, and lock the file until the descriptor is closed or this process ends.
 
-    ``shared``: others may have it at the same time who want no more than that either.
+    ``shared``: allow others to have a shared lock at the same time.
 
-    Raises InUseError if another process has it for ``patience`` seconds, OSError as ``open_own`` does.
+    Raises InUseError if another process has it locked for ``patience`` seconds, OSError as ``open_own``.
     """
     until = time.monotonic() + patience
     while True:
-        last = time.monotonic() >= until
+        is_last = time.monotonic() >= until
         try:
-            descriptor = take(path, mode=mode, flags=flags, shared=shared)
+            descriptor = take(path, mode=mode, shared=shared)
             if descriptor is not None:
                 return descriptor
-            if last:
+            if is_last:
                 raise InUseError(errno.EAGAIN, "others remove it again and again", str(path))
         except InUseError:
-            if last:
+            if is_last:
                 raise
         time.sleep(_BETWEEN_TWO_LOOKS)
 
 
-def take(path: Path, *, mode: int = PRIVATE, flags: int = 0, shared: bool = False) -> int | None:
-    """One attempt of ``open_locked``; None if the file was removed or renamed before we had it."""
+def take(path: Path, *, mode: int = PRIVATE, shared: bool = False) -> int | None:
+    """One attempt of ``open_locked``; None if the file was removed or renamed before it was locked."""
     with ExitStack() as stack:
-        descriptor = open_own(path, mode=mode, flags=flags)
+        descriptor = open_own(path, mode=mode)
         stack.callback(os.close, descriptor)
         lock(descriptor, shared=shared)
         if not stands_at(path, descriptor):
@@ -99,14 +96,14 @@ def take(path: Path, *, mode: int = PRIVATE, flags: int = 0, shared: bool = Fals
 
 
 def lock(descriptor: int, *, shared: bool = False) -> None:
-    """Have a file to ourselves until it is closed or this process ends. Raises InUseError if another has it.
+    """Lock a file until it is closed or this process ends. Raises InUseError if another process has locked it.
 
-    ``shared``: only keep it from others who want it to themselves. What we have already may change from one to the
-    other, and another may have had it in between.
+    ``shared``: only against exclusive locks. An own lock may change from one kind to the other; another process may
+    have had the lock in between.
     """
     try:
         import fcntl
-    except ImportError:  # not on this platform: two processes are not told apart
+    except ImportError:  # this platform has no such locks
         return
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -115,7 +112,7 @@ def lock(descriptor: int, *, shared: bool = False) -> None:
 
 
 def unlock(descriptor: int) -> None:
-    """Let others have the file, though something here still has it open, such as a map."""
+    """Release the lock although something here, such as a map, still has the file open."""
     with contextlib.suppress(ImportError):
         import fcntl
 
@@ -123,42 +120,39 @@ def unlock(descriptor: int) -> None:
 
 
 def stands_at(path: Path, descriptor: int) -> bool:
-    """Whether the very file that is open is the one at ``path``, which is not so once it was removed or renamed."""
+    """Whether the open file is still at ``path``: it was not removed, renamed or replaced."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
 
-# Folders of this user in which nobody else can put anything.
-
-
 def folder_of_user(variable: str, below_home: str) -> Path | None:
-    """Our folder where the user has such things: in that which an environment variable names, or below the home.
+    """The user's folder ``biopsy`` in the folder that an environment variable names, or below the home folder.
 
-    Never below the current folder, which may be anybody's; None if there is no home.
+    It is never below the current folder, which may be anybody's; None if there is no home.
     """
-    given = os.environ.get(variable, "")
-    if os.path.isabs(given):  # noqa: PTH117 -- a word
-        return Path(given) / "biopsy"
+    parent = os.environ.get(variable, "")
+    if os.path.isabs(parent):  # noqa: PTH117 -- a string
+        return Path(parent) / "biopsy"
     home = Path(os.environ.get("HOME") or os.environ.get("USERPROFILE") or "")
     return home / below_home / "biopsy" if home.is_absolute() and home.is_dir() else None
 
 
 def make_private_folder(folder: Path, *, anywhere: bool = False) -> None:
-    """Make a folder that nobody else may read, if there is none, in one of ours; one that is there stays as it is.
+    """Make a folder that nobody else may read, inside a folder of this user; an existing one is not changed.
 
-    ``anywhere``: in a folder of others too, since a person named it.
+    ``anywhere``: also inside a folder of another user, since the user named it.
 
-    Raises OSError, with words for a person as its ``strerror``, if it cannot be made, or if others may write there.
+    Raises OSError, with a readable ``strerror``, if it cannot be made, or if others may write there.
     """
-    missing, there = [], folder
-    while not there.exists():
-        missing.append(there)
-        there = there.parent
-    if missing and not anywhere and not _is_ours(there.stat()):
-        # As root in somebody's home: the folder would be in the owner's way for ever.
-        raise PermissionError(errno.EPERM, f"{there} belongs to another user", str(folder))
+    missing, existing = [], folder
+    while not existing.exists():
+        missing.append(existing)
+        existing = existing.parent
+    if missing and not anywhere and not _is_ours(existing.stat()):
+        # For instance as root in another user's home, where it would be in the owner's way for ever.
+        raise PermissionError(errno.EPERM, f"{existing} belongs to another user", str(folder))
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
     status = folder.stat()
@@ -171,7 +165,7 @@ def make_private_folder(folder: Path, *, anywhere: bool = False) -> None:
 
 
 def has_modes() -> bool:
-    """Whether files tell here who may read and write them."""
+    """Whether files have permission bits on this platform."""
     return hasattr(os, "fchmod") and os.name == "posix"
 
 
@@ -179,13 +173,9 @@ def _is_ours(status: os.stat_result) -> bool:
     return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
 
 
-# A secret of this user: by it we know again in a later process what we wrote in an earlier one.
-#
-# Whatever else a file of ours says of itself, such as digests and versions, anybody can work out and write too.
-
 _SIZE = 32
 _PATIENCE = 2.0
-"""Seconds to wait for another process that looks at the key, or makes it."""
+"""Seconds to wait for another process that reads or makes the key."""
 
 
 def key_path() -> Path | None:
@@ -195,10 +185,11 @@ def key_path() -> Path | None:
 
 
 def user_key() -> bytes | None:
-    """Random bytes that this user alone can read, made when they are first asked for; None if that cannot be.
+    """A secret key of this user, by which a process recognizes what an earlier one wrote; None if there can be none.
 
-    They stand at ``key_path``. Anything there but a plain file of this user that nobody else can read, with one name
-    and as many bytes, is no key, and stays as it is.
+    Anything else in a file, such as digests and versions, others could forge. The key is random bytes at ``key_path``,
+    made at the first call. Anything there but a plain file of this user with one name, that nobody else can read and
+    that has the right size, is no key, and is not changed.
     """
     path = key_path()
     if path is None:
@@ -213,7 +204,7 @@ def user_key() -> bytes | None:
                     return None
                 key = os.read(descriptor, _SIZE + 1)
                 return key if len(key) == _SIZE else None
-            key = os.urandom(_SIZE)  # who was killed before it was written has left an empty file, or none
+            key = os.urandom(_SIZE)  # the file is new, or was left empty by a process that was killed
             if os.write(descriptor, key) == _SIZE:
                 os.fsync(descriptor)
                 return key
@@ -228,11 +219,11 @@ _CAN_LOCK = find_spec("fcntl") is not None
 
 @contextmanager
 def claimed_folder(prefix: str, parent: Path) -> Iterator[Path]:
-    """A temporary folder in ``parent`` that is gone afterwards; ``remove_abandoned`` spares it meanwhile.
+    """A temporary folder in ``parent`` that is removed afterwards; ``remove_abandoned`` spares it meanwhile.
 
     Raises OSError if it cannot be made.
     """
-    while True:  # until nobody has taken it for an abandoned one before we could lock it
+    while True:  # again if another process has removed it as abandoned before it was locked
         with temporary_folder(prefix, parent) as folder:
             claim = _claimed(folder)
             if claim is None:
@@ -245,22 +236,22 @@ def claimed_folder(prefix: str, parent: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(prefix: str, parent: Path) -> list[Path]:
-    """Remove the folders with such names in ``parent`` that nobody claims any more; returns those that have gone.
+    """Remove the folders with this prefix in ``parent`` that no process claims; returns the removed ones.
 
-    Only folders of this user are touched, and no link is followed. Where none can be locked, all stay.
+    Only folders of this user are removed, and no link is followed. On a platform without locks, all stay.
     """
-    gone: list[Path] = []
+    removed: list[Path] = []
     with suppress(OSError):
         for path in parent.iterdir() if _CAN_LOCK else ():
             if path.name.startswith(prefix) and (claim := _claimed(path)) is not None:
                 shutil.rmtree(path, ignore_errors=True)
                 os.close(claim)
-                gone += [] if path.exists() else [path]
-    return gone
+                removed += [] if path.exists() else [path]
+    return removed
 
 
 def _claimed(folder: Path) -> int | None:
-    """A descriptor with which nobody else has the folder; None if somebody has, or if it is none of ours."""
+    """A descriptor that locks a folder; None if another process has it locked, or if it is not this user's."""
     if not _CAN_LOCK:
         return os.open(os.devnull, os.O_RDONLY)
     descriptor = -1
@@ -271,22 +262,15 @@ def _claimed(folder: Path) -> int | None:
             lock(descriptor)
             if stands_at(folder, descriptor):
                 return descriptor
-    except OSError:  # it is in use, has gone, or cannot be locked
+    except OSError:  # it is in use, was removed, or cannot be locked
         pass
     if descriptor >= 0:
         os.close(descriptor)
     return None
 
 
-# Files kept by the digest of what they hold: what was sent to a machine once is there for the next that needs it.
-#
-#     DIGEST         a file, whole: it is renamed to this when all of it has come, and has the digest
-#     DIGEST.lock    had by one process while the file comes, is copied or is removed
-#
-# A file is copied out and never linked: ONNX refuses weights that have a second name.
-
 DEFAULT_LIMIT = 20_000_000_000
-"""Bytes that all files may have together; those used longest ago go first."""
+"""In bytes, for all files of a store."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -295,7 +279,7 @@ _PATIENCE_FOR_CONTENT = 600.0
 
 
 def _is_copied(kept: Path, copy: Path, digest: str, size: int) -> bool:
-    """Whether a file stands there and has the digest, which is looked at in what was copied: disks and people err."""
+    """Copy a kept file; returns whether the copy has the digest, since disks and people err."""
     try:
         if kept.is_symlink() or kept.stat().st_size != size:
             return False
@@ -306,19 +290,27 @@ def _is_copied(kept: Path, copy: Path, digest: str, size: int) -> bool:
 
 
 class ContentStore:
-    """The files in ``folder``, of at most ``limit`` bytes. Several processes may use one at the same time."""
+    """Received files in ``folder``, by digest, so that each is sent to a machine only once.
+
+    They have at most ``limit`` bytes; those used longest ago are removed first. Several processes may use a store:
+
+        DIGEST         a complete file, which has been renamed to this after its digest was verified
+        DIGEST.lock    locked by one process while the file is received, copied or removed
+
+    A file is copied out and never linked, since ONNX refuses weights with a second name.
+    """
 
     def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT) -> None:
         self._folder = folder
         self._limit = limit
         self.received = 0
-        """Bytes that came, and were not here before."""
+        """Bytes received by this object."""
 
     def copy_to(self, path: Path, digest: str, size: int, received: Callable[[], Iterable[bytes]]) -> None:
-        """Make a file at ``path``, in place of what stands there, with the content of this digest and size in bytes.
+        """Write the content with this digest and size in bytes to ``path``, replacing an existing file.
 
-        ``received`` gives it in parts, and is called only if it is not here. Raises BiopsyError if what comes is
-        something else or another process keeps it, OSError if it cannot be written.
+        ``received`` is called for the parts of the content only if the store lacks it. Raises BiopsyError if it gives
+        other content or another process keeps the lock, OSError if the file cannot be written.
         """
         if not _DIGEST.fullmatch(digest):
             raise errors.BiopsyError(f"{digest[:80]!r} is no digest")
@@ -349,8 +341,8 @@ class ContentStore:
             os.close(descriptor)
 
     def _receive(self, kept: Path, digest: str, size: int, parts: Iterable[bytes]) -> None:
-        part = kept.with_name(f"{digest}.part")  # nobody else writes it: we have the lock
-        found, length = hashlib.sha256(), 0
+        part = kept.with_name(f"{digest}.part")  # no other process writes it while this one has the lock
+        content_digest, length = hashlib.sha256(), 0
         try:
             part.unlink(missing_ok=True)
             with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
@@ -358,9 +350,9 @@ class ContentStore:
                     length += len(chunk)
                     if length > size:
                         break
-                    found.update(chunk)
+                    content_digest.update(chunk)
                     stream.write(chunk)
-            if length != size or found.hexdigest() != digest:
+            if length != size or content_digest.hexdigest() != digest:
                 raise errors.BiopsyError(f"what came for the file {digest} is something else: was it changed?")
             part.replace(kept)
         finally:
@@ -368,14 +360,14 @@ class ContentStore:
         self.received += size
 
     def _make_room(self) -> None:
-        """Remove files that nobody has, the one used longest ago first, until the others are within the limit."""
-        there = []
+        """Remove files that are not locked, the one used longest ago first, until the others are within the limit."""
+        files = []
         for path in self._folder.iterdir():
             with contextlib.suppress(OSError):
                 if _DIGEST.fullmatch(path.name):
-                    there.append((path.stat().st_mtime_ns, path.stat().st_size, path))
-        excess = sum(size for _, size, _ in there) - self._limit
-        for _, size, path in sorted(there):
+                    files.append((path.stat().st_mtime_ns, path.stat().st_size, path))
+        excess = sum(size for _, size, _ in files) - self._limit
+        for _, size, path in sorted(files):
             if excess <= 0:
                 return
             with contextlib.suppress(errors.BiopsyError, OSError), self._locked(path.name, 0):

@@ -1,5 +1,5 @@
-"""The process that runs this program: how it starts itself again, is interrupted and ends, the memory it may take,
-the engine that it called last, and what is to be said at the end of its command.
+"""The process that runs biopsy: how it starts Python again, is interrupted and ends, its memory, the last call of an
+engine, and warnings for the end of its command.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 _START = """\
 import sys
-sys.argv[0] = {name!r}
+sys.argv[0] = "biopsy"
 from {module} import main
 sys.exit(main())
 """
 
 
-def own_python(module: str, *, name: str = "biopsy") -> list[str]:
-    """The words of a command that calls ``main`` of one of our modules, and exits with what it returns.
+def own_python(module: str) -> list[str]:
+    """The words of a command that calls ``main`` of one of biopsy's modules and exits with the status it returns.
 
-    The current folder is the user's, and may hold an onnx.py. ``-P`` keeps it off the search path from the very start:
-    Python itself imports modules for ``-c`` before it comes to our first line. ``name`` is what ``sys.argv[0]`` says
-    there. Further words follow as ``sys.argv[1:]``.
+    The current folder is the user's, and may contain an onnx.py. ``-P`` keeps it off the search path from the start,
+    since for ``-c`` Python imports modules before our first line. Further words of the command become
+    ``sys.argv[1:]``.
     """
-    return [sys.executable, "-P", "-c", _START.format(name=name, module=module)]
+    return [sys.executable, "-P", "-c", _START.format(module=module)]
 
 
 _START_ELSEWHERE = """\
@@ -53,16 +53,16 @@ sys.exit(main())
 
 
 def other_python(python: Path, module: str) -> list[str]:
-    """As ``own_python``, in another interpreter, which sees our modules and nothing else of what is installed here.
+    """As ``own_python``, in another interpreter, which can import biopsy but no other package of this one.
 
-    The module, and what it imports, must need nothing but the standard library, in that version of Python.
+    The module and what it imports must need only the standard library of that version of Python.
     """
     return [str(python), "-I", "-c", _START_ELSEWHERE.format(module=module), str(Path(__file__).parents[1])]
 
 
 @contextmanager
 def variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Have these variables, then what was there before. For one thread: they are those of the whole process."""
+    """Set these environment variables, and restore the old ones afterwards. Not thread-safe."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
@@ -73,13 +73,11 @@ def variables(wanted: Mapping[str, str]) -> Iterator[None]:
             os.environ |= {} if value is None else {name: value}
 
 
-# Signals that ask this process to end: one KeyboardInterrupt, however often they come and wherever they arrive.
-
 _AGAIN_AFTER = 0.05
-"""Seconds until an interrupt that was swallowed is raised once more: what has swallowed it is over by then."""
+"""Seconds until a lost interrupt is raised again, after the callback that lost it has ended."""
 
 is_program = False
-"""Whether this process is the command and nothing else, so that it may go on ignoring signals until it ends."""
+"""Whether this process runs only the command, so that it may ignore signals until it ends."""
 
 
 def signals(*names: str) -> frozenset[signal.Signals]:
@@ -88,27 +86,27 @@ def signals(*names: str) -> frozenset[signal.Signals]:
 
 
 class Interrupts:
-    """Handlers that raise KeyboardInterrupt, but not again for what comes within ``seconds``: it is the same request.
+    """Signal handlers that raise KeyboardInterrupt, but not again within ``seconds``, when it is the same request.
 
-    Python prints and forgets an exception that is raised in a callback, such as one of ``weakref`` or ``__del__``. An
-    interrupt that is lost there is raised again.
+    Python prints and drops an exception in a callback, such as one of ``weakref`` or ``__del__``. An interrupt that is
+    lost like this is raised again.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._asked: float | None = None
+        self._requested: float | None = None
         self._number = signal.SIGINT.value
 
     def handle(self, number: int, frame: object) -> None:
         """The handler of a signal."""
         del frame
         self._number = number
-        if self._asked is None or time.monotonic() - self._asked > self._seconds:
-            self._asked = time.monotonic()
+        if self._requested is None or time.monotonic() - self._requested > self._seconds:
+            self._requested = time.monotonic()
             raise KeyboardInterrupt
 
     def take_over(self, numbers: Sequence[int]) -> dict[int, Any]:
-        """Handle signals, but for those that are ignored, as with nohup; returns the handlers that they had."""
+        """Handle these signals, except ignored ones, as with nohup; returns the handlers that they had."""
         handlers = {number: signal.getsignal(number) for number in numbers}
         kept = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
         for number in kept:
@@ -117,23 +115,22 @@ class Interrupts:
         return kept
 
     def give_back(self, handlers: dict[int, Any]) -> None:
-        """Undo ``take_over``. After a request a program ignores the signals instead: it is ending."""
+        """Undo ``take_over``. After an interrupt, the program is ending and ignores the signals instead."""
         sys.unraisablehook = self._hook
         for number, handler in handlers.items():
-            signal.signal(number, signal.SIG_IGN if self._asked is not None and is_program else handler)
+            signal.signal(number, signal.SIG_IGN if self._requested is not None and is_program else handler)
 
     def _unraisable(self, lost: Any) -> None:
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             self._hook(lost)
             return
-
-        self._asked = None
+        self._requested = None
         again = threading.Timer(_AGAIN_AFTER, self._come_again)
         again.daemon = True
         again.start()
 
     def _come_again(self) -> None:
-        """Send the signal to the thread that handles it, so that it ends a call in which that thread waits."""
+        """Send the signal to the main thread, which handles it, so that it also ends a call in which that waits."""
         main = threading.main_thread().ident
         if main is not None and hasattr(signal, "pthread_kill"):
             signal.pthread_kill(main, self._number)
@@ -143,10 +140,10 @@ class Interrupts:
 
 @contextlib.contextmanager
 def interrupted_once(seconds: float) -> Iterator[None]:
-    """SIGTERM, and SIGHUP of a terminal that is closed, end what stands inside as Ctrl-C does: nothing found is lost.
+    """Let SIGTERM, and SIGHUP of a closed terminal, raise KeyboardInterrupt inside, as Ctrl-C does.
 
-    Asked again within so many seconds it goes on with what it does then: to write the best result, and to end checks.
-    What is ignored, as with nohup, stays so.
+    Further signals within these seconds do nothing, so that the best result can be written and checks can be ended.
+    Ignored signals stay ignored, as with nohup.
     """
     interrupts = Interrupts(seconds)
     handlers = interrupts.take_over([*signals("SIGINT", "SIGTERM", "SIGHUP")])
@@ -157,11 +154,11 @@ def interrupted_once(seconds: float) -> Iterator[None]:
 
 
 class HeldSignals:
-    """Signals whose handlers are in Python wait from now on until they are released, in the order of their arrival.
+    """Delays signals with handlers in Python from now on until ``release``, which handles them in their order.
 
-    A handler that raises while this process forks would leave a fork that nobody knows of; in a function that was
-    registered for forks, Python prints and forgets what it raises. In other threads than the main one, which run no
-    handlers, nothing is held.
+    A handler that raises while this process forks would leave an unknown fork; in a function that was registered for
+    forks, Python would print and drop what it raises. Only the main thread runs handlers, so nothing is delayed in
+    others.
     """
 
     def __init__(self) -> None:
@@ -177,7 +174,7 @@ class HeldSignals:
         self._arrived.append((number, frame))
 
     def release(self) -> None:
-        """Give the handlers back and call those whose signals have come."""
+        """Restore the handlers, and call those of the signals that have arrived."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         arrived, self._arrived = self._arrived, []
@@ -187,10 +184,10 @@ class HeldSignals:
 
 @contextmanager
 def kept_signal_stack() -> Iterator[None]:
-    """The stack on which this thread handles signals is afterwards what it was.
+    """Restore this thread's signal stack afterwards.
 
-    OpenVINO's CPU plug-in gives the thread that loads it a stack of its own, and frees that in the thread that
-    unloads it, whichever that is: the next signal, such as Ctrl-C, would end this process by SIGSEGV.
+    OpenVINO's CPU plug-in gives the thread that loads it a new signal stack, and frees it in the thread that unloads
+    the plug-in, which may be another one: the next signal, such as Ctrl-C, would then end this process by SIGSEGV.
     """
     if not sys.platform.startswith("linux"):
         yield
@@ -208,21 +205,18 @@ def kept_signal_stack() -> Iterator[None]:
         system.sigaltstack(ctypes.byref(before), None)
 
 
-# The end of a process of ours: nothing that is loaded is taken apart.
-
-
 def flush() -> None:
-    """Write what was printed, if it can be written any more."""
+    """Flush stdout and stderr, if they can still be written."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
 
 def leave(status: int) -> NoReturn:
-    """End this process with a status, once all is written and what was registered for its end is done.
+    """End this process with a status, after flushing its output and running the functions registered with atexit.
 
-    Modules and engines stay as they are: nobody needs them taken apart, which takes some 30 ms and has crashed engines.
-    Threads that still run end with the process. What cannot be written any more, as into a closed pipe, is dropped.
+    Python's own cleanup of modules and engines is skipped: it takes some 30 ms and has crashed engines. Running threads
+    end with the process. Output that cannot be written, as into a closed pipe, is dropped.
     """
     try:
         flush()
@@ -231,16 +225,22 @@ def leave(status: int) -> NoReturn:
         os._exit(status)
 
 
-# How much of the machine there is for one process, its memory and its processors, and how much memory it has taken.
+def end_by_signal(number: int) -> None:
+    """End this process by a signal; returns only if that fails, as in the first process of a container."""
+    with suppress(OSError, ValueError):
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        time.sleep(0.1)
+
 
 _UNKNOWN = 1 << 62
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def memory() -> int:
-    """Bytes that this process may have at most: the machine's, its container's, or its own limit (``ulimit -v``)."""
+    """The greatest memory of this process in bytes: the machine's, its container's, or its limit (``ulimit -v``)."""
     limits = [_memory_of_the_container()]
-    with suppress(AttributeError, ValueError, OSError):  # not on this platform
+    with suppress(AttributeError, ValueError, OSError):  # unknown on this platform
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     with suppress(ImportError, OSError, ValueError):
         import resource
@@ -250,7 +250,7 @@ def memory() -> int:
     return min(limits)
 
 
-@functools.cache  # a file, which a model of many inputs would have read for each of them
+@functools.cache  # else the file would be read for each input of a model
 def _memory_of_the_container() -> int:
     with suppress(OSError, ValueError):  # no container, or no limit: "max"
         return int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
@@ -258,15 +258,12 @@ def _memory_of_the_container() -> int:
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def taken_by(pid: int) -> int:
-    """Resident bytes of a process that no file backs; 0 where they are not known, as on a system without ``/proc``.
-
-    Weights that are mapped from their file do not count, nor does address space that was only reserved.
-    """
+    """The resident memory of a process in bytes, without mapped files such as weights; 0 without ``/proc``."""
     with suppress(OSError, ValueError, IndexError):
         resident, shared = Path(f"/proc/{pid}/statm").read_bytes().split()[1:3]
         return (int(resident) - int(shared)) * _PAGE
@@ -274,46 +271,42 @@ def taken_by(pid: int) -> int:
 
 
 def taken_by_family(leader: int) -> int:
-    """The same for a process, for all in the session that it leads, and for all that they have started.
+    """As ``taken_by``, for a process, all processes in the session that it leads, and all that these have started.
 
-    What forks share counts for each. A process that a warm process forked belongs to the session that its name says.
+    Memory shared by forks counts for each of them. A process may name in its own name the session it works for.
     """
-    waiting = [leader]
+    queue = [leader]
     with suppress(OSError, IndexError):
         if int(stat_of(leader)[4]) == leader:
             for pid in processes():
                 with suppress(OSError, IndexError):
                     status = stat_of(pid)
                     if int(status[4]) == leader or status[0] == b"for %d" % leader:
-                        waiting.append(pid)
+                        queue.append(pid)
     family: set[int] = set()
-    while waiting:
-        each = waiting.pop()
+    while queue:
+        each = queue.pop()
         if each not in family:
             family.add(each)
-            with suppress(OSError, ValueError):  # it may end at any moment, as may each of its threads
+            with suppress(OSError, ValueError):  # the process and its threads may end at any moment
                 for thread in Path(f"/proc/{each}/task").iterdir():
-                    waiting += map(int, (thread / "children").read_bytes().split())
+                    queue += map(int, (thread / "children").read_bytes().split())
     return sum(map(taken_by, family))
 
 
-# The call of an engine that this process made last, for whoever has to tell of its death: which engine, and for what.
-#
-# It stands in memory that is shared with the process that watches this one (``supervised``), so it outlives a crash.
-# Where nobody watches, nothing is kept.
-
 SIZE = 4096
-"""Bytes of the shared memory."""
+"""Bytes of the memory that is shared with the process that watches this one (``supervised``), so that the last call of
+an engine is known after a crash."""
 
 _DONE, _STATUS, _OPEN, _LENGTH, _TEXT = 0, 1, 2, slice(3, 5), 5
 _MOST = SIZE - _TEXT
 
 _shared: list[mmap] = []
-"""The memory, if there is any."""
+"""The shared memory; empty if no process watches this one."""
 
 
 class LastCall(NamedTuple):
-    """The call that was made last; ``is_open``: the engine had not answered yet."""
+    """The last call of an engine; ``is_open``: the engine has not returned."""
 
     engine: str
     stage: str
@@ -322,9 +315,9 @@ class LastCall(NamedTuple):
 
 
 class EngineCall:
-    """While an engine is called: ``with EngineCall(label, "build", "it built the model"):``.
+    """Records the call of an engine: ``with EngineCall(label, "build", "it built the model"):``.
 
-    An engine that calls another is the one that counts.
+    If an engine calls another one, only the outer call is recorded.
     """
 
     def __init__(self, engine: str, stage: str, description: str) -> None:
@@ -346,49 +339,47 @@ class EngineCall:
 
 
 def is_watched() -> bool:
-    """Whether a process watches this one, and will tell of its death."""
+    """Whether a process watches this one, and will report its death."""
     return bool(_shared)
 
 
 def share(page: mmap) -> None:
-    """Tell from now on, into this page."""
+    """Record calls in this page from now on."""
     _shared[:] = [page]
 
 
 def finish(page: mmap, status: int) -> None:
-    """Tell that the task is done, and its exit status: what ends the process after that spoils nothing."""
+    """Record that the task is done, with its exit status: a later crash of the process does not matter."""
     page[_STATUS] = status & 0xFF
     page[_DONE] = 1
 
 
 def finished(page: mmap) -> int | None:
-    """The exit status of a task that was done to its end, else None."""
+    """The exit status of a task that is done, else None."""
     return page[_STATUS] if page[_DONE] else None
 
 
 def last_call(page: mmap) -> LastCall | None:
-    """The call that the process made last; None if it called no engine."""
+    """The last call of an engine by the process; None if there was none."""
     data = page[_TEXT : _TEXT + int.from_bytes(page[_LENGTH], "little")]
     words = data.decode("utf-8", "replace").split("\0")
     return LastCall(words[0], words[1], words[2], bool(page[_OPEN])) if len(words) == 3 else None
 
 
-# What is to be said at the end of the command, learnt where no console is at hand.
-
-settings_heard: dict[str, None] = {}
-"""What settings files gave to commands inside of the checks that were judged here: their answers rest on it, too."""
+settings_of_checks: dict[str, None] = {}
+"""The options from settings files of commands inside checks, which affect the answers of these checks."""
 
 _MOST_WARNINGS = 20
 _warnings: list[str] = []
 
 
 def warn_at_end(text: str) -> None:
-    """Have a warning shown when the command ends, once; nothing if there are many of them already."""
+    """Show a warning once, when the command ends, unless there are many already."""
     if text not in _warnings and len(_warnings) < _MOST_WARNINGS:
         _warnings.append(text)
 
 
 def taken_warnings() -> list[str]:
-    """The warnings since this was called last."""
-    taken, _warnings[:] = _warnings[:], []
-    return taken
+    """The warnings since the last call of this."""
+    warnings, _warnings[:] = _warnings[:], []
+    return warnings

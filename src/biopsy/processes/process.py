@@ -1,5 +1,5 @@
-"""A child process that is a command: started in a session of its own, with the variables that it may see, and
-registered, so that it ends with this one.
+"""Child processes that are commands: each leads a session of its own, sees only certain environment variables, and is
+registered so that it ends with this process.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from biopsy.processes.reaper import Moment, end_marked
 from biopsy.processes.watch import KEPT_OUTPUT, Ended, Limits, Pipe, Stop, attend, lets_processes_stay, readable
 
 IN_ORDER = {"PYTHONUNBUFFERED": "1"}
-"""What Python prints comes in its order, as on a terminal: or a traceback is followed by what was printed before it."""
+"""Keeps the output of Python in order, as on a terminal; else a traceback may come before earlier output."""
 
-_LAST_WAIT = 1.0  # seconds for one that was killed just now
+_LAST_WAIT = 1.0  # seconds to wait after SIGKILL
 
 
 class CannotStartError(errors.BiopsyError):
-    """A command could not be started; ``reason`` is what the system said."""
+    """A command could not be started; ``reason`` is the system's error."""
 
     def __init__(self, reason: OSError | ValueError) -> None:
         super().__init__(f"a process could not be started: {reason}")
@@ -33,11 +33,10 @@ class CannotStartError(errors.BiopsyError):
 
 
 class Process:
-    """A process that leads a session of its own. Its group is killed when this process ends without having done so.
+    """A process that leads a session of its own. Its group is killed when this process ends, at the latest.
 
-    ``stdin``, ``stdout`` and ``stderr`` are as for Popen; ``descriptors`` are handed on besides. ``environment`` is
-    added to that of this process; what is None in it is taken away. ``patient``: it may clean up when it is told to
-    end.
+    ``stdin``, ``stdout`` and ``stderr`` are as for Popen; the process inherits ``descriptors``, too. ``environment`` is
+    added to that of this process; None removes a variable. ``patient``: it gets time to clean up when it is to end.
 
     Raises CannotStartError.
     """
@@ -57,10 +56,10 @@ class Process:
         changes, mark = dict(environment or {}), ""
         try:
             cleanup.start()
-            if START_VARIABLE not in changes:  # a check carries another mark, and may look at what it carries
+            if START_VARIABLE not in changes:  # a check has another mark, and may look at its environment
                 changes[START_VARIABLE] = os.urandom(8).hex()
                 mark = f"{START_VARIABLE}={changes[START_VARIABLE]}"
-                cleanup.register("marked", mark)  # who is killed before the number is known leaves nobody behind
+                cleanup.register("marked", mark)  # for the case that we are killed before its number is registered
             with _interruptible():
                 self._popen = subprocess.Popen(
                     words,
@@ -72,35 +71,35 @@ class Process:
                     start_new_session=True,
                 )
         except (OSError, ValueError) as error:
-            cleanup.strike("marked", mark)
+            cleanup.unregister("marked", mark)
             raise CannotStartError(error) from error
         self.pid = self._popen.pid
         self._entry = cleanup.group(self.pid)
         cleanup.register(*self._entry)
-        cleanup.strike("marked", mark)
+        cleanup.unregister("marked", mark)
         self._end: int | None = None
         try:
             self._end = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
-        except OSError as error:  # nobody could watch it
+        except OSError as error:  # without a pidfd it could not be watched
             self._ended()
             raise CannotStartError(error) from error
         sacrifice(self.pid)
 
     @property
     def streams(self) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
-        """Our ends of its three streams, all of which must have been given as ``subprocess.PIPE``."""
+        """Our ends of its three streams, all of which must be ``subprocess.PIPE``."""
         stdin, stdout, stderr = self._popen.stdin, self._popen.stdout, self._popen.stderr
         assert stdin is not None and stdout is not None and stderr is not None
         return stdin, stdout, stderr
 
     def fileno(self) -> int | None:
-        """Readable once it has ended; None where the platform has no such thing."""
+        """A descriptor that is readable once it has ended; None on a platform without pidfd."""
         return self._end
 
     def status(self) -> int | None:
-        """Its status if it has ended. Whom it left behind in its group is ended first, unless such processes are kept.
+        """Its status if it has ended, else None. Processes left in its group are ended first, unless they are kept.
 
-        Until then, its number is nobody else's.
+        Only then may its number be given to another process.
         """
         if self._popen.returncode is not None:
             return self._popen.returncode
@@ -108,7 +107,7 @@ class Process:
         return self._ended(by_itself=True) if has_ended else None
 
     def wait(self, seconds: float) -> int | None:
-        """Its status once it has ended; None if that takes longer."""
+        """Its status once it has ended; None after these seconds."""
         if self._end is not None:
             readable([self._end], seconds)
         elif self._popen.returncode is None:
@@ -120,7 +119,7 @@ class Process:
         return self.status()
 
     def kill(self) -> int:
-        """End it and what it has started in its group; its status, once it is gone."""
+        """Kill it and its group; returns its status once it has ended."""
         return self._ended() if self._popen.returncode is None else self._popen.returncode
 
     def _ended(self, *, by_itself: bool = False) -> int:
@@ -128,15 +127,12 @@ class Process:
             self._popen.kill()
         elif not (by_itself and keeps_processes()):
             end_group(self.pid)
-        cleanup.strike(*self._entry)
+        cleanup.unregister(*self._entry)
         return self._popen.wait()
 
     def close(self) -> None:
-        """Free the descriptor of its end: it has ended, or nobody listens any more.
-
-        One that still runs stays registered, and is killed when this process ends.
-        """
-        self.status()  # which takes one that has ended off the list
+        """Free its descriptor. If it still runs, it stays registered, and is killed when this process ends."""
+        self.status()  # takes it off the list if it has ended
         if self._end is not None:
             os.close(self._end)
             self._end = None
@@ -144,9 +140,9 @@ class Process:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """What starts meanwhile can be interrupted, even if this thread cannot: Ray blocks the signal in its processes.
+    """Unblock SIGINT meanwhile, if this thread blocks it, as Ray does in its processes.
 
-    A program inherits that: a check that ends another by SIGINT would wait for it without end.
+    A program inherits blocked signals: a check that ends another program by SIGINT would wait for ever.
     """
     is_blocked = hasattr(signal, "pthread_sigmask") and signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     if is_blocked:
@@ -159,10 +155,7 @@ def _interruptible() -> Iterator[None]:
 
 
 class PrintingProcess:
-    """A process that prints into a pipe of ours, from its start until it is watched to its end, or is not wanted.
-
-    Raises CannotStartError.
-    """
+    """A process that prints into a pipe of ours, and is later watched to its end or killed. Raises CannotStartError."""
 
     def __init__(
         self,
@@ -180,10 +173,10 @@ class PrintingProcess:
         except BaseException:
             pipe.close()
             raise
-        pipe.handed_on()
+        pipe.close_writing()
 
     def watched(self, limits: Callable[[], Limits], stop: Stop | None = None, *, kept: int = KEPT_OUTPUT) -> Ended:
-        """Watch it from now on to its end; see ``attend``. Raises StillRunningError."""
+        """Watch it to its end; see ``attend``. Raises StillRunningError."""
         try:
             return attend(self.process, self._pipe.reading, limits, stop, kept=kept)
         finally:
@@ -192,7 +185,7 @@ class PrintingProcess:
             self._pipe.close()
 
     def end(self) -> None:
-        """Kill it, with what it has started in its group."""
+        """Kill it and its group."""
         self.process.kill()
         self.process.close()
         self._pipe.close()
@@ -202,7 +195,7 @@ _EndedOrNot = TypeVar("_EndedOrNot", bound="Ended | None")
 
 
 def run_marked(mark: str, run: Callable[[], _EndedOrNot]) -> _EndedOrNot:
-    """A run, and the end of all that it has started: whoever carries its mark, wherever that has gone since."""
+    """Run something, then end all processes with its mark, whatever session they are in."""
     begun, ended, left = Moment(), None, set[int]()
     cleanup.register("marked", mark)
     try:
@@ -210,12 +203,12 @@ def run_marked(mark: str, run: Callable[[], _EndedOrNot]) -> _EndedOrNot:
     finally:
         if not lets_processes_stay(ended):
             left = end_marked([mark], begun.younger)
-        cleanup.strike("marked", mark)
+        cleanup.unregister("marked", mark)
     return ended if ended is None or not left else replace(ended, left=ended.left + len(left))
 
 
 def run_with_own_mark(run: Callable[[str], _EndedOrNot]) -> _EndedOrNot:
-    """``run_marked`` for a process that was started before and is given its mark now; see ``forks.carry_mark``."""
+    """``run_marked`` with a new mark, for a process that was started before; see ``forks.carry_mark``."""
     mark = os.urandom(len(UNMARKED) // 2).hex()
     return run_marked(f"{FORK_VARIABLE}={mark}", lambda: run(mark))
 
@@ -238,8 +231,6 @@ def run(
     return process.watched(limits, stop, kept=kept)
 
 
-# What the processes of an environment do not see of this one: settings that would have them use other packages.
-
 _HARMLESS = frozenset({
     "PIP_CACHE_DIR", "PIP_DEFAULT_TIMEOUT", "PIP_KEYRING_PROVIDER", "PIP_RETRIES", "PIP_TIMEOUT",
     "UV_CACHE_DIR", "UV_HTTP_RETRIES", "UV_HTTP_TIMEOUT", "UV_KEYRING_PROVIDER", "UV_LINK_MODE", "UV_OFFLINE",
@@ -247,10 +238,10 @@ _HARMLESS = frozenset({
 _OTHERS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 
-def undisturbed() -> dict[str, str | None]:
-    """Changes of the variables of a process, as ``processes.process`` takes them, with which it uses its own packages.
+def isolating_variables() -> dict[str, str | None]:
+    """Changes of the environment, for ``Process``, so that another environment's Python uses only its own packages.
 
-    No module comes from PYTHONPATH, and what pip and uv are told is told by us; names and passwords for indexes stay.
+    They remove PYTHONPATH and settings of pip and uv, except harmless ones and names and passwords for indexes.
     """
     changes: dict[str, str | None] = {}
     for name in os.environ:

@@ -1,6 +1,4 @@
-"""Reading small files that somebody else may have written, without hanging or filling the memory, and finding files
-that a wrong name may mean.
-"""
+"""Reads files of unknown origin without hanging or filling the memory, and finds files that a wrong name may mean."""
 
 from __future__ import annotations
 
@@ -19,15 +17,15 @@ from typing import BinaryIO, NamedTuple
 from biopsy.text import ask_for, similar
 
 NEVER_WAITS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
-"""Flags of ``os.open`` with which nothing that stands at a path keeps us, nor do programs that we start have it."""
+"""Flags of ``os.open`` that never wait, whatever is at the path, and keep the descriptor from child processes."""
 NEVER_FOLLOWS = NEVER_WAITS | getattr(os, "O_NOFOLLOW", 0)
-"""The same, and a symbolic link is refused with ELOOP."""
+"""The same, but a symbolic link is refused with ELOOP."""
 
 _PATIENCE = 2.0
 
 
 class FileState(NamedTuple):
-    """What changes when somebody writes to a file, or puts another in its place. ``size`` in bytes."""
+    """The state of a file, which changes when it is written to or replaced. ``size`` is in bytes."""
 
     size: int
     modified: int
@@ -36,12 +34,12 @@ class FileState(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileState:
-        """The state that a call of ``stat`` tells of."""
+        """The state in the result of ``stat``."""
         return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev)
 
 
 def state_at(path: Path) -> FileState | None:
-    """The state of what stands at a path; None if nothing does."""
+    """The state of the file at a path; None if there is none."""
     try:
         return FileState.of(path.stat())
     except OSError:
@@ -49,9 +47,9 @@ def state_at(path: Path) -> FileState | None:
 
 
 def open_plain(path: Path, *, follow: bool = False) -> BinaryIO:
-    """A plain file, to be read. ``follow``: also one that a symbolic link leads to, since a person named it.
+    """Open a plain file to read. ``follow``: also through a symbolic link, since the user named it.
 
-    Raises OSError, with words for a person as its ``strerror``, if something else stands there: nobody waits for it.
+    Raises OSError, with a readable ``strerror``, for anything else, without waiting for it.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | (NEVER_WAITS if follow else NEVER_FOLLOWS))
@@ -66,22 +64,22 @@ def open_plain(path: Path, *, follow: bool = False) -> BinaryIO:
 
 
 def open_delivering(path: Path) -> BinaryIO:
-    """A plain file, or a pipe that somebody writes into, such as ``<(command)`` of a shell and /dev/stdin.
+    """Open a plain file, or a pipe that someone writes into, such as ``<(command)`` of a shell and /dev/stdin.
 
-    Raises OSError for anything else, and for a pipe into which nobody has begun to write after two seconds: one that
-    lies in a folder may have been put there in order that somebody waits for it.
+    Raises OSError for anything else, and for a pipe without a writer after two seconds: a pipe in a folder may be
+    there to make us wait for ever.
     """
     descriptor = os.open(path, os.O_RDONLY | NEVER_WAITS)
     try:
         kind = os.fstat(descriptor).st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)):
-            what = "folder" if stat.S_ISDIR(kind) else "device"
-            raise OSError(errno.EINVAL, f"it is a {what}, not a file", str(path))
+            name = "folder" if stat.S_ISDIR(kind) else "device"
+            raise OSError(errno.EINVAL, f"it is a {name}, not a file", str(path))
         beginning, patience = b"", time.monotonic() + _PATIENCE
-        while stat.S_ISFIFO(kind) and not beginning:  # the first byte, for as long as there is a writer
+        while stat.S_ISFIFO(kind) and not beginning:  # wait for the first byte as long as there is a writer
             try:
                 beginning = os.read(descriptor, 1)
-            except BlockingIOError:  # somebody has it open, and has not written yet
+            except BlockingIOError:  # a writer has it open, and has not written yet
                 select.select([descriptor], [], [])
                 continue
             if not beginning and time.monotonic() > patience:
@@ -99,15 +97,15 @@ def open_delivering(path: Path) -> BinaryIO:
 
 
 def read_whole(path: Path) -> bytes:
-    """The bytes of a plain file that a person named, however many. Raises OSError as ``open_plain`` does."""
+    """The bytes of a plain file that the user named, of any size. Raises OSError as ``open_plain``."""
     with open_plain(path, follow=True) as stream:
         return stream.read()
 
 
 def read_plain(path: Path, most: int, *, follow: bool = False) -> bytes:
-    """The bytes of a plain file of at most ``most`` bytes, which are whole MiB.
+    """The bytes of a plain file of at most ``most`` bytes, a multiple of 1 MiB.
 
-    Raises OSError as ``open_plain`` does, and if it is larger than that.
+    Raises OSError as ``open_plain``, and if the file is larger.
     """
     with open_plain(path, follow=follow) as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -118,20 +116,18 @@ def read_plain(path: Path, most: int, *, follow: bool = False) -> bytes:
 
 
 def digest_of(path: Path) -> str:
-    """The SHA-256 of a file, as hexadecimal digits; weights in other files do not count. Raises OSError."""
+    """The SHA-256 of a file in hexadecimal, without weights in other files. Raises OSError."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-# Files that a person may have meant by a name that is none.
-
 _MOST_LOOKED_AT = 10_000
 
 
-def files_meant(path: Path, suffixes: Collection[str], what: str) -> list[str]:
-    """What to say where nothing stands at ``path``: the files there that it may mean, else some of these suffixes.
+def files_meant(path: Path, suffixes: Collection[str], plural: str) -> list[str]:
+    """Next steps for a file that is missing: the files that ``path`` may mean, else some files with these suffixes.
 
-    ``what``: what such files are called, in the plural.
+    ``plural`` is a name for such files.
     """
     folder = path.parent
     if not folder.is_dir():
@@ -146,11 +142,11 @@ def files_meant(path: Path, suffixes: Collection[str], what: str) -> list[str]:
     if near:
         return ask_for([str(file) for file in near])
     others = _files(path.parent, suffixes)[:5]
-    return [f"{what} there: {', '.join(map(str, others))}"] if others else []
+    return [f"{plural} there: {', '.join(map(str, others))}"] if others else []
 
 
 def similar_files(path: Path, suffixes: Collection[str]) -> list[Path]:
-    """The files of these suffixes beside ``path`` whose names are like its name."""
+    """The files with these suffixes beside ``path`` that have similar names."""
     files = _files(path.parent, suffixes)
     stems = similar(path.stem, {file.stem: None for file in files}, most=2, cutoff=0.6)
     return [file for stem in stems for file in files if file.stem == stem]

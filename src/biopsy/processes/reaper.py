@@ -1,9 +1,9 @@
-"""Ends and removes what a process of ours has left behind.
+"""Ends processes and removes files that a process of biopsy has left behind.
 
-Run as a program, once that process has ended, with its list (see ``cleanup``) as standard input. Other modules use the
-same functions while the process lives.
+It is run as a program after that process has ended, with its list (see ``cleanup``) as standard input. Other modules
+use the same functions while the process is alive.
 
-This file imports nothing of biopsy: the program starts in some 15 ms, and finds no module of anybody else.
+This file does not import biopsy, so that the program starts in some 15 ms and cannot import other packages' modules.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from contextlib import suppress
 from typing import TypeAlias
 
 VERDICT_VARIABLE = "BIOPSY_VERDICT"
-"""A check, and all that it starts, carry the path of its verdict file in this; it stands in a folder of its own."""
+"""Environment variable of a check and all that it starts: the path of its verdict file, in a folder of its own."""
 
 Entry: TypeAlias = tuple[str, ...]
-"""A line of the list, see ``clean_up``: a word for what it is, then what it names."""
+"""An entry of the list, see ``clean_up``: its kind, then its values."""
 
 SLOT = 1 << 14
-"""Bytes of the list for each entry: two of the longest paths that Linux knows, and their identity."""
+"""Bytes of the list for each entry: two of the longest paths of Linux, and their identity."""
 LENGTH = 4
-"""Bytes at the beginning of a slot that say how long its entry is; 0 if it has none. The first slot is a heading."""
+"""Bytes at the beginning of a slot that hold the length of its entry, 0 if it is empty. The first slot is a heading."""
 
 _ROUNDS = 50
-"""Looks for what is to go: whoever is born, or made, between two of them is found by the next."""
+"""The most searches for processes or files: those made during one search are found by the next."""
 _PATIENCE = 1.0
-"""Seconds to wait for a lock, which who begins anew looks at for a moment; and for the end of what was killed."""
+"""Seconds to wait for a lock, which a resuming process may hold for a moment, and for the end of killed processes."""
 _LONGEST_RANGE = 1 << 12
-"""Numbers of processes that are tried one by one, which takes some milliseconds."""
+"""The most process numbers that are tried one by one, which takes some milliseconds."""
 _STARTS_A_PROGRAM = 0.001
-"""Seconds to wait for a process that is about to start a program: Linux shows no environment of it meanwhile."""
+"""Seconds to wait for a process that is about to start a program: Linux does not show its environment meanwhile."""
 _NO_FULL_CIRCLE = 1.0
-"""Seconds in which no machine begins as many processes and threads as it has numbers, 32,768 and more."""
+"""Seconds in which no machine starts as many processes and threads as it has numbers, 32,768 or more."""
 _YOUNG = 1.0
-"""Seconds after its beginning in which a process may be about to start the program that it was made for."""
+"""Seconds after its start in which a process may still be about to start the program that it was made for."""
 
 
 def entries_of(descriptor: int) -> Iterator[Entry]:
-    """What stands on a list."""
+    """The entries of a list."""
     for start in range(SLOT, os.fstat(descriptor).st_size, SLOT):
         length = int.from_bytes(os.pread(descriptor, LENGTH, start), "little")
         if length:
@@ -52,22 +52,26 @@ def entries_of(descriptor: int) -> Iterator[Entry]:
 
 
 def identity(status: os.stat_result) -> str:
-    """What tells a file or folder from any other that may come to stand at its path."""
+    """What distinguishes a file or folder from another one at the same path."""
     return f"{status.st_dev}:{status.st_ino}"
 
 
 def clean_up(entries: Iterable[Entry]) -> None:
-    """End and remove what stands on a list.
+    """End the processes and remove the files of a list.
 
-    ``group PID BEGUN`` is a group of processes, and the start of the one that leads it; ``marked MARK`` are processes,
-    see ``end_marked``; ``folder IDENTITY PATH`` is a folder (no identity: its name is known to nobody else), ``file
-    IDENTITY TEMPORARY PATH`` a file that stands at one of these, ``new PATH`` one whose name is known to nobody else,
-    ``back IDENTITY FROM TO`` a file of somebody else that was set aside, and ``lock PATH`` what must be had before
-    anything with a name that others may use is touched: if somebody else has it, that is left as it is.
+    The kinds of entries:
+
+        group PID BEGUN               a group of processes, and the start of its leader
+        marked MARK                   processes, see ``end_marked``
+        folder IDENTITY PATH          a folder; without an identity, one with a random name
+        file IDENTITY TEMPORARY PATH  a file at one of these paths
+        new PATH                      a file with a random name
+        back IDENTITY FROM TO         a file that was set aside, to be put back
+        lock PATH                     a lock that is needed to touch anything without a random name
     """
     listed: dict[str, list[Entry]] = {}
-    for what, *rest in entries:
-        listed.setdefault(what, []).append(tuple(rest))
+    for kind, *values in entries:
+        listed.setdefault(kind, []).append(tuple(values))
     for number, begun in listed.get("group", ()):
         _end_group(int(number), begun)
     end_marked(mark for (mark,) in listed.get("marked", ()))
@@ -82,24 +86,21 @@ def clean_up(entries: Iterable[Entry]) -> None:
         if not known or all(held):
             remove_folder(known, path)
     _put_back(listed.get("back", ()) if all(held) else ())
-    for path, had in zip(locks, held, strict=True):
-        if had:
+    for path, is_held in zip(locks, held, strict=True):
+        if is_held:
             _remove(path)
 
 
-# Processes
-
-
 def processes() -> Iterator[int]:
-    """The numbers of all processes, where /proc shows them."""
+    """The numbers of all processes; none without /proc."""
     with suppress(OSError):
         yield from (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 -- numbers, not paths
 
 
 class Moment:
-    """A moment, and the processes that have begun since then, which are found without a look at all of the machine.
+    """A moment, to find the processes that were started after it without looking at all processes.
 
-    Linux gives numbers to processes in their order, and says which one it gave last.
+    Linux gives ascending numbers to processes, and shows the last one.
     """
 
     def __init__(self) -> None:
@@ -107,9 +108,9 @@ class Moment:
         self._time = time.monotonic()
 
     def younger(self) -> Iterable[int]:
-        """Numbers among which are those of all processes that have begun since; some may be nobody's.
+        """Numbers that include those of all processes started since; some may be unused.
 
-        If the order of numbers may have come full circle since then, or if they are too many, all there are.
+        They are the numbers of all processes if the numbers may have wrapped around since, or are too many.
         """
         newest = _newest_process()
         is_in_order = self._newest and time.monotonic() - self._time < _NO_FULL_CIRCLE
@@ -119,16 +120,16 @@ class Moment:
 
 
 def _newest_process() -> int:
-    """The number that was given to a process last; 0 where /proc does not say."""
+    """The number of the newest process; 0 if /proc does not show it."""
     with suppress(OSError, ValueError, IndexError):
         return int(_content("/proc/loadavg").split()[4])
     return 0
 
 
 def beginning(pid: int) -> str:
-    """When a process began, in ticks since the start of the machine: with its number, that is nobody else's.
+    """When a process was started, in ticks since the start of the machine, which with its number identifies it.
 
-    Empty where /proc does not say, or if there is none.
+    Empty if there is no such process, or without /proc.
     """
     with suppress(OSError, IndexError):
         return os.fsdecode(stat_of(pid)[20])
@@ -136,23 +137,23 @@ def beginning(pid: int) -> str:
 
 
 def stat_of(pid: int) -> list[bytes]:
-    """What /proc says of a process: its name, state, parent, group, session, ... Raises OSError."""
+    """The fields of a process in /proc: name, state, parent, group, session, ... Raises OSError."""
     before, _, after = _content(f"/proc/{pid}/stat").rpartition(b")")
     return [before.partition(b"(")[2], *after.split()]
 
 
 def _content(path: str) -> bytes:
     """A file of /proc. Raises OSError."""
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 -- three times as fast, and asked for each process
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 -- three times as fast, and used for each process
         return file.readall()
 
 
 def end_processes(is_meant: Callable[[int], bool | None], among: Callable[[], Iterable[int]] = processes) -> set[int]:
-    """Kill every process but this one that is meant, until there is none; the numbers of those that were killed.
+    """Kill every process but this one that is meant, until there is none left; returns their numbers.
 
-    ``is_meant`` may raise OSError for a process that has gone, and returns None for one that it has to be asked about
-    again. It is asked twice, the second time while the process is held, so that its number cannot have become that of
-    another one. Where processes can be held, those that were killed have ended on return, if the system lets them.
+    ``is_meant`` may raise OSError for a process that has ended, and returns None for one that it must be asked about
+    again. It is called twice, the second time while a pidfd holds the process, so that its number cannot have been
+    given to another one. With pidfd, killed processes have ended on return, if the system lets them.
     """
     killed: set[int] = set()
     for _ in range(_ROUNDS):
@@ -174,7 +175,7 @@ def end_processes(is_meant: Callable[[int], bool | None], among: Callable[[], It
 
 
 def _kill(pid: int, is_meant: Callable[[int], bool | None], dying: list[int]) -> bool:
-    """Kill a process if it still is the one that is meant; ``dying`` gets the descriptor by which it is held."""
+    """Kill a process if it is still meant; its pidfd is added to ``dying``."""
     if not hasattr(os, "pidfd_open"):
         os.kill(pid, signal.SIGKILL)
         return True
@@ -192,7 +193,7 @@ def _kill(pid: int, is_meant: Callable[[int], bool | None], dying: list[int]) ->
 
 
 def _await_ends(dying: list[int]) -> None:
-    """Wait until processes that were killed have ended: on a busy machine that takes them a while."""
+    """Wait until killed processes have ended, which takes a while on a busy machine; closes their descriptors."""
     end = time.monotonic() + _PATIENCE
     for held in dying:
         poll = select.poll()
@@ -202,9 +203,9 @@ def _await_ends(dying: list[int]) -> None:
 
 
 def _end_group(leader: int, begun: str) -> None:
-    """Kill a group, unless its number is that of another process by now."""
+    """Kill a group, unless its number has been given to another process since."""
     if not begun:
-        if not beginning(os.getpid()):  # here nobody can tell; elsewhere it had gone before it stood on the list
+        if not beginning(os.getpid()):  # without /proc; with it, the leader had ended before it was listed
             with suppress(OSError):
                 os.killpg(leader, signal.SIGKILL)
         return
@@ -213,15 +214,15 @@ def _end_group(leader: int, begun: str) -> None:
         state, _, group = stat_of(pid)[1:4]
         return int(group) == leader and state not in (b"Z", b"X")
 
-    # As long as anybody is in the group, the number of the one that led it is given to nobody else.
+    # As long as a process is in the group, the number of its leader is not given to another process.
     if beginning(leader) in ("", begun):
         end_processes(is_member)
 
 
 def end_marked(marks: Iterable[str], among: Callable[[], Iterable[int]] = processes) -> set[int]:
-    """End every process whose environment has a variable that begins like one of these, wherever it has gone since.
+    """End every process whose environment has a variable that begins with one of these marks; returns their numbers.
 
-    Returns the numbers of those that were killed. Only where /proc shows the environment of processes.
+    Does nothing if /proc does not show the environment of processes.
     """
     beginnings = [b"\0" + os.fsencode(mark) for mark in marks]
 
@@ -236,12 +237,9 @@ def end_marked(marks: Iterable[str], among: Callable[[], Iterable[int]] = proces
 
 def _may_be_starting_a_program(pid: int) -> bool:
     """Whether a process without an environment may have one in a moment: it is young, and has memory."""
-    of_process = stat_of(pid)
-    age = float(_content("/proc/uptime").split()[0]) - int(of_process[20]) / os.sysconf("SC_CLK_TCK")
-    return int(of_process[21]) > 0 and age < _YOUNG
-
-
-# Files and folders
+    fields = stat_of(pid)
+    age = float(_content("/proc/uptime").split()[0]) - int(fields[20]) / os.sysconf("SC_CLK_TCK")
+    return int(fields[21]) > 0 and age < _YOUNG
 
 
 def _put_back(entries: Iterable[Entry]) -> None:
@@ -258,7 +256,7 @@ def _is(known: str, path: str) -> bool:
 
 
 def _remove(path: str, known: str | None = None) -> None:
-    """Remove a file of this identity; without one, any plain file."""
+    """Remove a file with this identity; without one, any plain file."""
     with suppress(OSError):
         status = os.lstat(path)
         if stat.S_ISREG(status.st_mode) if known is None else identity(status) == known:
@@ -266,18 +264,18 @@ def _remove(path: str, known: str | None = None) -> None:
 
 
 def remove_folder(known: str, path: str) -> None:
-    """Without following a link, neither at the path nor below it: ``rmtree`` goes by descriptors.
+    """Remove a folder without following links, at the path or below it: ``rmtree`` works by descriptors.
 
-    ``known`` is its identity; nothing is removed if another one stands there. Empty: any that stands there.
+    Nothing is removed if its identity is not ``known``; if that is empty, any folder there is removed.
     """
     for _ in range(_ROUNDS):
         if not os.path.lexists(path) or (known and not _is(known, path)):
             return
-        shutil.rmtree(path, ignore_errors=True)  # who was killed a moment ago may still finish a file in it
+        shutil.rmtree(path, ignore_errors=True)  # again: a process that is being killed may still write a file into it
 
 
 def _taken(path: str) -> bool:
-    """Take a lock, and keep it until this process ends; False if another has it, or if something else stands there."""
+    """Take a lock until this process ends; False if another process has it, or if it is no lock file of this user."""
     import fcntl
 
     end = time.monotonic() + _PATIENCE

@@ -1,10 +1,9 @@
-"""A process of ours that answers requests, one after the other: the side that asks, and the child's own; the child's
-side of one that makes a fork for each; and errors as they travel back.
+"""A child process that answers requests one after the other: both ends; the child's end of a process that makes a fork
+for each request; and errors as JSON.
 
-A child that serves stays, since starting one costs more than most requests. When a request ends it, the next one starts
-another. Requests and answers are JSON, one object a line; before its answer the child may send notes, which say how far
-it has come. Whoever asks reads and writes what goes at the moment, so that neither a child that never reads nor one
-that never answers holds it up beyond the limits.
+A child stays, since starting one costs more than most requests. If a request ends it, the next request starts another.
+Requests and answers are JSON, one object a line; before its answer, the child may send notes about its progress. The
+asking end never blocks on a read or write, so that a child that does not read or answer cannot exceed the limits.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from biopsy.processes.watch import Cause, Ended, KeptOutput, Limits, Watch
 LONGEST_ANSWER = 256 << 20
 """Bytes of the longest answer that is read."""
 
-_KEPT = 1 << 16  # bytes of the beginning, and as many of the end, of what the child prints
-_LAST_WAIT = 2.0  # seconds for a child that has closed its answers to end
+_KEPT = 1 << 16  # bytes kept of the beginning of the child's output, and as many of the end
+_LAST_WAIT = 2.0  # seconds for a child to end that has closed its answers
 
 
 class ServerEndedError(Exception):
-    """The child has ended, or was ended, without an answer. ``note`` is the last one that it sent, if any."""
+    """The child has ended, or was ended, without an answer. ``note`` is its last note, if any."""
 
     def __init__(self, ended: Ended, note: str | None) -> None:
         super().__init__(f"{ended.cause}, status {ended.status}, after {note}")
@@ -40,7 +39,7 @@ class ServerEndedError(Exception):
 
 
 class Server:
-    """A process that calls ``main`` of a module of ours with these words and then answers requests.
+    """A process that calls ``main`` of one of biopsy's modules with these words, which answers requests.
 
     ``environment`` is added to that of this process.
     """
@@ -51,17 +50,17 @@ class Server:
         self._child: _Child | None = None
 
     def start(self) -> None:
-        """Start the process now, if there is none, and do not wait for it. Raises CannotStartError."""
+        """Start the process, if there is none, without waiting for it. Raises CannotStartError."""
         if self._child is None:
             self._child = _Child(self._words, self._environment)
 
     def ask(self, request: Mapping[str, Any], limits: Limits | None = None) -> dict[str, Any]:
-        """The answer to a request. Raises the error that the child raised instead, and CannotStartError.
+        """The answer to a request. Raises the error that the child raised, and CannotStartError.
 
-        ``limits.memory`` is for all processes of the child; files that they map do not count.
+        ``limits.memory`` is for all processes of the child, without mapped files.
 
-        Raises ServerEndedError if the child ends without an answer, reaches a limit, or answers something that is no
-        answer; it has ended then.
+        Raises ServerEndedError if the child ended without an answer, or was ended at a limit or after an invalid
+        answer.
         """
         self.start()
         assert self._child is not None
@@ -71,7 +70,7 @@ class Server:
             self._child = None
             raise
         except BaseException:
-            self.close()  # or its answer would be taken for that to the next request
+            self.close()  # else its answer would be taken for that to the next request
             raise
         if "error" in answer:
             raise from_json(answer["error"])
@@ -86,7 +85,7 @@ class Server:
 
 
 class _Child:
-    """One process, and what has come of its answers."""
+    """One process, and what it has sent."""
 
     def __init__(self, words: list[str], environment: Mapping[str, str] | None) -> None:
         pipe = subprocess.PIPE
@@ -101,7 +100,7 @@ class _Child:
         self._note: str | None = None
 
     def ask(self, request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-        """The object that ends a request: an answer or an error. Raises ServerEndedError."""
+        """The reply to a request: an answer or an error. Raises ServerEndedError."""
         self._note = None
         into, answers, output = (stream.fileno() for stream in self._streams)
         takers = {output: self._printed.add, **({} if self._has_closed else {answers: self._take})}
@@ -120,17 +119,17 @@ class _Child:
         self._line += data
 
     def _is_over(self) -> bool:
-        """Whether nothing more is to be waited for: the reply has come, or something that is no answer, or an end."""
+        """Whether waiting is over: a reply or an invalid one has come, or the child has closed its answers."""
         while not self._is_spoiled and self._reply is None and b"\n" in self._line:
             line, _, self._line = self._line.partition(b"\n")
-            self._reply = _understood(bytes(line))
+            self._reply = _parsed(bytes(line))
             self._is_spoiled = self._reply is None
             if self._reply is not None and "note" in self._reply:
                 self._note, self._reply = self._reply["note"], None
         return self._is_spoiled or self._reply is not None or self._has_closed or len(self._line) > LONGEST_ANSWER
 
     def end(self, cause: Cause) -> ServerEndedError:
-        """End it, whatever it does, and tell how it ended. One that has closed its answers is about to end itself."""
+        """End it; returns how it ended. With cause "itself", it has closed its answers and gets time to end itself."""
         status = self._process.wait(_LAST_WAIT) if cause == "itself" else None
         if status is None:
             status = self._process.kill()
@@ -142,8 +141,8 @@ class _Child:
         return ServerEndedError(Ended(status, cause, self._printed.all()), self._note)
 
 
-def _understood(line: bytes) -> dict[str, Any] | None:
-    """What a line says; None if it is not of the protocol."""
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """The object in a line; None if it is invalid."""
     try:
         reply = json.loads(line)
         [(kind, value)] = reply.items()
@@ -154,20 +153,18 @@ def _understood(line: bytes) -> dict[str, Any] | None:
 
 Request: TypeAlias = Mapping[str, Any]
 Note: TypeAlias = Callable[[str], None]
-"""Says how far the child has come with a request: whoever has to tell of its death knows it then."""
+"""Sends a note about the child's progress, which explains its death if it dies."""
 
 
 class Serving:
-    """The child's side of a ``Server``. It takes over stdin and stdout: what anybody prints from now on is no answer,
-    and goes to stderr.
-    """
+    """The child's end of a ``Server``. It takes over stdin and stdout: what is printed from now on goes to stderr."""
 
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "wb")
         os.dup2(2, 1)
 
     def serve(self, answer: Callable[[Request, Note], dict[str, Any]]) -> int:
-        """Answer all requests; returns the exit status. What ``answer`` raises is raised where it was asked."""
+        """Answer all requests; returns the exit status. What ``answer`` raises is raised at the asking end."""
         for line in sys.stdin.buffer:
             try:
                 self._say({"answer": answer(json.loads(line), lambda text: self._say({"note": text}))})
@@ -181,14 +178,14 @@ class Serving:
 
 
 def serve_forks(task: Callable[[Request], int], connections: Sequence[int] | None = None) -> NoReturn:
-    """The side of a warm process of ours: does a task in a fork for each request, which ends with what that returns.
+    """The child's end of a ``ForkServer``: run a task in a fork for each request, which ends with the task's status.
 
-    It ends once nobody listens any more. ``connections`` are the descriptors that the environment named, if they were
-    taken from there before.
+    It ends when all connections are closed. ``connections`` are the descriptors that the environment named, if they
+    have been taken from it already.
     """
     loop = ForkLoop(connections_of_environment() if connections is None else list(connections))
     gc.collect()
-    gc.freeze()  # what is loaded now is shared with the forks, and not copied by their collector's marks
+    gc.freeze()  # so that garbage collection in forks does not copy the shared memory
     request = loop.next_request()
     status = 4
     try:
@@ -200,10 +197,10 @@ def serve_forks(task: Callable[[Request], int], connections: Sequence[int] | Non
 
 
 def as_json(error: Exception) -> dict[str, Any]:
-    """An error as JSON, of which ``from_json`` makes it again; what nobody foresaw becomes a BiopsyError.
+    """An error as JSON, for ``from_json``; any other exception becomes a BiopsyError.
 
-    One of a class that takes other arguments than its attributes, or that stands elsewhere than in ``errors``, becomes
-    one of the nearest class above it that does not.
+    An error of a class outside ``errors``, or whose constructor has special arguments, becomes one of its nearest base
+    class without these.
     """
     if not isinstance(error, errors.BiopsyError):
         error = errors.BiopsyError(f"{type(error).__name__}: {error}")
@@ -219,7 +216,7 @@ def as_json(error: Exception) -> dict[str, Any]:
 
 
 def from_json(tree: Mapping[str, Any]) -> errors.BiopsyError:
-    """The error that ``as_json`` has made this of."""
+    """The error from the JSON of ``as_json``."""
     kind = _nearest(getattr(errors, tree["error"], errors.BiopsyError))
     error: errors.BiopsyError = kind(
         tree["message"], **{name: tree[name] for name in ("details", "kept", "next_steps", *kind.facts)}
@@ -228,7 +225,9 @@ def from_json(tree: Mapping[str, Any]) -> errors.BiopsyError:
 
 
 def _nearest(kind: object) -> Any:
-    """The first of an error's class and those above it that stands in ``errors``, and takes what it has."""
-    above = kind.__mro__ if isinstance(kind, type) else ()
-    known = (each for each in above if getattr(errors, each.__name__, None) is each and each is not errors.EngineCrash)
-    return next((each for each in known if issubclass(each, errors.BiopsyError)), errors.BiopsyError)
+    """The first class in ``errors`` among a class and its bases that has the usual constructor."""
+    classes = kind.__mro__ if isinstance(kind, type) else ()
+    usual = (
+        each for each in classes if getattr(errors, each.__name__, None) is each and each is not errors.EngineCrash
+    )
+    return next((each for each in usual if issubclass(each, errors.BiopsyError)), errors.BiopsyError)

@@ -1,5 +1,5 @@
-"""Work that is done in a fork, which this process watches, so that a crash, a hang or full memory there costs
-nothing: a whole task, or one call of native code.
+"""Runs a task, or one call of native code, in a fork that this process watches, so that a crash, a hang or full memory
+there does no harm here.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from biopsy.processes.own_process import HeldSignals, Interrupts, flush, leave, 
 from biopsy.processes.watch import Cause, Limits, signal_name
 
 _HANDED_ON = signals("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-"""Signals that are meant for the task, whichever of the two processes they are sent to."""
+"""Signals that are meant for the task, whichever of the two processes gets them."""
 
 _FROM_THE_KERNEL = 0x80
-"""``si_code`` of a signal that the kernel sends by itself: Ctrl-C reaches every process of the terminal's group."""
+"""``si_code`` of a signal from the kernel: Ctrl-C reaches every process of the terminal's group."""
 
 NO_LIMITS = Limits()
 
-_ONE_REQUEST = 0.5  # seconds in which several SIGINT are one: sent to the group, they come to the fork twice
+_ONE_REQUEST = 0.5  # seconds in which several SIGINT are one: sent to the group, the fork gets it twice
 
 _GRACE = 3.0
-"""Seconds that the task has to end in when it is interrupted; it may be in native code, which hears of nothing."""
+"""Seconds until an interrupted task is killed: native code does not react to an interrupt."""
 
 
 def is_possible() -> bool:
-    """Whether a fork can be made here: on this platform, and while there is only one thread."""
+    """Whether this platform can fork and this process has only one thread."""
     threading = sys.modules.get("threading")
-    alone = threading is None or (
+    has_one_thread = threading is None or (
         threading.active_count() == 1 and threading.current_thread() is threading.main_thread()
     )
-    return hasattr(os, "fork") and hasattr(signal, "pthread_sigmask") and alone
+    return hasattr(os, "fork") and hasattr(signal, "pthread_sigmask") and has_one_thread
 
 
 class LimitReachedError(errors.BiopsyError):
-    """A task was ended since it had taken more time, or more memory, than it may: ``cause`` says which."""
+    """A task was ended at its limit; ``cause`` is "time" or "memory"."""
 
     def __init__(self, cause: Cause) -> None:
         super().__init__(f"the command was ended at its limit of {cause}")
@@ -56,22 +56,22 @@ class LimitReachedError(errors.BiopsyError):
 
 
 def run(task: Callable[[], int], limits: Limits = NO_LIMITS) -> int:
-    """Do a task in a fork; returns the status that it returns.
+    """Run a task in a fork; returns the status that the task returns.
 
-    It is killed when it reaches a limit, and LimitReachedError is raised. ``limits.memory`` is for all its processes;
-    files that they map do not count.
+    The fork is killed at a limit, and LimitReachedError is raised. ``limits.memory`` is for all its processes, without
+    mapped files.
 
-    If it does not end within three seconds of an interrupt, or is interrupted again, it is killed, and Interrupted is
-    raised: an engine may be in native code for ever, where Python hears of nothing.
+    If it does not end within three seconds of an interrupt, or is interrupted again, it is killed and Interrupted is
+    raised, since an engine may be in native code for ever.
 
-    If the fork is ended by a signal that was not sent to this process, or ends without coming to the end of its task,
-    raises EngineCrash if an engine was being asked, else BiopsyError. If it is ended by a signal that was sent to
-    this process too, this process ends by it.
+    If the fork dies by a signal that was not sent to this process, or ends before its task is done, raises EngineCrash
+    if an engine was running, else BiopsyError. If it dies by a signal that was also sent to this process, this process
+    dies by it, too.
     """
     page = mmap.mmap(-1, own_process.SIZE)
-    flush()  # or both would write what is in it
+    flush()  # else both processes would write the buffered output
     watched = _HANDED_ON | {signal.SIGCHLD}
-    before = signal.signal(signal.SIGCHLD, lambda *_: None)  # one that is ignored tells nothing of its children
+    before = signal.signal(signal.SIGCHLD, lambda *_: None)  # if it is ignored, it does not arrive
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
         child, lifeline = fork()
@@ -92,11 +92,7 @@ def run(task: Callable[[], int], limits: Limits = NO_LIMITS) -> int:
         if received.killed:
             raise errors.Interrupted("interrupted")
     if status < 0 and -status in received.signals:
-        # End by the signal that has ended the task, so that whoever waits for this process sees just that.
-        with suppress(OSError, ValueError):
-            signal.signal(-status, signal.SIG_DFL)
-            os.kill(os.getpid(), -status)
-            time.sleep(0.1)  # it comes at once, unless this is the first process of a container, which signals spare
+        own_process.end_by_signal(-status)  # the parent of this process then sees how the task has ended
         return 128 - status
     if finished is not None:
         return finished
@@ -104,16 +100,16 @@ def run(task: Callable[[], int], limits: Limits = NO_LIMITS) -> int:
 
 
 def _give_back(mask: set[int | signal.Signals], before: Any) -> None:
-    """Handle signals as before: ``mask`` are those that are blocked, ``before`` is the handler of SIGCHLD."""
+    """Restore the blocked signals, ``mask``, and the handler of SIGCHLD, ``before``."""
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     signal.signal(signal.SIGCHLD, before if before is not None else signal.SIG_DFL)
 
 
 def _do(task: Callable[[], int], page: mmap.mmap, mask: set[int | signal.Signals]) -> NoReturn:
-    """In the fork: do the task and end."""
+    """In the fork: run the task and end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        Interrupts(_ONE_REQUEST).take_over([signal.SIGINT])  # but not again for what was the same request
+        Interrupts(_ONE_REQUEST).take_over([signal.SIGINT])  # raises only once for the same request
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     status = 4
     try:
@@ -126,7 +122,7 @@ def _do(task: Callable[[], int], page: mmap.mmap, mask: set[int | signal.Signals
 
 
 def _watch(child: int, watched: frozenset[signal.Signals], limits: Limits) -> tuple[int, _Received]:
-    """Wait for the end of the fork: its status as the system tells it, and what came here meanwhile."""
+    """Wait for the end of the fork; returns its wait status, and the signals that arrived here meanwhile."""
     received = _Received()
     started = time.monotonic()
     while True:
@@ -152,7 +148,7 @@ def _watch(child: int, watched: frozenset[signal.Signals], limits: Limits) -> tu
 
 
 class _Received:
-    """The signals that came to this process; whether the fork had to be killed, since it heeds none or for a limit."""
+    """The signals that arrived at this process; and whether and why the fork was killed."""
 
     def __init__(self) -> None:
         self.signals: set[signal.Signals] = set()
@@ -163,7 +159,7 @@ class _Received:
         self._heeds_interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     def add(self, number: signal.Signals) -> None:
-        """Take note of a signal. An interrupt that comes again, and is no echo of the first, ends all patience."""
+        """Record a signal. A second interrupt, which is no echo of the first, means to kill the fork now."""
         self.signals.add(number)
         if number != signal.SIGINT or not self._heeds_interrupts or self.killed:
             return
@@ -173,17 +169,17 @@ class _Received:
             self._patience = 0.0
 
     def patience(self) -> float | None:
-        """Seconds until the fork is to be killed; None if it was not interrupted."""
+        """Seconds until the fork must be killed; None if it was not interrupted."""
         if self.interrupted_at is None:
             return None
         return max(0.0, self.interrupted_at + self._patience - time.monotonic())
 
 
 def _next_signal(watched: frozenset[signal.Signals], patience: float | None) -> tuple[signal.Signals, bool] | None:
-    """The next signal that comes, and whether it surely came to the fork as well; None if none comes in time."""
+    """The next signal, and whether the fork has surely got it, too; None if none arrives in time."""
     if hasattr(signal, "sigtimedwait"):
         arrival = signal.sigwaitinfo(watched) if patience is None else signal.sigtimedwait(watched, patience)
-        # Stopped by Ctrl-Z past the end of its patience, Python returns memory that nobody wrote to.
+        # If Ctrl-Z stops this process until the time is over, Python returns uninitialized memory.
         if arrival is None or arrival.si_signo not in watched:
             return None
         return signal.Signals(arrival.si_signo), arrival.si_code == _FROM_THE_KERNEL
@@ -197,11 +193,11 @@ def _next_signal(watched: frozenset[signal.Signals], patience: float | None) -> 
 
 
 _FROM_SOMEBODY = signals("SIGTERM", "SIGHUP", "SIGINT")
-"""No engine ends by these of itself: what they end says nothing about the model."""
+"""Signals that no engine raises itself: a death by these says nothing about the model."""
 
 
 def _death(status: int, last: own_process.LastCall | None) -> errors.BiopsyError:
-    """What is to be told of a task that did not come to its end."""
+    """The error for a task that ended before it was done."""
     kind = signal_name(-status) if status < 0 else f"exit status {status}"
     memory = ": the system may have run out of memory" if kind == "SIGKILL" else ""
     if last is not None and last.is_open and -status not in _FROM_SOMEBODY:
@@ -214,22 +210,15 @@ def _death(status: int, last: own_process.LastCall | None) -> errors.BiopsyError
     return errors.BiopsyError(f"biopsy ended with {kind} before its work was done{memory}{asked}")
 
 
-# One call of native code in a fork: what crashes there, hangs or fills the memory costs this process nothing.
-#
-# The fork is made from whatever has been loaded, within milliseconds, and does nothing but this call. It may be made
-# while other threads run: it never comes back to Python code of theirs, and the native code that it calls must take
-# no lock that another thread may hold. Code that keeps Python's own lock while it works, as onnx does, is of that
-# kind.
-
-_LOOK_AT_MEMORY = 10  # milliseconds: at a gigabyte a second, a limit is passed by 10 MB
-_HEAD = 8  # bytes that tell the length of an answer
+_LOOK_AT_MEMORY = 10  # milliseconds: at a gigabyte a second, a limit is exceeded by 10 MB
+_HEAD = 8  # bytes of the length of an answer
 _AT_ONCE = 1 << 20
 
 _forking = threading.Lock()
 
 
-class EndedApartError(Exception):
-    """The fork has ended, or was ended, before it had answered. ``answers`` are those that came before."""
+class ForkEndedError(Exception):
+    """The fork has ended, or was ended, before it was done. ``answers`` are those that it gave before."""
 
     def __init__(self, cause: Cause, status: int, answers: list[bytes]) -> None:
         super().__init__(f"{cause}, status {status}")
@@ -238,21 +227,25 @@ class EndedApartError(Exception):
         self.answers = answers
 
 
-def is_apart_possible() -> bool:
-    """Whether a call can be made apart here. Only Linux lets a fork of a process with several threads do much."""
+def can_call_in_fork() -> bool:
+    """Whether ``call_in_fork`` works here: on Linux, where a fork of a process with several threads can do much."""
     return hasattr(os, "fork") and sys.platform.startswith("linux")
 
 
-def call_apart(work: Callable[[], Iterable[bytes]], limits: Limits) -> list[bytes]:
-    """Do ``work`` in a fork; returns its answers, in their order.
+def call_in_fork(work: Callable[[], Iterable[bytes]], limits: Limits) -> list[bytes]:
+    """Do ``work``, one call of native code, in a fork; returns its answers, in their order.
 
-    ``limits.memory`` bounds what the fork allocates besides what this process has; files that are mapped do not count.
-    Raises EndedApartError if it dies, raises or reaches a limit, and OSError if there can be no fork.
+    The fork takes milliseconds, and does nothing but this call. Other threads may be running, since it never returns to
+    their Python code, but the native code must take no lock that another thread may hold. Code that keeps Python's own
+    lock while it works, as onnx does, fulfils that.
+
+    ``limits.memory`` is for the memory that the fork allocates in addition, without mapped files. Raises
+    ForkEndedError if it dies, raises or reaches a limit, and OSError if it cannot be made.
     """
     child, lifeline, status = 0, -1, None
     held = HeldSignals()
     try:
-        with _forking:  # or the fork of another thread would hold our end of the pipe open
+        with _forking:  # else the fork of another thread would keep our end of the pipe open
             reading, writing = os.pipe()
             try:
                 with warnings.catch_warnings():
@@ -286,19 +279,19 @@ def call_apart(work: Callable[[], Iterable[bytes]], limits: Limits) -> list[byte
         if len(answer := stream.read(length)) == length:
             answers.append(answer)
     if status != 0:
-        raise EndedApartError(cause, status, answers)
+        raise ForkEndedError(cause, status, answers)
     return answers
 
 
 def _work(work: Callable[[], Iterable[bytes]], writing: int) -> NoReturn:
-    """In the fork: answer, and end without anything that this process had registered for its end."""
+    """In the fork: answer, and end without the functions that the parent registered with atexit."""
     status = 4
     try:
-        _forking.release()  # it was taken for this fork, which may make calls of its own
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # who waits for it ends it
+        _forking.release()  # the parent took it for this fork, which may make calls of its own
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the waiting parent ends it
             signal.signal(getattr(signal, name), signal.SIG_IGN)
         if "faulthandler" in sys.modules:
-            sys.modules["faulthandler"].disable()  # a crash is told by who waits for it
+            sys.modules["faulthandler"].disable()  # the waiting parent reports a crash
         sacrifice(os.getpid())
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for descriptor in (1, 2):
@@ -313,7 +306,7 @@ def _work(work: Callable[[], Iterable[bytes]], writing: int) -> NoReturn:
 
 
 def _read(reading: int, child: int, limits: Limits) -> tuple[Cause, bytes]:
-    """What the fork says until it ends or reaches a limit."""
+    """What the fork writes until it ends or reaches a limit, and which of these it is."""
     started, before = time.monotonic(), taken_by(child)
     poll = select.poll()
     poll.register(reading, select.POLLIN)

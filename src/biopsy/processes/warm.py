@@ -1,5 +1,5 @@
-"""Processes that are ready before they are needed: one that forks for each request, also for a user's script, and
-one that waits for its words.
+"""Processes that are started before they are needed: one that forks for each request, also for a user's script, and
+one that waits for its request.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _SECONDS_TO_END = 5
 
 
 class ServerGoneError(Exception):
-    """The server has ended, cannot serve, or says something that is no answer."""
+    """The server has ended, cannot serve, or has sent an invalid answer."""
 
 
 class ForkServer:
-    """The asking end of a warm process, which is started at once by these words.
+    """The asking end of a warm process, which is started at once with these words.
 
-    It has as many connections as requests may run at once, and each serves one request at a time. ``patience`` are the
-    seconds that it may take to become warm. ``environment`` and ``descriptors`` are handed on to it, and ``stdout`` is
-    where it prints, but for its forks. ``start`` starts it, if that is not the process of these words.
+    It has as many connections as requests may run at the same time. ``patience`` are the seconds that it may take to
+    become warm. It inherits ``environment`` and ``descriptors``, and prints to ``stdout``, but its forks do not.
+    ``start`` starts the process, if it is not a plain ``Process``.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ForkServer:
         if not hasattr(os, "fork"):
             raise ServerGoneError("this platform has no fork")
         pairs = [socket.socketpair() for _ in range(connections)]
-        theirs = [their.fileno() for _, their in pairs]
+        server_descriptors = [server_end.fileno() for _, server_end in pairs]
         try:
             self._process = start(
                 words,
@@ -63,20 +63,20 @@ class ForkServer:
                 stderr=stdout,
                 environment={
                     **(environment or {}),
-                    CONNECTIONS_VARIABLE: json.dumps(theirs),
+                    CONNECTIONS_VARIABLE: json.dumps(server_descriptors),
                     FORK_VARIABLE: UNMARKED,
                 },
-                descriptors=[*theirs, *descriptors],
+                descriptors=[*server_descriptors, *descriptors],
             )
         except CannotStartError as error:
-            for ours, _ in pairs:
-                ours.close()
+            for own_end, _ in pairs:
+                own_end.close()
             raise ServerGoneError(str(error)) from error
         finally:
-            for _, their in pairs:
-                their.close()
+            for _, server_end in pairs:
+                server_end.close()
         self.pid = self._process.pid
-        self._connections = [Connection(ours) for ours, _ in pairs]
+        self._connections = [Connection(own_end) for own_end, _ in pairs]
         self._free: queue.SimpleQueue[Connection] = queue.SimpleQueue()
         for connection in self._connections:
             self._free.put(connection)
@@ -92,9 +92,9 @@ class ForkServer:
         *,
         begun: Callable[[int], None] = lambda _: None,
     ) -> Ended:
-        """Have a fork do what a request says, and watch it as ``attend`` does. Raises ServerGoneError.
+        """Serve a request in a fork, and watch it as ``attend``. Raises ServerGoneError.
 
-        ``begun`` is told the generation of the fork: those of the same one have found the same loaded.
+        ``begun`` is called with the generation of the fork: forks of one generation have the same modules loaded.
         """
         if not self.is_warm(max(0.0, self._warm_by - time.monotonic())):
             raise ServerGoneError
@@ -104,7 +104,7 @@ class ForkServer:
             with Pipe() as pipe:
                 pid, generation = connection.ask({**request, MARK: mark}, pipe.writing)
                 fork = _Fork(pid, connection)
-                pipe.handed_on()
+                pipe.close_writing()
                 begun(generation)
                 try:
                     return attend(fork, pipe.reading, limits, stop)
@@ -117,11 +117,11 @@ class ForkServer:
             self._free.put(connection)
 
     def kill(self) -> None:
-        """End the server: every connection then ends, and with it the fork that it serves."""
+        """Kill the server, which closes every connection and thereby ends its fork."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the server, at once if it runs nothing; else it sees that nobody listens, and ends what it runs first."""
+        """End the server, at once if it is idle; else it first ends its forks, whose connections are closed."""
         is_idle = self._free.qsize() == len(self._connections)
         for connection in self._connections:
             connection.close()
@@ -131,7 +131,7 @@ class ForkServer:
         self._process.close()
 
     def is_warm(self, within: float) -> bool:
-        """Whether it can serve by now, or within some seconds. Raises ServerGoneError if it never will."""
+        """Whether it can serve, now or within some seconds. Raises ServerGoneError if it never will."""
         with self._warming:
             if not self._warm:
                 try:
@@ -146,14 +146,14 @@ class ForkServer:
 
 
 class Connection:
-    """The asking end of a socket to a process that forks for each request, and tells of the fork's start and end."""
+    """The asking end of a socket to a process that forks for each request and reports the start and end of the fork."""
 
-    def __init__(self, ours: socket.socket) -> None:
-        self._socket = ours
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
         self._read = b""
 
     def ask(self, request: Mapping[str, Any], *descriptors: int) -> tuple[int, int]:
-        """Have a fork begin, which prints into the first of the descriptors: its number, and its generation.
+        """Start a fork, which prints into the first of the descriptors; returns its number and its generation.
 
         Raises ServerGoneError.
         """
@@ -171,15 +171,15 @@ class Connection:
         return pid, generation
 
     def fileno(self) -> int:
-        """Readable once there is an answer, or the server has gone."""
+        """A descriptor that is readable once there is an answer or the server has ended."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Tell the server that nobody listens any more."""
+        """Close the connection, which ends its fork."""
         self._socket.close()
 
     def answer(self, timeout: float) -> dict[str, Any]:
-        """The next object. Raises TimeoutError if it does not come in time, ServerGoneError if none will."""
+        """The next object. Raises TimeoutError if it does not arrive in time, ServerGoneError if none will."""
         while b"\n" not in self._read:
             self._socket.settimeout(timeout)
             try:
@@ -202,7 +202,7 @@ class Connection:
 
 
 class _Fork:
-    """A child of the server. It has nothing to clean up, so it is never asked politely to end."""
+    """A fork of the server. It has nothing to clean up, so it is killed without SIGTERM before."""
 
     patient = False
 
@@ -225,29 +225,28 @@ class _Fork:
         return status
 
     def close(self) -> None:
-        """It has ended: its number may be that of somebody else soon."""
-        cleanup.strike(*self._entry)
+        """Take it off the list: it has ended, and its number may soon be another process's."""
+        cleanup.unregister(*self._entry)
 
-
-# A warm process for a script of the user: its very interpreter, which has imported what the script needs.
-#
-# Each fork of it runs the script from the beginning, with words of its own; ``script_start`` is what happens there.
 
 _HERE = str(Path(__file__).with_name("script_start"))
 _PATIENCE = 60.0  # seconds for all imports of a script
 
 
 def start_script_server(words: Sequence[str], environment: Mapping[str, str], connections: int) -> ForkServer:
-    """Start the warm process of a script, by the words that would run it. A fork gets its own words from a request.
+    """Start the warm process of a user's script with the words that would run the script.
 
-    Raises ServerGoneError where that is not possible: only Linux tells what an import does.
+    It is the script's own interpreter, which imports what the script needs. Each fork runs the script from the
+    beginning, with the words of its request (see ``script_start``).
+
+    Raises ServerGoneError if that is not possible: only Linux shows what an import does.
     """
     if sys.platform != "linux" or os.pathsep in _HERE:
         raise ServerGoneError("no script can be kept warm here")
-    theirs = os.environ.get("PYTHONPATH")
+    python_path = os.environ.get("PYTHONPATH")
     printed, printing = os.pipe()
-    told: dict[str, object] = {
-        "PYTHONPATH": theirs, "here": _HERE, "printed": printed, "left": [], "noted": [], "own": [], "starts": 0,
+    state: dict[str, object] = {
+        "PYTHONPATH": python_path, "here": _HERE, "printed": printed, "left": [], "noted": [], "own": [], "starts": 0,
         "generation": 0, "ready": False,
     }  # fmt: skip
     try:
@@ -257,8 +256,8 @@ def start_script_server(words: Sequence[str], environment: Mapping[str, str], co
             patience=_PATIENCE,
             environment={
                 **environment,
-                "PYTHONPATH": os.pathsep.join(filter(None, [_HERE, theirs])),
-                STATE_VARIABLE: json.dumps(told),
+                "PYTHONPATH": os.pathsep.join(filter(None, [_HERE, python_path])),
+                STATE_VARIABLE: json.dumps(state),
             },
             descriptors=[printed],
             stdout=printing,
@@ -268,19 +267,16 @@ def start_script_server(words: Sequence[str], environment: Mapping[str, str], co
         os.close(printing)
 
 
-# A process of ours that is started before it is needed: it loads, waits for its words, and then is as any other.
-#
-# What it has loaded can serve twice: a fork of it, made before it knows more, may become a warm process
-# (``ForkOfWaiting``). Nothing of what the fork does comes back to it.
-
-_LAST_WAIT = 5.0  # seconds for a fork that was killed just now
+_LAST_WAIT = 5.0  # seconds to wait for a killed fork
 
 
 class WaitingProcess:
-    """Calls ``main`` of a module, with a descriptor and these words, at once; it waits there for one line of JSON.
+    """A process that is started before it is needed: it calls ``main`` of a module with a descriptor and these words,
+    loads code, and waits at the descriptor for its request, one line of JSON.
 
-    Before that, it may be told by an empty line that it will be needed soon. It sees the end of the file if it is not
-    needed, or if this process has gone. ``environment`` and ``descriptors`` are handed on. Raises CannotStartError.
+    An empty line before that says that it will be needed soon; the end of the file, that it is not needed or that this
+    process has ended. It inherits ``environment`` and ``descriptors``. A fork of it may become a warm process
+    (``ForkOfWaiting``). Raises CannotStartError.
     """
 
     def __init__(
@@ -291,19 +287,19 @@ class WaitingProcess:
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
     ) -> None:
-        theirs, self._ours = os.pipe()
+        reading, self._writing = os.pipe()
         self._started = time.monotonic()
         try:
             self._command = PrintingProcess(
-                [*own_python(module), str(theirs), *words],
+                [*own_python(module), str(reading), *words],
                 environment={**(environment or {}), FORK_VARIABLE: UNMARKED},
-                descriptors=[theirs, *descriptors],
+                descriptors=[reading, *descriptors],
             )
         except BaseException:
-            os.close(self._ours)
+            os.close(self._writing)
             raise
         finally:
-            os.close(theirs)
+            os.close(reading)
         self.pid = self._command.process.pid
 
     @property
@@ -313,23 +309,20 @@ class WaitingProcess:
 
     def expect(self) -> None:
         """Tell it that it will be needed soon."""
-        with suppress(OSError):  # it has gone, which who needs it will see
-            os.write(self._ours, b"\n")
+        with suppress(OSError):  # it has ended, which ``run`` will notice
+            os.write(self._writing, b"\n")
 
     def run(self, request: Mapping[str, Any], limits: Callable[[], Limits], stop: Stop | None = None) -> Ended | None:
-        """Have it do what a request says, and watch it from now on as ``attend`` does; None if it has ended before.
-
-        Once only. Raises StillRunningError.
-        """
+        """Send its only request, and watch it as ``attend``; None if it has ended before. Raises StillRunningError."""
 
         def run(mark: str) -> Ended | None:
             data = json.dumps({**request, MARK: mark}).encode() + b"\n"
             try:
-                with os.fdopen(self._ours, "wb", buffering=0) as stream:
-                    is_told = self._command.process.status() is None and stream.write(data) == len(data)
+                with os.fdopen(self._writing, "wb", buffering=0) as stream:
+                    is_sent = self._command.process.status() is None and stream.write(data) == len(data)
             except OSError:
-                is_told = False
-            if is_told:
+                is_sent = False
+            if is_sent:
                 return self._command.watched(limits, stop)
             self._command.end()
             return None
@@ -337,49 +330,48 @@ class WaitingProcess:
         return run_with_own_mark(run)
 
     def close(self) -> None:
-        """End it: it is not needed."""
-        os.close(self._ours)
+        """End it without a request."""
+        os.close(self._writing)
         self._command.end()
 
 
 class ForkOfWaiting:
-    """A fork of a waiting process, as this process sees it: by ``lifeline``, our end of a pair of sockets.
+    """A fork of a waiting process, known by ``lifeline``, our end of a pair of sockets.
 
-    The fork alone has the other end, and is killed when ours is closed.
+    Only the fork has the other end; it is killed when ours is closed.
     """
 
     def __init__(self, waiting: WaitingProcess, lifeline: socket.socket) -> None:
-        self.pid = waiting.pid  # it has none of its own yet
+        self.pid = waiting.pid  # its own is not known yet
         self._lifeline = lifeline
 
     def wait(self, seconds: float) -> None:
-        """Wait until it has let go of its files, which an ending process does first, at most so long."""
+        """Wait, at most these seconds, until it has closed its files, which an ending process does first."""
         if self._lifeline.fileno() >= 0:
             readable([self._lifeline.fileno()], seconds)
 
     def kill(self) -> None:
-        """End it, and wait until it has let go of its files; the system may list it for a moment longer."""
+        """Kill it, and wait until it has closed its files; the system may list it for a moment longer."""
         if self._lifeline.fileno() >= 0:
             self._lifeline.shutdown(socket.SHUT_WR)
             self.wait(_LAST_WAIT)
             self.close()
 
     def close(self) -> None:
-        """Free our end; one that still runs is killed by that."""
+        """Close our end, which kills a fork that still runs."""
         self._lifeline.close()
 
 
 _ZYGOTE = "biopsy.cli.zygote"
-"""It is named, not imported: the command line stands above this layer."""
+"""The name of a module in a higher layer, which must not be imported here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Warming:
-    """What was started for checks of some words.
+    """The processes that were started for checks with the same words.
 
-    ``cold`` loads the code of a check, and waits to be one: a process of its own. ``zygote`` is a fork of it, made
-    before it has opened an engine, a model or a file that the words name; it does all that, and is forked for each
-    check.
+    ``cold`` loads the code of a check, and waits to become one. ``zygote`` is a fork of it, made before it has opened
+    an engine, a model or a file that the words name; it opens these, and is forked for each check.
     """
 
     zygote: ForkServer
@@ -387,30 +379,27 @@ class Warming:
 
     @classmethod
     def begun(cls, words: Sequence[str], jobs: int) -> Warming:
-        """The processes for as many checks at once, which are not waited for.
-
-        Raises ServerGoneError where none can be started.
-        """
+        """Start the processes for ``jobs`` checks at the same time, without waiting. Raises ServerGoneError."""
         waiting: list[WaitingProcess] = []
 
         def start(
             words: Sequence[str], *, environment: Mapping[str, str], descriptors: Sequence[int], **_: int
         ) -> ForkOfWaiting:
-            lifeline, theirs = socket.socketpair()
-            words, descriptors = [str(theirs.fileno()), *words], [*descriptors, theirs.fileno()]
+            lifeline, fork_end = socket.socketpair()
+            words, descriptors = [str(fork_end.fileno()), *words], [*descriptors, fork_end.fileno()]
             try:
                 waiting.append(WaitingProcess(_ZYGOTE, words, environment=environment, descriptors=descriptors))
             except BaseException:
                 lifeline.close()
                 raise
             finally:
-                theirs.close()
+                fork_end.close()
             return ForkOfWaiting(waiting[0], lifeline)
 
         zygote = ForkServer(words, connections=jobs, start=start)
         return cls(zygote=zygote, cold=waiting[0])
 
     def close(self) -> None:
-        """End both: they are not needed."""
+        """End both."""
         self.cold.close()
         self.zygote.close()

@@ -1,6 +1,4 @@
-"""One run of a child process, watched to its end: time, memory and output are bounded, nothing of it is left, and
-its end is told in words.
-"""
+"""Watches a child process to its end, within limits of time, memory and output, and leaves nothing of it behind."""
 
 from __future__ import annotations
 
@@ -19,14 +17,12 @@ from biopsy import errors
 from biopsy.processes.forks import end_group, keeps_processes, signal_group
 from biopsy.processes.own_process import taken_by_family
 
-# What a child process prints: the pipe it prints into, and the bounded part of it that is kept.
-
 KEPT_OUTPUT = 8 << 20
-"""Bytes of the beginning, and as many of the end, of what a process prints that are kept."""
+"""Bytes kept of the beginning of a process's output, and as many of the end."""
 
 
 class Pipe:
-    """A pipe that a child prints into: ``reading`` is ours and never blocks, ``writing`` is handed on."""
+    """A pipe that a child prints into: ``reading`` is ours and never blocks, ``writing`` is the child's."""
 
     def __init__(self) -> None:
         self.reading, self.writing = os.pipe()
@@ -41,17 +37,17 @@ class Pipe:
     def close(self) -> None:
         """Close both ends."""
         os.close(self.reading)
-        self.handed_on()
+        self.close_writing()
 
-    def handed_on(self) -> None:
-        """Close the end to write: the child has its own by now."""
+    def close_writing(self) -> None:
+        """Close our copy of ``writing``, since the child has its own now."""
         if self.writing >= 0:
             os.close(self.writing)
             self.writing = -1
 
 
 class KeptOutput:
-    """The first and the last ``size`` bytes of what was printed; ``seen`` counts all of them."""
+    """The first and the last ``size`` bytes of an output; ``seen`` counts all its bytes."""
 
     def __init__(self, size: int = KEPT_OUTPUT) -> None:
         self.seen = 0
@@ -60,7 +56,7 @@ class KeptOutput:
         self._end = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Take what was printed next."""
+        """Add the next bytes."""
         self.seen += len(data)
         room = self._size - len(self._start)
         self._start += data[:room]
@@ -69,29 +65,29 @@ class KeptOutput:
             del self._end[: -self._size]
 
     def all(self) -> bytes:
-        """What is kept; a line says where something was cut."""
+        """The kept bytes; a line marks where something was cut."""
         if self.seen <= len(self._start) + self._size:
             return bytes(self._start + self._end)
         return bytes(self._start) + b"\n[... cut by biopsy ...]\n" + bytes(self._end[-self._size :])
 
 
 Cause = Literal["itself", "time", "memory", "stop", "answer"]
-"""Why a run ended: by itself; it reached a limit; it was not wanted any more; what it answered was not understood."""
+"""Why a run ended: by itself; at a limit; it was not wanted any more; its answer was invalid."""
 
 LOOK_AT_MEMORY = 0.05
 """Seconds between two looks at the memory of a process that has a limit."""
 
 _GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-_LAST_WAIT = 30.0  # seconds after SIGKILL: what sleeps in the kernel until then will not end
-_LOOK_AT_LIMITS = 10.0  # seconds, while there is none
+_LAST_WAIT = 30.0  # seconds after SIGKILL: a process that sleeps in the kernel for longer will not end
+_LOOK_AT_LIMITS = 10.0  # seconds between looks at the limits while there are none
 _LONGEST_WAIT = 3600.0  # seconds; poll() counts milliseconds in an int
-_LOOK_AT_STATUS = 0.005  # seconds, where no descriptor tells of a process's end
-_AT_ONCE = 1 << 16  # bytes read at once, as many as a pipe holds
-_MOST_READS_AFTER_THE_END = 16  # what still writes then was not ended by us
+_LOOK_AT_STATUS = 0.005  # seconds between looks at the status on a platform without pidfd
+_AT_ONCE = 1 << 16  # bytes to read at a time, as many as a pipe holds
+_MOST_READS_AFTER_THE_END = 16  # since a process that was not ended may go on writing
 
 
 class StillRunningError(errors.BiopsyError):
-    """A process does not end, not even by SIGKILL."""
+    """A process that does not end, not even by SIGKILL."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(f"process {pid} does not end, not even by SIGKILL")
@@ -100,22 +96,22 @@ class StillRunningError(errors.BiopsyError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one run may use: wall time in seconds, memory of all its processes in bytes; None for no limit.
+    """The limits of one run: wall time in seconds, memory of all its processes in bytes; None for no limit.
 
-    Memory is what ``taken_by_family`` counts: files that are mapped are none.
+    Memory is counted by ``taken_by_family``, without mapped files.
     """
 
     seconds: float | None = None
     memory: int | None = None
 
-    def until_due(self, started: float, memory_every: float = LOOK_AT_MEMORY) -> float | None:
-        """Seconds until what began then (of ``time.monotonic``) may have reached a limit; None if it never does."""
-        left = None if self.seconds is None else max(0.0, started + self.seconds - time.monotonic())
-        looks = (left, None if self.memory is None else memory_every)
+    def until_due(self, started: float) -> float | None:
+        """Seconds until the limits must be looked at; None without limits. ``started`` is of ``time.monotonic``."""
+        remaining = None if self.seconds is None else max(0.0, started + self.seconds - time.monotonic())
+        looks = (remaining, None if self.memory is None else LOOK_AT_MEMORY)
         return min((seconds for seconds in looks if seconds is not None), default=None)
 
     def reached(self, started: float, memory: Callable[[], int]) -> Literal["time", "memory"] | None:
-        """The limit that is reached by what began then, and has taken so much ``memory``."""
+        """The limit that is reached by a run that ``started`` then and takes this much ``memory``; None if none is."""
         if self.seconds is not None and time.monotonic() >= started + self.seconds:
             return "time"
         return "memory" if self.memory is not None and memory() > self.memory else None
@@ -123,9 +119,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: exit status, or minus the signal; what ended it; what it printed, its middle cut if long.
+    """How a run ended: its exit status, or minus the signal; the cause; its output, cut in the middle if long.
 
-    ``left`` is the number of processes that it had left in the background, and that were ended with it.
+    ``left`` is the number of processes that it left in the background, and that were ended with it.
     """
 
     status: int
@@ -135,18 +131,18 @@ class Ended:
 
 
 def lets_processes_stay(ended: Ended | None) -> bool:
-    """Whether what a run has left in the background stays: if the user wants that, and the run ended by itself."""
+    """Whether processes that a run left in the background stay: if the user wants it and the run ended by itself."""
     return ended is not None and ended.cause == "itself" and keeps_processes()
 
 
 class Stop:
-    """Tells a run from another thread that its answer is not wanted any more."""
+    """Asks a run, from another thread, to stop, since its answer is not wanted any more."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
 
     def fileno(self) -> int:
-        """Readable once the run is to stop."""
+        """A descriptor that is readable once the run shall stop."""
         return self._read
 
     @property
@@ -165,16 +161,16 @@ class Stop:
 
 
 class Running(Protocol):
-    """A process that was started, leader of its own group. ``patient``: it may clean up when told to end."""
+    """A running process that leads a group. ``patient``: it gets time to clean up when it is to end."""
 
     pid: int
     patient: bool
 
     def fileno(self) -> int | None:
-        """Readable once it has ended; None where the platform has no such thing."""
+        """A descriptor that is readable once it has ended; None on a platform without pidfd."""
 
     def status(self) -> int | None:
-        """Its exit status, or minus the signal, if it has ended. Its group is gone by then."""
+        """Its exit status, or minus the signal, if it and its group have ended, else None."""
 
 
 def attend(
@@ -185,12 +181,12 @@ def attend(
     *,
     kept: int = KEPT_OUTPUT,
 ) -> Ended:
-    """Watch a run until it has ended, and end it if it reaches a limit or is not wanted any more.
+    """Watch a run until it has ended, and end it if it reaches a limit or is to stop.
 
-    ``limits`` are asked again and again: a limit may become known only while it runs. ``output`` is the end to read of
-    the pipe that it prints into, ``kept`` how many bytes of its beginning and its end are kept.
+    ``limits`` is called repeatedly: a limit may become known only during the run. ``output`` is the reading end of its
+    pipe; ``kept`` bytes of its beginning, and of its end, are kept.
 
-    Whatever happens here, it has ended afterwards; raises StillRunningError if that is not possible.
+    The run has ended afterwards, even if something is raised; StillRunningError if it cannot be ended.
     """
     printed = KeptOutput(kept)
     ended = Watch(running, limits, {output: printed.add}, stop).until()
@@ -199,9 +195,10 @@ def attend(
 
 
 class Watch:
-    """Who is listened to while a process runs, and what has been decided.
+    """Watches a process, reads from its descriptors and writes to one.
 
-    ``takers`` get what comes out of descriptors that never block, and b"" at the end; ``unsent`` goes into one.
+    ``takers`` are called with the bytes that arrive at non-blocking descriptors, and with b"" at the end; ``unsent`` is
+    a descriptor and the bytes to write into it.
     """
 
     def __init__(
@@ -219,11 +216,11 @@ class Watch:
         self._into, self._unsent = unsent
         self._cause: Cause = "itself"
         self._started = time.monotonic()
-        self._end_by = 0.0  # when the next, harder step is due, once it was told to end
+        self._end_by = 0.0  # when to kill it after SIGTERM, or to give up after SIGKILL
         self._killed = False
 
     def until(self, is_over: Callable[[], bool] = lambda: False) -> tuple[int, Cause] | None:
-        """The status of the process and why it has ended; None if it has not, once ``is_over`` says so."""
+        """The status of the process and the cause of its end; None if ``is_over`` returns True before."""
         try:
             while (status := self._running.status()) is None:
                 if self._cause == "itself" and is_over():
@@ -260,7 +257,7 @@ class Watch:
         if self._unsent and self._into in ready:
             try:
                 del self._unsent[: os.write(self._into, self._unsent)]
-            except OSError:  # it has died, which its status will tell
+            except OSError:  # it has died, which its status will show
                 self._unsent = bytearray()
         if stop is not None and stop.fileno() in ready:
             self._end_because("stop")
@@ -287,11 +284,13 @@ class Watch:
             data = os.read(descriptor, _AT_ONCE)
             self._takers[descriptor](data)
             if not data:
-                del self._takers[descriptor]  # everyone has closed it: it would be readable for ever
+                del self._takers[descriptor]  # closed by all writers, it would be readable for ever
 
 
 def readable(descriptors: Sequence[int], seconds: float) -> set[int]:
-    """Those that can be read, once one can or the time is up; of any number, which select() cannot tell."""
+    """The readable ones of some descriptors, after waiting at most these seconds for the first; unlike select(), for
+    descriptors with any number.
+    """
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
@@ -302,13 +301,11 @@ def _milliseconds(seconds: float) -> int:
     return math.ceil(1000 * min(seconds, _LONGEST_WAIT))
 
 
-# What is to be told of the end of a process that an engine worked in.
-
-_MOST_SHOWN = 2000  # bytes of what a dying engine printed
+_MOST_SHOWN = 2000  # bytes of a dying engine's output
 
 
 def signal_name(number: int) -> str:
-    """What a signal is called: ``SIGSEGV``."""
+    """The name of a signal: ``SIGSEGV``."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -316,10 +313,9 @@ def signal_name(number: int) -> str:
 
 
 def engine_death(engine: str, stage: errors.Stage | None, ended: Ended) -> errors.BiopsyError:
-    """The error that tells of a process that has ended without a result of ``engine``, a spec.
+    """The error for a process that ended without a result of ``engine``, a spec.
 
-    ``stage`` is what the engine was last asked for, None if it had not been given the model: then it has not failed on
-    it.
+    ``stage`` is the stage that the engine was in; None if it had not got the model yet, and so has not failed on it.
     """
     printed = ended.output[-_MOST_SHOWN:].decode(errors="replace").strip()
     quoted = f"; it printed:\n{printed}" if printed else ""

@@ -1,6 +1,4 @@
-"""Writing files whole or not at all, with the folders that they need, and no more public than what they were made
-of.
-"""
+"""Writes files completely or not at all, with the folders that they need, and no more public than their sources."""
 
 from __future__ import annotations
 
@@ -31,26 +29,26 @@ _NEW = (
     | getattr(os, "O_BINARY", 0)
 )
 _FOR_ALL = 0o666
-"""As ``open`` has it: the umask takes away from it."""
+"""The mode that ``open`` uses, too, and that the umask reduces."""
 
 _PATIENCE = 8.0
-"""Seconds to wait for a reader of a pipe: a shell starts one at the same time, and one that was planted has none."""
+"""Seconds to wait for a reader of a pipe: a shell starts it at the same time, but a planted pipe has none."""
 _LITTLE_PATIENCE = 0.5
-"""Once nobody has come to read from one, who would from the next? Nor would a folder full of them be waited for."""
+"""The same after a pipe had no reader, so that a folder full of planted pipes does not take long."""
 _unread: set[Path] = set()
 
 _COPIED_AT_ONCE = 1 << 20
 
 
 def write_whole(path: Path, parts: Iterable[bytes | bytearray | memoryview], *, transient: bool = False) -> None:
-    """Write ``parts`` one after the other to ``path``, replacing what stood there in one step.
+    """Write ``parts`` one after the other to ``path``, replacing an existing file in one step.
 
-    A link is replaced too, and not followed. What is no file, such as a pipe or /dev/null, is written to as it is.
-    Folders that are missing are made. ``transient``: it is to go with this process, and is removed if that is killed,
-    unless something else stands there by then; ``cleanup.keep`` ends that.
+    A link is replaced, not followed. A pipe or device, such as /dev/null, is written to. Missing folders are made.
+    ``transient``: the file is removed if this process is killed, unless another file has replaced it; ``cleanup.keep``
+    ends that.
 
-    Raises UsageError if the folder cannot be made or written, or if nobody reads from the pipe; what stood at ``path``
-    is then untouched.
+    Raises UsageError if the folder cannot be made or written, or if nothing reads from the pipe; an existing file is
+    then not changed.
     """
     try:
         with _stream_into(path, transient=transient) as stream:
@@ -60,7 +58,7 @@ def write_whole(path: Path, parts: Iterable[bytes | bytearray | memoryview], *, 
 
 
 def copy_transient(source: Path, path: Path) -> None:
-    """Copy a file to one that is to go with this process. Raises UsageError if that cannot be done."""
+    """Copy a file to a transient one (see ``write_whole``). Raises UsageError."""
     try:
         with source.open("rb") as stream:
             write_whole(path, iter(lambda: stream.read(_COPIED_AT_ONCE), b""), transient=True)
@@ -70,7 +68,7 @@ def copy_transient(source: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def _stream_into(path: Path, *, transient: bool = False) -> Iterator[BinaryIO]:
-    """What is written there goes to ``path``: into what is no file, else into one that takes its place at the end."""
+    """A stream to a pipe or device at ``path``, else into a file that takes the place of ``path`` at the end."""
     if _is_stream(path):
         with os.fdopen(_opened_stream(path), "wb") as stream:
             yield stream
@@ -80,9 +78,9 @@ def _stream_into(path: Path, *, transient: bool = False) -> Iterator[BinaryIO]:
 
 
 def open_anew(path: Path) -> BinaryIO:
-    """A stream into a file that takes the place of what stands at ``path`` at once, for who reads along.
+    """A stream into a new file that takes the place of ``path`` at once, so that others can read along.
 
-    What is no file is written to as it is. Raises UsageError as ``write_whole`` does.
+    A pipe or device is written to. Raises UsageError as ``write_whole``.
     """
     try:
         with _stream_into(path) as stream:
@@ -92,19 +90,19 @@ def open_anew(path: Path) -> BinaryIO:
 
 
 def create_new(path: Path) -> BinaryIO:
-    """A file where nothing stands yet, not even a link. Raises FileExistsError if something does, or OSError."""
+    """Create a file where there is nothing yet, not even a link. Raises FileExistsError and OSError."""
     return os.fdopen(os.open(path, _NEW, _FOR_ALL), "w+b")
 
 
 @contextlib.contextmanager
 def _replacement(path: Path, *, transient: bool) -> Iterator[BinaryIO]:
-    """A file under a name of its own that takes the place of ``path`` at the end; nothing stays if that fails."""
+    """A file with a random name that takes the place of ``path`` at the end; it is removed if something is raised."""
     temporary = _temporary_name(path)
     is_listed = transient or cleanup.watches()
     with cleanup.about_to_make(temporary) if is_listed else contextlib.nullcontext():
         stream = create_new(temporary)
-        if is_listed:  # it goes with this process if that is killed, from here or from ``path``
-            cleanup.take_along(os.fstat(stream.fileno()), (path if transient else temporary), temporary)
+        if is_listed:  # to be removed, here or at ``path``, if this process is killed
+            cleanup.mark_transient(os.fstat(stream.fileno()), (path if transient else temporary), temporary)
     try:
         with stream:
             yield stream
@@ -112,7 +110,7 @@ def _replacement(path: Path, *, transient: bool) -> Iterator[BinaryIO]:
         if transient:
             cleanup.replaced(path)
     except BaseException:
-        with contextlib.suppress(OSError):  # a read-only file system refuses even what is not there
+        with contextlib.suppress(OSError):  # a read-only file system raises even if the file does not exist
             temporary.unlink(missing_ok=True)
         raise
     finally:
@@ -121,26 +119,26 @@ def _replacement(path: Path, *, transient: bool) -> Iterator[BinaryIO]:
 
 
 def _temporary_name(path: Path) -> Path:
-    """A name beside ``path`` that nobody could have put something at."""
+    """A random name beside ``path``, at which nobody could have put something."""
     return path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether this is written to as it is: a pipe, a device, or a link of the system's own to whatever is open."""
+    """Whether to write to the thing at ``path`` itself: a pipe, a device, or a system's link to an open file."""
     try:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
-            # Such as /dev/stdout and /dev/fd/N, which no folder of anybody's can hold.
+            # A link such as /dev/stdout or /dev/fd/N, which no user can make there.
             folder = path.parent.resolve().parts
-            is_of_the_system = folder == ("/", "dev") or (folder[:2] == ("/", "proc") and folder[-1] == "fd")
-            return is_of_the_system and not path.is_dir()
+            is_system_link = folder == ("/", "dev") or (folder[:2] == ("/", "proc") and folder[-1] == "fd")
+            return is_system_link and not path.is_dir()
     except OSError:
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _opened_stream(path: Path) -> int:
-    """The descriptor of a stream. Raises OSError, also if it is a pipe that nobody begins to read."""
+    """The descriptor of a stream. Raises OSError, also for a pipe that nothing begins to read."""
     end = time.monotonic() + (_LITTLE_PATIENCE if _unread else _PATIENCE)
     flags = os.O_WRONLY | os.O_TRUNC | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
     while True:
@@ -158,18 +156,15 @@ def _opened_stream(path: Path) -> int:
 
 
 def cannot_write(path: Path, error: OSError) -> errors.UsageError:
-    """The error that tells why ``path`` cannot be written."""
+    """The UsageError for a ``path`` that cannot be written."""
     if not path.parent.is_dir():
-        why = error.strerror or error
-        return errors.UsageError(f"cannot write {path}: the folder {path.parent} cannot be made: {why}")
+        reason = error.strerror or error
+        return errors.UsageError(f"cannot write {path}: the folder {path.parent} cannot be made: {reason}")
     return errors.UsageError(f"cannot write {path}: {error.strerror or error}")
 
 
 def require_writable(path: Path) -> None:
-    """Raise UsageError now if ``path`` could not be written later, at the end of long work.
-
-    Folders that are missing are not made yet.
-    """
+    """Raise UsageError, before long work, if ``path`` could not be written after it. Missing folders are not made."""
     if path.is_dir():
         raise errors.UsageError(f"cannot write {path}: it is a directory")
     if _is_stream(path):
@@ -184,28 +179,22 @@ def require_writable(path: Path) -> None:
 
 @contextmanager
 def written_together(path: Path) -> Iterator[Path]:
-    """A path in a fresh folder beside ``path``; what is written there, weights beside it too, replaces what is here.
+    """A path in a new folder beside ``path``; all files written there, such as weights, replace those beside ``path``.
 
-    Raises UsageError if it cannot be written. If what stands inside fails or crashes, nothing of it is left. A link is
-    replaced, not followed; folders that are missing are made.
+    Raises UsageError if they cannot be written. Nothing is replaced if something is raised or crashes meanwhile. A link
+    is replaced, not followed; missing folders are made.
     """
     try:
         with folders_of(path), temporary_folder(f".{path.name}.", path.parent.resolve()) as scratch:
             yield scratch / path.name
-            for made in sorted(scratch.iterdir(), key=lambda made: made.name == path.name):  # the model last
-                made.replace(path.parent / made.name)
+            for file in sorted(scratch.iterdir(), key=lambda file: file.name == path.name):  # the model last
+                file.replace(path.parent / file.name)
     except OSError as error:
         raise cannot_write(path, error) from error
 
 
-# Folders that are missing: made when a file is written into them, and gone again if that fails.
-#
-# Each is made as ``mkdir`` makes it, with the mode that the umask leaves. None is made through a link that leads
-# nowhere, nor where something else appears meanwhile.
-
-
 def nearest_folder(path: Path) -> Path:
-    """The innermost folder around ``path`` that is there. Raises OSError if no folder can be made in it."""
+    """The innermost existing folder around ``path``. Raises OSError if no folder can be made in it."""
     folder = path.parent
     while not folder.exists():
         if folder.is_symlink():
@@ -217,9 +206,9 @@ def nearest_folder(path: Path) -> Path:
 
 
 def make_folders_of(path: Path) -> list[Path]:
-    """Make the folders around ``path`` that are missing; returns those made, the outermost first.
+    """Make the missing folders around ``path``; returns them, the outermost first.
 
-    Raises OSError if one cannot be made; none of them is left then.
+    Raises OSError if one cannot be made, and removes the others. None is made through a dangling link.
     """
     nearest = nearest_folder(path)
     missing = [*takewhile(lambda folder: folder != nearest, path.parents)]
@@ -229,7 +218,7 @@ def make_folders_of(path: Path) -> list[Path]:
             try:
                 folder.mkdir()
                 made.append(folder)
-            except FileExistsError:  # somebody else has made it
+            except FileExistsError:  # another process has made it
                 if folder.is_symlink() or not folder.is_dir():
                     raise
     except OSError:
@@ -240,7 +229,7 @@ def make_folders_of(path: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def folders_of(path: Path) -> Iterator[None]:
-    """The folders around ``path`` exist inside; those made for it go again if what stands inside fails."""
+    """Make the missing folders around ``path``, and remove them if something is raised inside."""
     made = make_folders_of(path)
     try:
         yield
@@ -250,23 +239,22 @@ def folders_of(path: Path) -> Iterator[None]:
 
 
 def remove_empty(folders: list[Path]) -> None:
-    """Remove folders, the outermost first in the list, unless something stands in them by now."""
+    """Remove folders, listed from the outermost on, unless they have content."""
     for folder in reversed(folders):
         with contextlib.suppress(OSError):
             folder.rmdir()
 
-
-# What is made of a file is no more public than the file: a result holds what is in the model.
 
 _GROUP, _OTHERS = 0o070, 0o007
 
 
 @contextlib.contextmanager
 def as_private_as(paths: Iterable[Path]) -> Iterator[None]:
-    """While it lasts, whatever is written gives the group and others no more than each of these files gives them.
+    """Meanwhile, give the group and others no more rights to new files than each of these files gives them.
 
-    That holds for all files of this process and of those that it starts, such as checks and engines: it is the umask
-    that is narrowed. What is no plain file, or is not there, narrows nothing.
+    A result contains what is in the model, so it must not be more public. This narrows the umask, and so holds for all
+    files of this process and of those that it starts, such as checks and engines. Missing files and anything but plain
+    files are ignored.
     """
     mask = reduce(or_, map(_mask_of, paths), 0)
     _umask.change(more=[mask])
@@ -278,7 +266,7 @@ def as_private_as(paths: Iterable[Path]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_private_as_what_is_read(paths: Iterable[Path]) -> Iterator[None]:
-    """``as_private_as`` these files, and as each one that ``is_read`` tells of while it lasts."""
+    """``as_private_as`` these files and all files that are passed to ``is_read`` meanwhile."""
     _umask.readers += 1
     try:
         with as_private_as(paths):
@@ -291,9 +279,9 @@ def as_private_as_what_is_read(paths: Iterable[Path]) -> Iterator[None]:
 
 
 def is_read(path: Path) -> None:
-    """Have what is written from now on be as private as a file, to the end of ``as_private_as_what_is_read``.
+    """Make later files as private as this one, until the end of ``as_private_as_what_is_read``; nothing outside of it.
 
-    For files that no option names, such as the weights of a model. Outside of such a block nothing is changed.
+    This is for files that no option names, such as the weights of a model.
     """
     mask = _mask_of(path) if _umask.readers else 0
     if mask and mask not in _umask.read:
@@ -302,7 +290,7 @@ def is_read(path: Path) -> None:
 
 
 def _mask_of(path: Path) -> int:
-    """The bits of a umask for what a file does not grant; 0 for what is no plain file, or is not there."""
+    """The umask for the rights that a file does not give; 0 for a missing file and anything but a plain file."""
     with contextlib.suppress(OSError, ValueError):
         status = path.stat()
         if stat.S_ISREG(status.st_mode):
@@ -316,7 +304,7 @@ def _mask_of(path: Path) -> int:
 
 
 def make_as_private_as_new(descriptor: int) -> None:
-    """Take from a file that stood there already what a new one would not give to the group and others."""
+    """Remove those rights of the group and others to an existing file that a new file would not have."""
     if not hasattr(os, "fchmod"):
         return
     umask = os.umask(_GROUP | _OTHERS)
@@ -327,9 +315,9 @@ def make_as_private_as_new(descriptor: int) -> None:
 
 
 class _Umask:
-    """The umask of this process while several may want it narrower: the caller's comes back with the last of them.
+    """Narrows the umask of this process for several blocks; after the last of them, the original one is restored.
 
-    ``readers`` blocks want it narrower for each file that is read, which the masks ``read`` are for.
+    ``readers`` counts the blocks of ``as_private_as_what_is_read``; ``read`` has the masks of the files read in them.
     """
 
     def __init__(self) -> None:

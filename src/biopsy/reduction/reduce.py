@@ -148,11 +148,11 @@ def _problem(
     def samples() -> Sequence[Feed]:
         if options.samples is None:
             return random_samples(index, options.draws)
-        from biopsy.engines.runner import casts_told, in_declared_types
+        from biopsy.engines.runner import casts_text, in_declared_types
 
         feeds, changes = in_declared_types(options.samples(), index.declared_type)
         if changes:
-            listener(events.Remark(casts_told(changes), warning=True))
+            listener(events.Remark(casts_text(changes), warning=True))
         return feeds
 
     fed = job.search.files.inputs is not None

@@ -241,7 +241,7 @@ class Iterations:
                 raise
             return Evidence(status=0, verdict=VerdictFile(outcome="invalid", message=error.message))
         for path in moved:
-            cleanup.take_what_stands_at(path)
+            cleanup.mark_existing_transient(path)
         if not moved:
             self._written = run
         return None

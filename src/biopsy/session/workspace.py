@@ -170,7 +170,7 @@ class Lock:
 
     def release(self) -> None:
         """Let another process have it."""
-        cleanup.strike(*self._entry)
+        cleanup.unregister(*self._entry)
         with contextlib.suppress(OSError):
             if stands_at(self._path, self._descriptor):
                 self._path.unlink()
@@ -218,7 +218,7 @@ class Claim:
     def _unlock(self) -> None:
         cleanup.keep(self.path)
         for entry in self._entries:
-            cleanup.strike(*entry)
+            cleanup.unregister(*entry)
         self._lock.release()
 
     def _set_aside(self) -> None:

@@ -1,1 +1,1 @@
-"""Named tensors on disk and in memory: stores, Polygraphy's JSON, feeds."""
+"""Named tensors in memory and in files; recorded values; random inputs."""

@@ -1,5 +1,16 @@
-"""What any file of tensors holds, whatever its format: several iterations, read in pieces from a file that must stay
-as it is.
+"""The contents of a file of tensors in any format: iterations, their archive of named arrays, and safe reading.
+
+An archive (.npz, .safetensors) holds several iterations under distinct keys. One iteration keeps its tensors' names as
+keys, so that other programs find them. Several have the keys ``ITERATION/NAME`` for feeds and
+``RUNNER/ITERATION/NAME`` for results, with numbers for runner and iteration. If a format cannot hold a name, the key
+has ``#`` and a number in its place. biopsy reads by the index alone, which gives the key of every tensor and, if the
+format cannot hold it, its type. It is JSON::
+
+    {"biopsy": 1, "kind": "feeds" | "results",
+     "runners": [{"name": ...,
+                  "iterations": [{"runtime": seconds | null, "tensors": [[name, key, type | null], ...]}]}]}
+
+One iteration of feeds with plain names and types needs no index: it is what any other program would write.
 """
 
 from __future__ import annotations
@@ -25,7 +36,7 @@ Kind: TypeAlias = Literal["feeds", "results"]
 class Container:
     """The contents of a file: the iterations of one or more runners.
 
-    Feeds are kept as the iterations of one runner, named after the file.
+    Feeds are the iterations of one runner, named after the file.
     """
 
     kind: Kind
@@ -33,7 +44,7 @@ class Container:
 
 
 class UnreadableFileError(errors.DataError):
-    """A DataError whose message begins with the file that cannot be read: nothing belongs in front of that."""
+    """A DataError whose message already begins with the file that cannot be read."""
 
 
 @contextmanager
@@ -48,7 +59,7 @@ def placed(place: str, kind: type[errors.DataError] = errors.DataError) -> Itera
 
 
 def with_storable_arrays(container: Container) -> Container:
-    """The same with every array ready to be written. Raises DataError naming iteration and tensor if one is not."""
+    """The same with arrays that can be written. Raises DataError with iteration and tensor if one cannot be."""
 
     def stored(number: int, iteration: Iteration) -> dict[str, Array]:
         with placed(f"iteration {number}"):
@@ -57,29 +68,15 @@ def with_storable_arrays(container: Container) -> Container:
     return replace(container, runners=tuple(runner.with_outputs(stored) for runner in container.runners))
 
 
-# Several iterations in one flat archive of named arrays (.npz, .safetensors), whatever the tensors are called.
-#
-# One iteration keeps its tensors' names as keys, so that other programs find them. Of several, the keys are
-# ``ITERATION/NAME`` for feeds and ``RUNNER/ITERATION/NAME`` for results, with numbers for runner and iteration. A
-# reader of ours goes by the index alone: JSON that says for every tensor its key and, where the format cannot tell,
-# its type::
-#
-#     {"biopsy": 1, "kind": "feeds" | "results",
-#      "runners": [{"name": ...,
-#                   "iterations": [{"runtime": seconds | null, "tensors": [[name, key, type | null], ...]}]}]}
-#
-# Where a format cannot hold a name, the key has ``#`` and a number in its place. One iteration of plainly named and
-# typed feeds needs no index: it is what any other program would write.
-
 VERSION = 1
 
 Read: TypeAlias = Callable[[str, str | None], Array]
-"""Reads one array: (key, the name of its true type, or None where the format knows it)."""
+"""Reads one array: (key, the name of its true type, or None if the format holds the type)."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a format can hold by itself: which keys, and which types of arrays."""
+    """Which keys and which types of arrays a format can hold."""
 
     holds_key: Callable[[str], bool]
     holds_type: Callable[[Array], bool]
@@ -87,9 +84,9 @@ class Form:
 
 @dataclass(frozen=True)
 class Archive:
-    """Arrays under distinct keys, and the index; None where keys and types say everything.
+    """Arrays under distinct keys, and the index; None if keys and types suffice.
 
-    ``places`` says of each key which tensor it is: numbers of the runner and the iteration, and its name.
+    ``places``: key -> number of the runner, number of the iteration, name of the tensor.
     """
 
     arrays: dict[str, Array]
@@ -98,9 +95,9 @@ class Archive:
 
 
 def pack(container: Container, form: Form) -> Archive:
-    """Flatten the iterations of ``container`` into one archive of a format."""
-    single = len(container.runners) == 1 == len(container.runners[0].iterations)
-    is_plain = single and container.kind == "feeds"
+    """The iterations of ``container`` as one archive of a format."""
+    is_single = len(container.runners) == 1 == len(container.runners[0].iterations)
+    is_plain = is_single and container.kind == "feeds"
     arrays: dict[str, Array] = {}
     places: dict[str, tuple[int, int, str]] = {}
     runners: list[dict[str, Any]] = []
@@ -108,11 +105,11 @@ def pack(container: Container, form: Form) -> Archive:
         iterations = []
         for number, iteration in enumerate(runner.iterations):
             place = f"{number}/" if container.kind == "feeds" else f"{runner_number}/{number}/"
-            prefix = "" if single else place
+            prefix = "" if is_single else place
             tensors = []
             for position, (name, array) in enumerate(iteration.outputs.items()):
                 key = prefix + name
-                if name.startswith("#") or not form.holds_key(key):  # such keys are for odd names alone
+                if name.startswith("#") or not form.holds_key(key):  # so that "#N" is always a replaced name
                     key = f"{prefix}#{position}"
                 stored, stored_type = stored_form(array)
                 dtype = None if form.holds_type(array) else stored_type
@@ -127,9 +124,9 @@ def pack(container: Container, form: Form) -> Archive:
 
 
 def unpack(index: str | bytes | None, keys: Collection[str], read: Read, runner: str) -> Container:
-    """The iterations of an archive. Without an index it is one iteration of feeds, kept under the name ``runner``.
+    """The iterations of an archive; without an index, one iteration of feeds under the name ``runner``.
 
-    Raises DataError if the index is damaged, of a newer form, or names a key that is not there.
+    Raises DataError if the index is damaged, of a newer version, or has a key that is missing.
     """
     if index is None:
         tensors = [(key, key, None) for key in keys]
@@ -154,7 +151,7 @@ def unpack(index: str | bytes | None, keys: Collection[str], read: Read, runner:
 
 
 def seconds_of(runtime: Any) -> float | None:
-    """The time of a run as a file has it; None where that is no time."""
+    """The run time that a file has, in seconds; None if it is invalid."""
     if isinstance(runtime, bool) or not isinstance(runtime, int | float):
         return None
     try:
@@ -165,7 +162,9 @@ def seconds_of(runtime: Any) -> float | None:
 
 
 def _arrays(tensors: Any, keys: set[str], read: Read) -> dict[str, Array]:
-    """The tensors of one iteration. Their keys are taken away: two tensors that share one could be a thousand."""
+    """The tensors of one iteration; their keys are removed from ``keys``, so that no two tensors share an array, which
+    would let a small file fill the memory.
+    """
     arrays = {}
     name = ""
     try:
@@ -182,17 +181,18 @@ def _arrays(tensors: Any, keys: set[str], read: Read) -> dict[str, Array]:
     return arrays
 
 
-# A file whose pieces are read when they are needed, and refused once it is no more what it was.
-#
-# It is not mapped into memory: whoever reads a mapped file that somebody cuts short is killed. Nor is it kept open: a
-# folder of iterations has thousands of files, and what is opened anew shares no position with forks of this process.
-
 SteadyFileRead: TypeAlias = Callable[[int, int], bytes]
-"""Reads (offset, number of bytes)."""
+"""Reads bytes: (offset, number of bytes)."""
 
 
 class SteadyFile:
-    """A plain file as it was when this was made; ``size`` in bytes. Raises OSError as ``open_plain`` does."""
+    """A plain file that is read in pieces and refused once it changes; ``size`` is in bytes.
+
+    It is not mapped into memory: reading a mapped file that was cut short kills the process. Nor is it kept open: a
+    folder of iterations has thousands of files, and forks of this process would share its position.
+
+    Raises OSError as ``open_plain`` does.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
@@ -202,10 +202,7 @@ class SteadyFile:
 
     @contextmanager
     def opened(self) -> Iterator[SteadyFileRead]:
-        """What reads it, of a given offset and number of bytes.
-
-        Raises DataError if the file is not what it was, also if that happens meanwhile.
-        """
+        """A function that reads it. Raises DataError if the file has changed, or changes meanwhile."""
         try:
             with open_plain(self._path, follow=True) as stream:
                 descriptor = stream.fileno()
@@ -222,17 +219,17 @@ class SteadyFile:
 
     def _read(self, descriptor: int, offset: int, size: int) -> bytes:
         os.lseek(descriptor, offset, os.SEEK_SET)
-        found = os.read(descriptor, size)
-        while len(found) < size:  # no read gives more than 2 GiB
-            more = os.read(descriptor, size - len(found))
+        data = os.read(descriptor, size)
+        while len(data) < size:  # one call reads at most 2 GiB
+            more = os.read(descriptor, size - len(data))
             if not more:
                 raise changed(self._path, self.size, os.fstat(descriptor).st_size)
-            found += more
-        return found
+            data += more
+        return data
 
 
 def changed(path: Path, before: int, now: int) -> errors.DataError:
-    """The error that a file is no more what it was; sizes in bytes."""
+    """The error for a file that was changed while it was read; sizes are in bytes."""
     return errors.DataError(
         f"{path} was changed while it was read: it had {before} bytes, and has {now} now",
         next_steps=["wait until it is written, then type the same again"],

@@ -1,8 +1,8 @@
-"""Files of inputs (feeds) and outputs (results): one way in and out, the format chosen by the extension.
+"""Reads and writes files of inputs (feeds) and outputs (results), in the format of the extension.
 
-.json is Polygraphy's own form, .npz numpy's, .safetensors is for large tensors: opened through a memory map. A path
+.json is Polygraphy's format, .npz is NumPy's, and .safetensors is for large tensors: it is memory-mapped. A path
 without an extension is a folder with one JSON file per iteration (``0000000000.json``, ...), as Polygraphy writes it.
-Arrays that were read are read-only.
+Arrays that are read are read-only.
 """
 
 from __future__ import annotations
@@ -34,26 +34,23 @@ _EXTENSIONS = ".json, .npz or .safetensors, or none for a folder with one file p
 def read_feeds(path: Path | str) -> list[Feed]:
     """The iterations of a file of inputs: tensor name -> array, in the file's order.
 
-    Of a file of outputs, the iterations of its first runner. Raises UsageError if there is no such file or its
-    extension is unknown, DataError naming file, iteration and tensor if it is damaged or holds no iteration.
+    For a file of outputs, these are the iterations of its first runner. Raises UsageError if there is no such file or
+    its extension is unknown, DataError with file, iteration and tensor if it is damaged or has no iteration.
     """
     return feeds_of(read_container(path), path)
 
 
 def feeds_of(container: Container, path: Path | str) -> list[Feed]:
-    """The iterations of the first runner in what ``read_container`` gave.
-
-    Raises DataError naming ``path`` if there is none.
-    """
+    """The iterations of the first runner in the contents of ``path``. Raises DataError if there are none."""
     if not container.runners or not container.runners[0].iterations:
         raise errors.DataError(f"{path} holds no iteration")
     return [iteration.outputs for iteration in container.runners[0].iterations]
 
 
 def read_results(path: Path | str) -> list[RunnerResult]:
-    """The outputs of every runner in a file, in its order; those of a file of inputs as one runner named after it.
+    """The outputs of every runner in a file, in its order; a file of inputs has one runner with its own name.
 
-    Raises UsageError and DataError as ``read_feeds`` does.
+    Raises UsageError and DataError as ``read_feeds``.
     """
     container = read_container(path)
     if not container.runners:
@@ -62,7 +59,7 @@ def read_results(path: Path | str) -> list[RunnerResult]:
 
 
 def read_container(path: Path | str) -> Container:
-    """Whatever stands in a file or folder of tensors. Raises UsageError and DataError as ``read_feeds`` does."""
+    """The contents of a file or folder of tensors. Raises UsageError and DataError as ``read_feeds``."""
     path = Path(path)
     if _kept and (kept := _kept.get(path.resolve())) is not None and kept[0] == state_at(path):
         return kept[1]
@@ -72,7 +69,7 @@ def read_container(path: Path | str) -> Container:
         raise errors.UsageError(
             f"there is no file of tensors {path}", next_steps=files_meant(path, _READERS, "files of tensors")
         )
-    # A file without an extension can only be Polygraphy's: until 0.53 it wrote JSON under any name.
+    # Without an extension, it can only be JSON of Polygraphy, which wrote it under any name until 0.53.
     reader = _READERS.get(path.suffix.lower() or ".json")
     if reader is None:
         raise errors.UsageError(f"cannot read {path}: the extension must be {_EXTENSIONS}")
@@ -88,9 +85,9 @@ _kept: dict[Path, tuple[FileState, Container]] = {}
 
 
 def keep(path: Path) -> None:
-    """Read a file now and answer from memory, here and in forks of this process, for as long as it does not change.
+    """Read a file and keep its contents, here and in forks of this process, until it changes.
 
-    A folder is read each time. Raises as ``read_container`` does.
+    A folder is not kept. Raises as ``read_container``.
     """
     state = state_at(path)
     if state is not None and not path.is_dir():
@@ -116,9 +113,9 @@ def _read_folder(folder: Path) -> Container:
 
 
 def write_feeds(path: Path | str, feeds: Sequence[Mapping[str, Array]]) -> None:
-    """Write iterations of inputs, whole or not at all.
+    """Write iterations of inputs, completely or not at all.
 
-    Raises UsageError if ``path`` has an unknown extension or cannot be written, or is a folder that is not empty;
+    Raises UsageError if ``path`` has an unknown extension, cannot be written, or is a folder that is not empty;
     DataError if there is no iteration, or if a tensor has a type that cannot be saved.
     """
     if not feeds:
@@ -127,14 +124,14 @@ def write_feeds(path: Path | str, feeds: Sequence[Mapping[str, Array]]) -> None:
 
 
 def write_results(path: Path | str, results: Sequence[RunnerResult]) -> None:
-    """Write the outputs of runners, whole or not at all. Raises UsageError and DataError as ``write_feeds`` does."""
+    """Write the outputs of runners, completely or not at all. Raises UsageError and DataError as ``write_feeds``."""
     if not any(result.iterations for result in results):
         raise errors.DataError(f"cannot write {path}: there is no iteration to save")
     _write(Path(path), "results", results)
 
 
 def require_writable(path: Path | str) -> None:
-    """Raise UsageError now if feeds or results could not be written to ``path`` later, at the end of long work."""
+    """Raise UsageError, before long work, if feeds or results could not be written to ``path`` after it."""
     path = Path(path)
     if _writer(path) is not None:
         require_writable_file(path)
@@ -144,7 +141,7 @@ def require_writable(path: Path | str) -> None:
 
 
 def _writer(path: Path) -> _Writer | None:
-    """What writes a file of this extension; None for a folder of iterations."""
+    """The writer of files with this extension; None for a folder of iterations."""
     writer = _WRITERS.get(path.suffix.lower())
     if writer is None and path.suffix:
         raise errors.UsageError(f"cannot write {path}: the extension must be {_EXTENSIONS}")
@@ -161,17 +158,17 @@ def _write(path: Path, kind: Kind, runners: Iterable[RunnerResult]) -> None:
             require_new_folder(path)
             try:
                 with folders_of(path), temporary_folder(f".{path.name}.", path.parent) as temporary:
-                    made = temporary / "iterations"
-                    made.mkdir()
+                    folder = temporary / "iterations"
+                    folder.mkdir()
                     for number in range(max(len(runner.iterations) for runner in container.runners)):
-                        # A runner with fewer iterations than others is left out of the last ones.
+                        # Runners with fewer iterations are not in the last files.
                         present = [runner for runner in container.runners if number < len(runner.iterations)]
                         single = (RunnerResult(runner.runner, (runner.iterations[number],)) for runner in present)
-                        file = made / f"{number:010d}.json"
+                        file = folder / f"{number:010d}.json"
                         write_whole(file, polygraphy_json.parts(Container(kind, tuple(single)), bare=True))
                     if path.is_dir() and not path.is_symlink():
                         path.rmdir()
-                    made.replace(path)
+                    folder.replace(path)
             except OSError as error:
                 raise cannot_write(path, error) from error
         else:
@@ -190,20 +187,20 @@ def require_new_folder(folder: Path) -> None:
 
 
 def concatenated(containers: Iterable[Container]) -> list[RunnerResult]:
-    """The iterations of each runner in files of outputs, one file after the other; runners are the same by name."""
-    found: dict[str, list[Iteration]] = {}
+    """The iterations of each runner, by name, in files of outputs, one file after the other."""
+    iterations_of: dict[str, list[Iteration]] = {}
     for container in containers:
         for runner in container.runners:
-            found.setdefault(runner.runner, []).extend(runner.iterations)
-    return [RunnerResult(name, tuple(iterations)) for name, iterations in found.items()]
+            iterations_of.setdefault(runner.runner, []).extend(runner.iterations)
+    return [RunnerResult(name, tuple(iterations)) for name, iterations in iterations_of.items()]
 
 
 def merge_feeds(files: Sequence[Sequence[Feed]]) -> list[ChosenTensors]:
-    """One list of iterations with the tensors of all ``files``, each a list of iterations itself.
+    """One list of iterations with the tensors of all ``files``, each a list of iterations.
 
-    Where two hold the same name, the later file wins; names keep the order in which they are first met. A file with one
-    iteration goes into all iterations of the others. Nothing is read: each tensor is taken from its file when it is
-    asked for. Raises UsageError if the counts of iterations disagree otherwise, DataError if a file has none.
+    If two files have the same name, the later one wins; names keep the order of their first occurrence. A file with
+    one iteration goes into all iterations of the others. Each tensor is read when it is accessed. Raises UsageError
+    for other differences in the number of iterations, DataError if a file has none.
     """
     counts = [len(feeds) for feeds in files]
     if not counts or 0 in counts:

@@ -1,6 +1,4 @@
-"""Made-up inputs: random values that depend on the seed, name, type and shape alone, and inputs that are some
-roundings off.
-"""
+"""Generates random inputs, which depend only on seed, name, type and shape, and changes inputs by some roundings."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from biopsy.text import option_line
 Range: TypeAlias = tuple[float, float]
 
 DEFAULT_RANGE: Range = (0.0, 1.0)
-"""Of floats and of integers, both ends included: what Polygraphy draws from, and safe for indices, masks and ids."""
+"""The range of floats and integers, with both ends: Polygraphy's, and safe for indices, masks and ids."""
 
 WORDS = ("alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel")
 
@@ -38,16 +36,14 @@ def generate_feeds(
 ) -> list[dict[str, Array]]:
     """Random inputs: one dictionary per iteration, tensor name -> array, in the order of ``inputs``.
 
-    The values of a tensor depend on seed, iteration, name, type and shape only: not on what other inputs there are, nor
-    on the version of numpy. Floats are uniform in their range, integers too; booleans are random whatever the range;
-    strings are simple words. ``val_range`` gives a range per name, "" for all that are not named; the values of a type
-    that cannot hold the range of "" are those it can hold. ``shapes`` overrides shapes, ``symbols`` are sizes of open
-    dimensions (see ``resolve_shapes``). Names that are no inputs are ignored, since a smaller candidate lacks some of
-    the original's inputs.
+    The values of a tensor depend only on seed, iteration, name, type and shape: not on other inputs or the version of
+    NumPy. Floats and integers are uniform in their range, booleans are random, strings are simple words. ``val_range``
+    has a range per name, "" for all others, which is cut to the values that a type can hold. ``shapes`` overrides
+    shapes, ``symbols`` has sizes of open dimensions (see ``resolve_shapes``). Unknown names are ignored, since a
+    reduced model may lack inputs of the original.
 
-    Raises DoesNotFit if a shape is unknown or contradicted, or if there are no values of an input's type at all;
-    UsageError if a range has no values of that type; CannotCompare if the model itself declares a shape that no values
-    have.
+    Raises DoesNotFit if a shape is unknown or contradicts the model, or if no values of an input's type can be
+    generated; UsageError if a range does not fit the type; CannotCompare if the model declares an impossible shape.
     """
     resolved = resolve_shapes(inputs, shapes or {}, symbols or {})
     ranges = val_range or {}
@@ -58,19 +54,15 @@ def generate_feeds(
     ]
 
 
-# Shapes
-
-
 def resolve_shapes(
     inputs: Mapping[str, TensorType],
     shapes: Mapping[str, tuple[int, ...]],
     symbols: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, tuple[int, ...]]:
-    """The shape of every input, all dimensions known.
+    """The shape of every input, with all dimensions known.
 
-    A dynamic dimension is what ``shapes`` says; else, if it is a symbol whose size follows from another input's
-    override, or that ``symbols`` names, that size; else 1. Raises DoesNotFit if an override contradicts the model, or
-    if an input's rank is unknown and nobody said it.
+    An open dimension has the size that ``shapes`` has for it; else the size that its symbol has in another override or
+    in ``symbols``; else 1. Raises DoesNotFit if an override contradicts the model, or if an input's rank is unknown.
     """
     sizes: dict[object, int] = dict(symbols.items())
     sizes.update(symbols_bound(inputs, shapes))
@@ -89,10 +81,7 @@ def resolve_shapes(
 
 
 def symbols_bound(inputs: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """The sizes that the symbols of some inputs get by the shapes that are said of them.
-
-    Raises DoesNotFit if a shape contradicts the model.
-    """
+    """The sizes of the inputs' symbols that follow from ``shapes``. Raises DoesNotFit if one contradicts the model."""
     symbols: dict[str, int] = {}
     for name, tensor in inputs.items():
         if name in shapes:
@@ -110,9 +99,8 @@ def defaulted_shapes(
     shapes: Mapping[str, tuple[int, ...]],
     symbols: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, tuple[int, ...]]:
-    """The inputs whose shape is a guess: a dynamic dimension became 1, or the size of its symbol elsewhere.
-
-    Their shapes as ``resolve_shapes`` has them, for a warning that names them. Raises DoesNotFit as it does.
+    """The shapes of ``resolve_shapes`` that are guesses, for a warning: an open dimension became 1, or the size of its
+    symbol elsewhere. Raises DoesNotFit as ``resolve_shapes``.
     """
     resolved = resolve_shapes(inputs, shapes, symbols)
     return {
@@ -127,17 +115,17 @@ def closed_shapes(
     shapes: Mapping[str, tuple[int | None, ...]],
     symbols: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
-    """Shapes in which None is what the model says, else what ``symbols`` does, else 1; and where it is 1 for that."""
+    """Shapes with the model's size, else the size in ``symbols``, else 1 for None; and the names that have such a 1."""
     closed, guessed = {}, set()
     pairs = {}
     for name, shape in shapes.items():
-        said = inputs[name].shape if name in inputs else None  # nothing where it has another number of dimensions
-        dims = said if said is not None and len(said) == len(shape) else (None,) * len(shape)
+        declared = inputs[name].shape if name in inputs else None  # useless if it has another number of dimensions
+        dims = declared if declared is not None and len(declared) == len(shape) else (None,) * len(shape)
         pairs[name] = list(zip(shape, dims, strict=True))
     bound = {dim: size for each in pairs.values() for size, dim in each if isinstance(dim, str) and size is not None}
-    known = {**symbols, **bound}
+    size_of = {**symbols, **bound}
     for name, each in pairs.items():
-        sizes = [size if size is not None else known.get(dim) if isinstance(dim, str) else dim for size, dim in each]
+        sizes = [size if size is not None else size_of.get(dim) if isinstance(dim, str) else dim for size, dim in each]
         closed[name] = tuple(1 if size is None else size for size in sizes)
         if None in sizes:
             guessed.add(name)
@@ -149,11 +137,8 @@ def _shape_option(name: str, tensor: TensorType) -> str:
     return option_line("--input-shapes", f"{name}:[{','.join(map(str, sizes))}]")
 
 
-# Values
-
-
 class _Draw:
-    """How one input is drawn: decided once, for every iteration."""
+    """Draws the values of one input for every iteration."""
 
     def __init__(self, name: str, kind: TensorType, shape: tuple[int, ...], ranges: Mapping[str, Range]) -> None:
         elem = kind.elem
@@ -185,7 +170,7 @@ class _Draw:
             self._low, self._high = min(max(low, least), most), min(max(high, least), most)
 
     def values(self, key: str) -> Array:
-        """The values that belong to a key, in the input's type and shape."""
+        """The values for a key, in the input's type and shape."""
         count = math.prod(self._shape)
         if self._elem == STRING:
             return np.asarray(WORDS)[_raw(key, count) % np.uint64(len(WORDS))].reshape(self._shape)
@@ -210,47 +195,44 @@ class _Draw:
 
 
 _PEAK = 32
-"""Bytes for each element while values are made: random bits, floats of them, and what they become."""
+"""Bytes per element while values are generated: random bits, floats, and the result."""
 
 
 def _require_possible(name: str, shape: tuple[int, ...], *, of_model: bool) -> None:
-    """Refuse to make up values for more elements than can be: a model may declare any number of them.
+    """Raise if values of this shape do not fit into memory: a model may declare any shape.
 
-    Raises CannotCompare if it is the model that says so (``of_model``), DoesNotFit if somebody may say otherwise.
+    Raises CannotCompare if the model fixes the shape (``of_model``), DoesNotFit if the user can choose another.
     """
     shown = f"[{', '.join(map(str, shape[:8]))}{', ...' if len(shape) > 8 else ''}]"
     try:
         require_possible(np.dtype(np.complex128), shape)
     except errors.DataError as error:
-        why = error.message
+        reason = error.message
     else:
         needed = math.prod(shape) * _PEAK
         if needed <= memory():
             return
-        why = f"that takes {needed / 1e9:.1f} GB, and there are {memory() / 1e9:.1f} GB of memory"
-    refused = f"no values can be made up for input {name!r} of shape {shown}: {why}"
+        reason = f"that takes {needed / 1e9:.1f} GB, and there are {memory() / 1e9:.1f} GB of memory"
+    message = f"no values can be made up for input {name!r} of shape {shown}: {reason}"
     if of_model:
-        raise errors.CannotCompare(refused, next_steps=["--load-inputs FILE"])
-    raise errors.DoesNotFit(refused, next_steps=["--input-shapes, where the shape is open", "--load-inputs FILE"])
+        raise errors.CannotCompare(message, next_steps=["--load-inputs FILE"])
+    raise errors.DoesNotFit(message, next_steps=["--input-shapes, where the shape is open", "--load-inputs FILE"])
 
 
 def _raw(key: str, count: int) -> Array:
-    """``count`` random uint64. The bit stream of PCG64 is what numpy promises never to change, unlike Generator."""
+    """``count`` random uint64, from PCG64: NumPy promises never to change its bit stream, unlike Generator's values."""
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     bits = np.random.PCG64(np.random.SeedSequence(int.from_bytes(digest, "little")))
     return np.asarray(bits.random_raw(count), dtype=np.uint64)
 
 
-# Inputs that are some roundings off: how far an output moves with them is what rounding can do to it.
-
-
 def roundings_off(feeds: Sequence[Feed], roundings: int = 1, seed: int = 0) -> list[Feed]:
-    """The same feeds, every number of a floating type multiplied by 1 plus or minus so many steps of its type.
+    """Feeds with every floating-point number multiplied by 1 plus or minus ``roundings`` steps of its type.
 
-    What such a change flips, as the index of the greatest of two nearly equal numbers, a rounding may flip.
-    Another ``seed`` gives other signs.
+    Rounding may flip whatever this change flips, such as the index of the greater of two nearly equal numbers. Another
+    ``seed`` gives other signs.
 
-    Whole numbers move away from 0, or stay: they may be indices, and a Cast cuts off what they are too great by.
+    Whole numbers move away from 0 or stay: they may be indices, which a Cast rounds towards 0.
     """
     random = np.random.default_rng((roundings, seed))
 
@@ -258,7 +240,7 @@ def roundings_off(feeds: Sequence[Feed], roundings: int = 1, seed: int = 0) -> l
         if value.dtype.name not in {"float16", "bfloat16", "float32", "float64"}:
             return value
         wide = widened(value).astype(np.float64)
-        # The distance from 1 to the next number, but that of float32 at most: what is wider is told by it.
+        # The distance from 1 to the next number; for float64 that of float32, with whose rounding it is compared.
         step = roundings * max(float(number_info(value.dtype).eps), 2.0**-23)
         with np.errstate(invalid="ignore", over="ignore"):
             signs = random.choice((-1.0, 1.0), wide.shape)
@@ -269,7 +251,7 @@ def roundings_off(feeds: Sequence[Feed], roundings: int = 1, seed: int = 0) -> l
 
 
 def differ(feeds: Sequence[Feed], others: Sequence[Feed]) -> bool:
-    """Whether two lists of feeds, which have the same names and shapes, differ in any value."""
+    """Whether two lists of feeds with the same names and shapes differ in any value."""
     return any(
         not np.array_equal(widened(value), widened(other[name]))
         for feed, other in zip(feeds, others, strict=True)

@@ -1,5 +1,5 @@
-"""The formats .npy and .npz, read without trust: no pickles, and nothing is allocated that the bytes at hand do not
-back.
+"""The formats .npy and .npz, for untrusted files: pickles are not read, and no more memory is allocated than the file
+has bytes for.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from biopsy.tensors.results import Array, TensorForm
 from biopsy.tensors.types import is_extended
 
 INDEX = "biopsy.json"
-"""The member that holds the index. Arrays end in .npy, so no tensor can have this name."""
+"""The member with the index. Members with arrays end in .npy, so no tensor can have this name."""
 
 LONGEST_KEY = 60_000
-"""Bytes. A zip archive holds names of up to 65,535."""
+"""In bytes. A zip archive holds names of up to 65,535."""
 
 
 def _holds_key(key: str) -> bool:
@@ -42,10 +42,10 @@ def _holds_key(key: str) -> bool:
 
 
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
-"""What numpy writes."""
+"""The methods that NumPy writes."""
 
 _MOST_DEFLATED = 1032
-"""Times: no byte of deflated data stands for more."""
+"""The greatest ratio of inflated to deflated bytes."""
 
 _LOCAL_HEADER = 30  # bytes before a member, and its name
 _LONGEST_INDEX = 256 << 20
@@ -53,16 +53,16 @@ _LONGEST_INDEX = 256 << 20
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError, ValueError, struct.error
 )  # fmt: skip
-"""What the zipfile module raises for archives that are cut short, changed, encrypted or packed in an unknown way."""
+"""The exceptions of zipfile for archives that are cut short, changed, encrypted or packed in an unknown way."""
 
 FORM = Form(_holds_key, lambda array: not is_extended(array.dtype) and array.dtype.kind != "O")
 
 
 def parts(container: Container) -> Iterator[bytes]:
-    """The bytes of a .npz file, about one tensor at a time; not compressed, as np.savez writes it."""
+    """The bytes of a .npz file, about one tensor at a time, without compression, as np.savez writes it."""
     packed = pack(with_storable_arrays(container), FORM)
     window = _Window()
-    # Python's zipfile writes to the window and goes back only within the member it has just written.
+    # zipfile seeks back only within the member that it has just written.
     with zipfile.ZipFile(window, "w", zipfile.ZIP_STORED, allowZip64=True) as stream:
         if packed.index is not None:
             stream.writestr(_member(INDEX), packed.index)
@@ -77,12 +77,12 @@ def parts(container: Container) -> Iterator[bytes]:
 
 
 def _member(name: str) -> zipfile.ZipInfo:
-    # A fixed date: the same tensors are the same bytes.
+    # A fixed date, so that the same tensors give the same bytes.
     return zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
 
 
 class _Window(io.BytesIO):
-    """The end of a growing file: what has been drained is gone, positions go on counting from the start."""
+    """The end of a growing file: drained bytes are dropped, and positions still count from the file's start."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class _Window(io.BytesIO):
 
 
 def read(path: Path) -> Container:
-    """The contents of a .npz file, ours or any other. Raises DataError if it is damaged or holds a pickle."""
+    """The contents of any .npz file. Raises DataError if it is damaged or holds a pickle."""
     try:
         with open_plain(path, follow=True) as file, zipfile.ZipFile(file) as stream:
             by_file = _members(stream)
@@ -119,7 +119,7 @@ def read(path: Path) -> Container:
                 if index.file_size > _LONGEST_INDEX:
                     raise errors.DataError(f"its index is larger than {_LONGEST_INDEX >> 20} MiB")
                 with stream.open(index) as member:
-                    # Asked for all that there is, zipfile inflates what it finds, whatever the directory says.
+                    # With a size, since read() would inflate all data, whatever size the directory has.
                     text = member.read(index.file_size) if index.file_size else b""
             return unpack(text, members.keys(), read_array, path.stem)
     except _DAMAGE as error:
@@ -129,16 +129,17 @@ def read(path: Path) -> Container:
 
 
 def _members(stream: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """The members by name. Raises DataError if they cannot all be what the directory says, or not fit into memory.
+    """The members by name. Raises DataError if the directory is false, or if they do not fit into memory.
 
-    A deflated member may be a thousand times as large as the file, and several may share their bytes.
+    Without these checks, a small file could fill the memory: deflated data expands a thousand times, and several
+    members may share their bytes.
     """
     infos = stream.infolist()
     by_name = {info.filename: info for info in infos}
     if len(by_name) < len(infos):
         raise errors.DataError("two of its members have one name")
     end = 0
-    for info in sorted(infos, key=lambda one: one.header_offset):
+    for info in sorted(infos, key=lambda info: info.header_offset):
         if info.header_offset < end:
             raise errors.DataError(f"the member {info.filename!r:.80} overlaps another one")
         end = info.header_offset + _LOCAL_HEADER + info.compress_size
@@ -147,10 +148,10 @@ def _members(stream: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
             raise errors.DataError(f"the member {info.filename!r:.80} is packed in a way that is not read")
         if info.file_size > most:
             raise errors.DataError(f"the member {info.filename!r:.80} cannot be as large as the directory says")
-    whole = sum(info.file_size for info in infos)
-    if whole > memory():
+    total = sum(info.file_size for info in infos)
+    if total > memory():
         raise errors.DataError(
-            f"it holds {whole / 1e9:.1f} GB of data, and there are {memory() / 1e9:.1f} GB of memory"
+            f"it holds {total / 1e9:.1f} GB of data, and there are {memory() / 1e9:.1f} GB of memory"
         )
     return by_name
 
@@ -170,29 +171,27 @@ def first_array(data: bytes) -> Array:
         raise errors.DataError("it claims more data than fits into memory") from error
 
 
-# The .npy format, read without trust: no pickles, and nothing is allocated that the bytes at hand do not back.
-
 MAGIC = b"\x93NUMPY"
 LONGEST_HEADER = 10_000
-"""Bytes. numpy's own limit, for the same reason: parsing a long literal can exhaust the interpreter."""
+"""In bytes. NumPy has the same limit, since parsing a long literal can crash the interpreter."""
 
 _BEGINNING = 12 + LONGEST_HEADER
-_PIECE = 3 << 15  # three bytes are four characters of base64, and the text of a piece fits into a cache
+_PIECE = 3 << 15  # a multiple of 3, since 3 bytes are 4 characters of base64; its text fits into a cache
 _DAMAGED = "its .npy header is damaged"
 _RECORDS = frozenset(",()")
 
 
 class Stream(Protocol):
-    """What gives bytes, from the first to the last."""
+    """Bytes that are read from the first to the last."""
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, fewer only at the end."""
+        """The next ``size`` bytes, fewer only at the end."""
 
 
 def encode(array: Array) -> tuple[bytes, memoryview]:
-    """The header and the data of an array that ``types.storable`` gave; together they are a whole .npy file.
+    """The header and the data of a .npy file, from an array that ``types.storable`` gave.
 
-    Extended types are written as raw elements (``|V2``), which is what numpy does too: the reader must know the type.
+    Extended types are written as raw elements (``|V2``), as by NumPy: the reader must know the type.
     """
     descr = f"|V{array.itemsize}" if types.is_extended(array.dtype) else array.dtype.str
     header = io.BytesIO()
@@ -201,38 +200,37 @@ def encode(array: Array) -> tuple[bytes, memoryview]:
 
 
 def read_npy(stream: Stream, size: int, dtype: str | None = None) -> Array:
-    """The array in the ``size`` bytes of a .npy file that a stream is to give: read-only.
+    """The read-only array of a .npy file, from a stream with its ``size`` bytes.
 
-    Nothing is read that the header does not ask for. ``dtype`` names the true type of raw elements. Raises DataError if
-    the bytes are no .npy file, are not as many as the header says, need a pickle, or if raw elements come without a
-    type.
+    ``dtype`` is the true type of raw elements. Raises DataError if the bytes are no .npy file, do not match the size in
+    the header, hold a pickle, or hold raw elements without a type.
     """
     beginning = stream.read(min(size, _BEGINNING))
-    found = _described_by(beginning, size, dtype)
-    data = bytearray(found.size)
-    ready = beginning[found.start :]
+    header = _header_of(beginning, size, dtype)
+    data = bytearray(header.size)
+    ready = beginning[header.start :]
     data[: len(ready)] = ready
     at = len(ready)
     with memoryview(data) as view:
         while at < len(data):
             piece = stream.read(min(len(data) - at, _PIECE))
             if not piece:
-                raise errors.DataError(f"its header claims {found.size} bytes, but only {at} are there")
+                raise errors.DataError(f"its header claims {header.size} bytes, but only {at} are there")
             view[at : at + len(piece)] = piece
             at += len(piece)
-    array = found.array(data, dtype)
+    array = header.array(data, dtype)
     array.flags.writeable = False
     return array
 
 
 def form(stream: Stream, size: int) -> TensorForm:
-    """Type and shape of the array that ``read`` would give, from the beginning. Raises DataError as that does."""
-    found = _described_by(stream.read(min(size, _BEGINNING)), size, None)
-    return TensorForm(found.stored.newbyteorder("="), found.shape)
+    """Type and shape of the array that ``read_npy`` would give, from the header. Raises DataError as ``read_npy``."""
+    header = _header_of(stream.read(min(size, _BEGINNING)), size, None)
+    return TensorForm(header.stored.newbyteorder("="), header.shape)
 
 
-class _Described(NamedTuple):
-    """What a header says of the data that begins at ``start``, ``size`` bytes of it."""
+class _Header(NamedTuple):
+    """A .npy header; the data has ``size`` bytes from ``start`` on."""
 
     stored: np.dtype[Any]
     fortran_order: bool
@@ -251,8 +249,8 @@ class _Described(NamedTuple):
         return types.true_form(types.with_characters(array), dtype)
 
 
-def _described_by(data: bytes, size: int, dtype: str | None) -> _Described:
-    """What the header at the beginning of ``size`` bytes says. Raises DataError if they are too few, or too many."""
+def _header_of(data: bytes, size: int, dtype: str | None) -> _Header:
+    """The header of a file of ``size`` bytes that begins with ``data``. Raises DataError if it is damaged or false."""
     if data[:6] != MAGIC or len(data) < 10:
         raise errors.DataError("it is no .npy data, or cut short")
     width = 2 if data[6] == 1 else 4
@@ -264,23 +262,23 @@ def _described_by(data: bytes, size: int, dtype: str | None) -> _Described:
         text = data[start:end].decode("utf-8" if data[6] == 3 else "latin-1")
     except UnicodeDecodeError as error:
         raise errors.DataError("its .npy header is no text") from error
-    descr, fortran_order, shape = _described(text.strip(" \t\r\n"))
-    ended = dtype is not None and dtype.startswith(types.TERMINATED)
-    stored = _stored_dtype(descr, None if ended else dtype)
+    descr, fortran_order, shape = _parsed_header(text.strip(" \t\r\n"))
+    is_terminated = dtype is not None and dtype.startswith(types.TERMINATED)
+    stored = _stored_dtype(descr, None if is_terminated else dtype)
     types.require_possible(stored, shape)
     needed = math.prod(shape) * stored.itemsize
     if needed != size - end:
         only = "only " if needed > size - end else ""
         raise errors.DataError(f"its header claims {needed} bytes, but {only}{size - end} are there")
-    return _Described(stored, fortran_order, shape, end, needed)
+    return _Header(stored, fortran_order, shape, end, needed)
 
 
 @lru_cache
-def _described(text: str) -> tuple[Any, bool, tuple[int, ...]]:
-    """What a header's text says. Files of thousands of tensors have few different ones."""
+def _parsed_header(text: str) -> tuple[Any, bool, tuple[int, ...]]:
+    """Type, order and shape in a header's text; cached, since thousands of tensors have few different headers."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python would tell of odd literals on stderr
+            warnings.simplefilter("ignore")  # Python warns about some literals
             header = ast.literal_eval(text)
         descr, fortran_order, shape = header["descr"], header["fortran_order"], header["shape"]
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
@@ -292,8 +290,8 @@ def _described(text: str) -> tuple[Any, bool, tuple[int, ...]]:
     return descr, fortran_order, shape
 
 
-def _stored_dtype(descr: str, named: str | None) -> np.dtype[Any]:
-    if _RECORDS & set(descr):  # numpy has a language for them
+def _stored_dtype(descr: str, dtype: str | None) -> np.dtype[Any]:
+    if _RECORDS & set(descr):  # the characters of NumPy's notation for records
         raise errors.DataError("its elements are records, not numbers")
     try:
         stored = np.dtype(descr)
@@ -301,11 +299,11 @@ def _stored_dtype(descr: str, named: str | None) -> np.dtype[Any]:
         raise errors.DataError(f"its elements are of an unknown type: {descr!r:.80}") from error
     if stored.hasobject:
         raise errors.DataError("it holds Python objects (a pickle), which could run code: it is not read")
-    if named is not None:
-        true = types.dtype_named(named)
+    if dtype is not None:
+        true = types.dtype_named(dtype)
         if true.itemsize == stored.itemsize and stored.kind == "V":
             return true
-        raise errors.DataError(f"its elements of type {stored} cannot be {named}")
+        raise errors.DataError(f"its elements of type {stored} cannot be {dtype}")
     if stored.kind == "V":
         raise errors.DataError(
             f"its elements are raw values of {stored.itemsize} bytes: numpy did not save their type (bfloat16?)",

@@ -1,4 +1,4 @@
-"""Polygraphy's JSON files of inputs and outputs (read off version 0.53.6; both its forms of typed objects are read).
+"""Polygraphy's JSON files of inputs and outputs (as of version 0.53.6; its old form of typed objects is read, too).
 
 Inputs are a list of iterations, ``[{name: ndarray}, ...]``, or one bare object; outputs are a ``RunResults`` object::
 
@@ -7,8 +7,14 @@ Inputs are a list of iterations, ``[{name: ndarray}, ...]``, or one bare object;
      "polygraphy_class": "RunResults"}
 
 An ndarray is ``{"array": base64 of a whole .npy file, "polygraphy_class": "ndarray"}``. Types that .npy cannot name
-(bfloat16, float8, int4, ...) are widened without loss to float32, int8 or uint8, which is what Polygraphy then reads;
-one more key, ``"biopsy_dtype"``, which it ignores, lets biopsy read back the type itself.
+(bfloat16, float8, int4, ...) are widened without loss to float32, int8 or uint8, which Polygraphy then reads; from one
+more key, ``"biopsy_dtype"``, which Polygraphy ignores, biopsy restores the type.
+
+Reading keeps long base64 texts in the file: the rest of the JSON, the skeleton, is parsed as usual, and a tensor is
+decoded when it is accessed. Inside a JSON string, every quote has a backslash before it. So ``"array"`` without one is
+a string of its own, or the file is no JSON; if a colon and a quote follow, it is a key with a string value, which ends
+at the next quote. In the skeleton, a mark that nobody can guess takes the place of a long value of this key. An error
+anywhere in the file stays an error, since all but the insides of strings is parsed.
 """
 
 from __future__ import annotations
@@ -51,14 +57,11 @@ DTYPE = "biopsy_dtype"
 _INDENT = 4
 
 
-# Writing
-
-
 def parts(container: Container, *, bare: bool = False) -> Iterator[bytes]:
     """The bytes of a JSON file, piece by piece. ``bare`` writes one feed without the list around it.
 
-    A tensor of another JSON file is copied as it stands there, unless it would be written in another way. Raises
-    DataError naming iteration and tensor if one cannot be saved, or be read.
+    A tensor of another JSON file is copied as text, if it would be written in the same way. Raises DataError with
+    iteration and tensor if one cannot be saved or read.
     """
     writing = _Writing()
     feeds: list[dict[str, str]] = []
@@ -69,8 +72,8 @@ def parts(container: Container, *, bare: bool = False) -> Iterator[bytes]:
             marks = writing.marks(number, iteration.outputs)
             feeds.append(marks)
             outputs = {name: {"values": mark, CLASS: "LazyArray"} for name, mark in marks.items()}
-            described = {"outputs": outputs, "runtime": iteration.runtime, "runner_name": runner.runner}
-            trees.append({**described, CLASS: "IterationResult"})
+            tree = {"outputs": outputs, "runtime": iteration.runtime, "runner_name": runner.runner}
+            trees.append({**tree, CLASS: "IterationResult"})
         runners.append([runner.runner, trees])
     if container.kind == "results":
         yield from writing.pieces({"lst": runners, CLASS: "RunResults"})
@@ -79,7 +82,7 @@ def parts(container: Container, *, bare: bool = False) -> Iterator[bytes]:
 
 
 class _Writing:
-    """A tree with marks for its tensors, which follow when it is written: one of them is in memory at a time."""
+    """Writes a tree with marks in place of its tensors, of which only one at a time is in memory."""
 
     def __init__(self) -> None:
         self._nonce = os.urandom(16).hex()
@@ -92,7 +95,7 @@ class _Writing:
         return {name: f"{self._nonce}:{position}" for position, name in enumerate(tensors, first)}
 
     def pieces(self, tree: Any) -> Iterator[bytes]:
-        """The text of a tree with tensors for marks."""
+        """The text of a tree, with the tensors in place of the marks."""
         pieces = re.split(f'"{self._nonce}:([0-9]+)"', json.dumps(tree, indent=_INDENT))
         yield pieces[0].encode("ascii")
         for before, mark, after in zip(pieces[::2], pieces[1::2], pieces[2::2], strict=False):
@@ -103,7 +106,7 @@ class _Writing:
             yield after.encode("ascii")
 
     def _tensor(self, tensors: Feed, name: str, new_line: str) -> Iterator[bytes]:
-        """The object of one tensor, its lines begun with ``new_line``."""
+        """The JSON object of one tensor, with ``new_line`` before each line."""
         text = _text_of(tensors, name)
         tree = {"array": self._nonce, CLASS: "ndarray"} | ({} if text.dtype is None else {DTYPE: text.dtype})
         before, after = json.dumps(tree, indent=_INDENT).replace("\n", new_line).split(self._nonce)
@@ -113,40 +116,37 @@ class _Writing:
 
 
 def _text_of(tensors: Feed, name: str) -> Copy:
-    """The text that a tensor has in another file, or else its values encoded."""
+    """A tensor's text in another file, or else its values encoded."""
     while isinstance(tensors, ChosenTensors):
         tensors = tensors.sources[name]
     if isinstance(tensors, LazyTensors) and (copy := tensors.copy(name)) is not None:
         return copy
     array = types.storable(name, tensors[name])
     stored, dtype = types.stored_form(array)
-    named = types.is_extended(array.dtype) or stored is not array
-    return Copy(encoded(types.widened(stored)), dtype if named else None)
-
-
-# Reading
+    needs_name = types.is_extended(array.dtype) or stored is not array
+    return Copy(encoded(types.widened(stored)), dtype if needs_name else None)
 
 
 @dataclass(frozen=True)
 class _Damaged:
-    """A value that could not be decoded. Told only where it is met, when the names around it are known."""
+    """A damaged value, whose error is raised later, when the names around it are known."""
 
     error: errors.DataError
 
 
 @dataclass(frozen=True)
 class _TypedObject:
-    """An object whose class is told."""
+    """A JSON object with a class of Polygraphy's."""
 
     kind: str
     tree: Mapping[str, Any]
 
 
 def read(path: Path) -> Container:
-    """The contents of a JSON file of inputs or outputs; arrays are read-only, and decoded when they are asked for.
+    """The contents of a JSON file of inputs or outputs; arrays are read-only, and decoded when they are accessed.
 
-    Raises DataError naming iteration and tensor if the file is damaged, is no file of Polygraphy's, or holds torch
-    tensors. Who asks for a tensor that is damaged, or has been changed meanwhile, gets one too.
+    Raises DataError with iteration and tensor if the file is damaged, is no file of Polygraphy's, or holds torch
+    tensors. Accessing a tensor raises it, too, if the tensor is damaged or the file has changed.
     """
     try:
         skeleton = skeleton_of(SteadyFile(path))
@@ -175,9 +175,9 @@ def read(path: Path) -> Container:
 
 
 def _meaning_of(left_out: Mapping[str, Text], tree: dict[str, Any]) -> Any:
-    """What an object of the JSON text stands for; called for the innermost ones first, so that text is soon freed."""
-    old = (key for key, value in tree.items() if value == OLD_MARK and key.startswith(OLD_CLASS))
-    kind = next((key.removeprefix(OLD_CLASS) for key in old), tree.get(CLASS))
+    """The value of a JSON object; a hook that is called for inner objects first, so that their text is soon freed."""
+    old_keys = (key for key, value in tree.items() if value == OLD_MARK and key.startswith(OLD_CLASS))
+    kind = next((key.removeprefix(OLD_CLASS) for key in old_keys), tree.get(CLASS))
     text = tree.get("array")
     if kind == "ndarray":
         if not isinstance(text, str):
@@ -199,11 +199,11 @@ def _meaning_of(left_out: Mapping[str, Text], tree: dict[str, Any]) -> Any:
 
 
 def _whole_text(text: Text) -> str:
-    """A text that is no tensor's, as it stands in the file."""
+    """A long text that belongs to no tensor, read from the file."""
     with text.opened() as read:
-        whole = read(0, text.size)
+        data = read(0, text.size)
     try:
-        return str(json.loads(b'"' + whole + b'"'))
+        return str(json.loads(b'"' + data + b'"'))
     except ValueError as error:
         raise errors.DataError(f"it is no JSON file: a text of {text.size} bytes is damaged: {error}") from error
 
@@ -223,8 +223,6 @@ def _tensors(path: Path, place: str, tree: Any) -> LazyTensors:
     return LazyTensors(tree, f"cannot read {path}: {place}")
 
 
-# Tensors as long base64 texts: the rest is parsed as usual, and each tensor is decoded when it is asked for.
-
 _T = TypeVar("_T")
 
 _NPY = base64.b64encode(npz.MAGIC)
@@ -234,14 +232,14 @@ _PIECE = 1 << 18
 
 @dataclass(frozen=True)
 class Base64Tensor:
-    """``text`` stands for a .npy or .npz file; ``dtype`` names the true type of its elements, if .npy does not."""
+    """A .npy or .npz file as base64 ``text``; ``dtype`` is the true type of its elements, if .npy cannot name it."""
 
     text: Text
     dtype: str | None = None
 
     def array(self) -> Array:
         """The tensor, read-only. Raises DataError if the text is damaged, or its file has changed."""
-        array: Array = self.decoded(lambda npy: npz.read_npy(npy, npy.size), lambda whole: whole)
+        array: Array = self.decoded(lambda npy: npz.read_npy(npy, npy.size), lambda array: array)
         if self.dtype is None:
             return array
         if self.dtype.startswith(types.TERMINATED):
@@ -251,12 +249,12 @@ class Base64Tensor:
         return true
 
     def form(self) -> TensorForm:
-        """Type and shape, read off the first characters wherever that is possible. Raises DataError as ``array``."""
+        """Type and shape, from the first characters if possible. Raises DataError as ``array``."""
         stored = self.decoded(lambda stream: npz.form(stream, stream.size), form_of_array)
         return _true_form(stored, self.dtype)
 
     def copied(self) -> Iterator[bytes]:
-        """The text as it stands, piece by piece. Raises DataError if a character in it is not of base64."""
+        """The text, piece by piece. Raises DataError if it has a character that is not of base64."""
         size = self.text.size
         with self.text.opened() as read:
             digits = size - _padding(read, size)
@@ -267,9 +265,9 @@ class Base64Tensor:
                 yield piece
 
     def decoded(self, by_stream: Callable[[_Decoding], _T], by_array: Callable[[Array], _T]) -> _T:
-        """What the text is found to hold: read piece by piece, or at once if it is of a form that is no longer written.
+        """Decode the text: piece by piece, or at once if it has backslashes or an old form, latin-1 or a .npz file.
 
-        That is latin-1 or a .npz file; and some programs write a backslash before each slash.
+        Some programs write a backslash before each slash.
         """
         with self.text.opened() as read:
             try:
@@ -280,10 +278,10 @@ class Base64Tensor:
                     raise
             text = read(0, self.text.size)
             try:
-                whole = str(json.loads(b'"' + text + b'"'))
-                # Old files hold the bytes themselves as latin-1 text; no base64 of such data begins in this way.
-                is_latin = whole.startswith(("\x93NUMPY", "PK\x03\x04"))
-                data = whole.encode("latin-1") if is_latin else _decoded(whole)
+                string = str(json.loads(b'"' + text + b'"'))
+                # Old files have the bytes as latin-1 text; no base64 text begins like this.
+                is_latin = string.startswith(("\x93NUMPY", "PK\x03\x04"))
+                data = string.encode("latin-1") if is_latin else _decoded(string)
             except json.JSONDecodeError as error:
                 raise _damaged(error.msg) from error
             except UnicodeDecodeError as error:
@@ -294,7 +292,7 @@ class Base64Tensor:
 
 
 class _Decoding:
-    """The bytes that a base64 text stands for, from the first to the last; ``size`` of them."""
+    """A stream of the ``size`` bytes of a base64 text."""
 
     def __init__(self, read: SteadyFileRead, length: int) -> None:
         self._read = read
@@ -310,8 +308,8 @@ class _Decoding:
         missing = size - len(self._ready)
         if missing > 0:
             self._ready += self._decoded(min(-(-missing // 3) * 4, self._length - self._at))
-        found, self._ready = self._ready[:size], self._ready[size:]
-        return found
+        data, self._ready = self._ready[:size], self._ready[size:]
+        return data
 
     def _decoded(self, length: int) -> bytes:
         data = _decoded(self._read(self._at, length))
@@ -323,7 +321,7 @@ class _Decoding:
 
 
 def _padding(read: SteadyFileRead, length: int) -> int:
-    """How many of the last two characters are no digits."""
+    """The number of padding characters (``=``) at the end of a base64 text."""
     end = read(length - 2, 2)
     return len(end) - len(end.rstrip(b"="))
 
@@ -359,24 +357,22 @@ def _decoded(text: str | bytes) -> bytes:
         raise _damaged(str(error)) from error
 
 
-def _damaged(why: str) -> errors.DataError:
-    return errors.DataError(f"its base64 text is damaged: {why}")
-
-
-# Tensors of a file by name, each decoded when it is asked for.
-#
-# What has been decoded is not kept here: whoever holds an array has it, and is given the same one while it lives.
+def _damaged(reason: str) -> errors.DataError:
+    return errors.DataError(f"its base64 text is damaged: {reason}")
 
 
 class Copy(NamedTuple):
-    """The base64 text of a tensor, piece by piece, and the name of its type if .npy has none."""
+    """The base64 text of a tensor, piece by piece, and the name of its type if .npy cannot name it."""
 
     pieces: Iterator[bytes]
     dtype: str | None
 
 
 class LazyTensors(TensorsByName[Base64Tensor]):
-    """Tensors that are base64 text. Who asks for one that is damaged gets a DataError that begins with ``place``."""
+    """Tensors of a file by name, decoded when they are accessed; errors begin with ``place``.
+
+    Arrays are not kept here, but accessing one again returns the same one while it is alive.
+    """
 
     def __init__(self, encoded: Mapping[str, Base64Tensor], place: str) -> None:
         super().__init__(encoded)
@@ -392,44 +388,36 @@ class LazyTensors(TensorsByName[Base64Tensor]):
         return array
 
     def form(self, name: str) -> TensorForm:
-        """Type and shape of a tensor, which is not decoded for that. Raises DataError if its beginning is damaged."""
+        """Type and shape of a tensor, without decoding it. Raises DataError if its beginning is damaged."""
         with placed(f"{self._place}: tensor {name!r}", UnreadableFileError):
             return self.sources[name].form()
 
     def copy(self, name: str) -> Copy | None:
-        """The text of a tensor, if that may go into another file as it stands. Raises DataError as ``form`` does."""
+        """The text of a tensor, if it can be copied into another file. Raises DataError as ``form``."""
         with placed(f"{self._place}: tensor {name!r}", UnreadableFileError):
             encoded = self.sources[name]
-            # Only if it is what a file of ours would have for these numbers: of the right length, and no text.
+            # It must be what ``parts`` would write for these numbers: base64 of .npy, and no strings.
             encoded.form()
-            is_ours = encoded.decoded(lambda npy: npz.form(npy, npy.size).dtype.kind not in "US", lambda _: False)
-            return Copy(self._copied(name), encoded.dtype) if is_ours else None
+            can_copy = encoded.decoded(lambda npy: npz.form(npy, npy.size).dtype.kind not in "US", lambda _: False)
+            return Copy(self._copied(name), encoded.dtype) if can_copy else None
 
     def _copied(self, name: str) -> Iterator[bytes]:
         with placed(f"{self._place}: tensor {name!r}", UnreadableFileError):
             yield from self.sources[name].copied()
 
 
-# JSON without its long texts: what remains of a file of tensors is small, and is parsed as usual.
-#
-# Inside a JSON string every quote has a backslash before it. So ``"array"`` without one before it is a whole string,
-# or the file is no JSON; with a colon and a quote behind, it is a key and its value is a string, which ends at the
-# next quote. Long values of that key are left out of the skeleton, each with a mark in its place that nobody can
-# guess. Nothing is decoded, and nothing but the skeleton is kept. Whatever is no JSON at any place stays that, since
-# everything in front of that place is parsed as it stands, except for the insides of strings.
-
 _KEY = b'"array"'
 _VALUE = re.compile(rb'[ \t\n\r]*:[ \t\n\r]*"([^"\\]*)')
 _MOST_SPACE = 64
 LONG = 1024
-"""Bytes of the shortest text that is left out."""
+"""Bytes of the shortest text that is left out of the skeleton."""
 
 _SKELETON_PIECE = 1 << 16
 
 
 @dataclass(frozen=True)
 class TextInFile:
-    """A string that is left in its file, from byte ``start`` on."""
+    """The inside of a string that stays in its file, from byte ``start`` on."""
 
     file: SteadyFile
     start: int
@@ -437,41 +425,41 @@ class TextInFile:
 
     @contextmanager
     def opened(self) -> Iterator[SteadyFileRead]:
-        """What reads it. Raises DataError if the file has changed."""
+        """A function that reads it. Raises DataError if the file has changed."""
         with self.file.opened() as read:
             yield lambda offset, size: read(self.start + offset, size)
 
 
 @dataclass(frozen=True)
 class TextInMemory:
-    """A short string."""
+    """The inside of a short string."""
 
     data: bytes
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Its length in bytes."""
         return len(self.data)
 
     @contextmanager
     def opened(self) -> Iterator[SteadyFileRead]:
-        """What reads it."""
+        """A function that reads it."""
         yield lambda offset, size: self.data[offset : offset + size]
 
 
 Text: TypeAlias = TextInFile | TextInMemory
-"""A string of a JSON file as it stands there, between its quotes; ``opened`` raises DataError if that has changed."""
+"""The inside of a string in a JSON file; ``opened`` raises DataError if the file has changed."""
 
 
 @dataclass(frozen=True)
 class Skeleton:
-    """A JSON file without its long texts: ``text`` has marks in their place, and ``left_out`` says which is which."""
+    """A JSON file without its long texts: ``text`` has marks in their place, and ``left_out`` the text of each mark."""
 
     text: bytes
     left_out: Mapping[str, TextInFile]
 
     def parsed(self, object_hook: Any) -> Any:
-        """The tree, with marks for texts. Raises DataError if it is no JSON."""
+        """The tree, with marks in place of long texts. Raises DataError if it is no JSON."""
         try:
             return json.loads(self.text, object_hook=object_hook)
         except json.JSONDecodeError as error:
@@ -487,43 +475,43 @@ class Skeleton:
 
 
 def skeleton_of(file: SteadyFile) -> Skeleton:
-    """What a JSON file holds without its long texts. Raises DataError if it ends within one, or changes meanwhile."""
+    """The skeleton of a JSON file. Raises DataError if the file ends within a long text, or changes meanwhile."""
     with file.opened() as read:
         if not json.detect_encoding(read(0, min(4, file.size))).startswith("utf-8"):
             return Skeleton(read(0, file.size), {})
-        sight = _Sight(read, file.size)
+        window = _FileWindow(read, file.size)
         nonce = os.urandom(16).hex()
         kept: list[bytes] = []
         left_out: dict[str, TextInFile] = {}
         done = 0
-        for start, end in _texts(sight):
+        for start, end in _long_values(window):
             mark = f"{nonce}:{len(left_out)}"
             left_out[mark] = TextInFile(file, start, end - start)
-            kept += sight.part(done, start), mark.encode("ascii")
+            kept += window.part(done, start), mark.encode("ascii")
             done = end
-        return Skeleton(b"".join([*kept, sight.part(done, file.size)]), left_out)
+        return Skeleton(b"".join([*kept, window.part(done, file.size)]), left_out)
 
 
-def _texts(sight: _Sight) -> Iterator[tuple[int, int]]:
-    """Where the long values of the key begin and end, without their quotes."""
+def _long_values(window: _FileWindow) -> Iterator[tuple[int, int]]:
+    """Start and end of each long value of the key, without its quotes."""
     at = 0
-    while (key := sight.find(_KEY, at)) >= 0:
+    while (key := window.find(_KEY, at)) >= 0:
         at = key + len(_KEY)
-        value = _VALUE.match(sight.part(at, at + _MOST_SPACE + LONG))
-        if value is None or len(value[1]) < LONG or sight.part(max(key - 1, 0), key) == b"\\":
+        value = _VALUE.match(window.part(at, at + _MOST_SPACE + LONG))
+        if value is None or len(value[1]) < LONG or window.part(max(key - 1, 0), key) == b"\\":
             continue
         at += value.start(1)
-        end = sight.find(b'"', at)
+        end = window.find(b'"', at)
         if end < 0:
             raise errors.DataError(f"it is no JSON file, or cut short: the text that begins at byte {at} has no end")
-        # With a backslash before the quote, it is not the end, nor is this base64: it is parsed as it stands.
-        if sight.part(end - 1, end) != b"\\":
+        # With a backslash before it, the quote is not the end, and this is not base64: it stays in the skeleton.
+        if window.part(end - 1, end) != b"\\":
             yield at, end
             at = end + 1
 
 
-class _Sight:
-    """A file seen through one piece at a time."""
+class _FileWindow:
+    """A file of which one piece at a time is in memory."""
 
     def __init__(self, read: SteadyFileRead, size: int) -> None:
         self._read = read
@@ -531,23 +519,23 @@ class _Sight:
         self._start = 0
         self._piece = b""
 
-    def find(self, what: bytes, at: int) -> int:
-        """Where it stands next, from ``at`` on; -1 if it does not."""
+    def find(self, pattern: bytes, at: int) -> int:
+        """The first place of a pattern from ``at`` on; -1 if there is none."""
         while at < self._size:
             if not self._start <= at < self._start + len(self._piece) - len(_KEY):
                 self._start = at
                 self._piece = self._read(at, min(_SKELETON_PIECE, self._size - at))
-            place = self._piece.find(what, at - self._start)
+            place = self._piece.find(pattern, at - self._start)
             if place >= 0:
                 return self._start + place
             end = self._start + len(self._piece)
             if end == self._size:
                 break
-            at = max(at + 1, end - len(what) + 1)
+            at = max(at + 1, end - len(pattern) + 1)
         return -1
 
     def part(self, start: int, end: int) -> bytes:
-        """The bytes there, as far as the file goes."""
+        """The bytes from ``start`` to ``end``, or to the end of the file."""
         end = min(end, self._size)
         if self._start <= start and end <= self._start + len(self._piece):
             return self._piece[start - self._start : end - self._start]

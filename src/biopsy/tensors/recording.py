@@ -1,5 +1,5 @@
-"""Recording more tensors than fit into memory: a batch of them at a time, each from a run of its own, into a
-.safetensors file that grows tensor by tensor and is not lost when its process is killed.
+"""Records more tensors than fit into memory: in batches, each from a run of its own, into a .safetensors file that
+grows tensor by tensor and survives the death of the process.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult, Tensors
 from biopsy.text import line_of
 
 RunBatch: TypeAlias = Callable[[Sequence[str]], Iterable[dict[str, Array]]]
-"""Runs the model with these tensors as its outputs: what it gives, one iteration after the other."""
+"""Runs the model with these tensors as its outputs; returns the outputs of each iteration."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to record: the tensors ``names`` with their ``sizes`` in bytes (None: unknown), of so many iterations.
+    """What to record: the tensors ``names`` with their ``sizes`` in bytes (None: unknown), in all ``iterations``.
 
-    ``own`` are those of them that are outputs of the model itself. ``limit`` is how many bytes of tensors may be in
+    ``own`` are the outputs of the model itself among them. ``limit`` is the greatest number of bytes of tensors in
     memory at a time; a single tensor may be larger. ``runner`` is the number of the engine in the file.
     """
 
@@ -55,7 +55,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A finished batch: its number from 1, of how many; tensors and bytes that it added; seconds that it took."""
+    """A finished batch: ``number`` (from 1) of ``count``, with the tensors and bytes that it added and its seconds."""
 
     number: int
     count: int
@@ -66,7 +66,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Disagreement:
-    """A tensor that two batches have, with other values in the later one. ``again`` is valid during the call only."""
+    """A tensor with different values in two batches. ``again``, from the later one, is only valid during the call."""
 
     name: str
     iteration: int
@@ -76,37 +76,37 @@ class Disagreement:
 
 
 def plan(request: Request, done: frozenset[str] = frozenset()) -> tuple[list[list[str]], list[str]]:
-    """The batches of tensors still to record, and the tensors that every batch has.
+    """The batches of tensors still to record, and the tensors that every batch repeats.
 
-    Tensors stay in their order. Those whose size is unknown have a batch of their own.
+    Tensors stay in their order. Each tensor of unknown size has a batch of its own.
     """
     shared = _shared(request)
     room = max(request.limit - sum(request.sizes[name] or 0 for name in shared), 1)
     batches: list[list[str]] = []
-    left = -1
+    remaining = -1  # bytes of the last batch
     for name in dict.fromkeys((*shared, *request.names)):
         if name in done:
             continue
         size = 0 if name in shared else request.sizes[name]
-        if size is None or size > left:
+        if size is None or size > remaining:
             batches.append([])
-            left = room
+            remaining = room
         batches[-1].append(name)
-        left = -1 if size is None else left - size
+        remaining = -1 if size is None else remaining - size
     return batches, shared
 
 
 def _shared(request: Request) -> list[str]:
     """The model's own outputs, smallest first, up to a quarter of the limit; else the smallest tensor of all."""
-    known = {name: size for name in request.names if (size := request.sizes[name]) is not None}
+    sizes = {name: size for name in request.names if (size := request.sizes[name]) is not None}
     room = request.limit // 4
     shared = []
-    for name in sorted((name for name in request.own if name in known), key=known.__getitem__):
-        if known[name] <= room:
+    for name in sorted((name for name in request.own if name in sizes), key=sizes.__getitem__):
+        if sizes[name] <= room:
             shared.append(name)
-            room -= known[name]
-    smallest = min(known, key=known.__getitem__, default=None)
-    return shared or ([smallest] if smallest is not None and known[smallest] <= room else [])
+            room -= sizes[name]
+    smallest = min(sizes, key=sizes.__getitem__, default=None)
+    return shared or ([smallest] if smallest is not None and sizes[smallest] <= room else [])
 
 
 def record(
@@ -116,10 +116,10 @@ def record(
     finished: Callable[[Batch], None],
     disagree: Callable[[Disagreement], None],
 ) -> int:
-    """Record all that the file does not have yet; returns how many tensors it had from an earlier time.
+    """Record all tensors that the file lacks; returns the number of tensors that it already had.
 
-    ``finished`` is called after each batch is safe, ``disagree`` for every tensor that a later batch gives otherwise.
-    Raises what ``run`` raises, and what AppendableStore.append raises.
+    ``finished`` is called after each committed batch, ``disagree`` for every tensor that a later batch computes
+    differently. Raises what ``run`` and AppendableStore.append raise.
     """
     done = frozenset(
         name
@@ -131,18 +131,18 @@ def record(
         started, before = time.monotonic(), file.size
         again = [name for name in shared if name not in batch]
         for iteration, outputs in enumerate(run([*batch, *again])):
-            # Each is freed as soon as it is written; wide elements come first, so that few bytes are lost.
-            given = [name for name in batch if name in outputs]
-            for name in sorted(given, key=lambda name: -outputs[name].dtype.alignment):
+            # Each is freed as soon as it is written; wide elements come first, so that alignment wastes few bytes.
+            present = [name for name in batch if name in outputs]
+            for name in sorted(present, key=lambda name: -outputs[name].dtype.alignment):
                 file.append((request.runner, iteration, name), outputs.pop(name))
-            for name in set(batch).difference(given):
+            for name in set(batch).difference(present):
                 file.append((request.runner, iteration, name), None)
             for name in again:
                 first = file.array((request.runner, iteration, name))
                 if first is not None and name in outputs and not same_values(outputs[name], first):
                     later = outputs[name]
                     disagree(Disagreement(name=name, iteration=iteration, batch=number, again=later, first=first))
-            outputs.clear()  # a single one left keeps all memory of an engine (onnxruntime's arena)
+            outputs.clear()  # one array would keep all memory of an engine alive (onnxruntime's arena)
         file.commit()
         added, seconds = file.size - before, time.monotonic() - started
         finished(Batch(number=number, count=len(batches), tensors=len(batch), bytes=added, seconds=seconds))
@@ -150,24 +150,24 @@ def record(
 
 
 ModelRun: TypeAlias = Callable[[bytes, Feed], Mapping[str, Array]]
-"""Builds a serialized model and runs it once: the outputs by name. Raises EngineFailure."""
+"""Builds a serialized model and runs it once; returns the outputs by name. Raises EngineFailure."""
 
 _GRAPH = 7  # field number in ModelProto
 _NODE, _OUTPUT = 1, 12  # field numbers in GraphProto
 _NODE_INPUT, _NODE_OUTPUT, _OP_TYPE = 1, 2, 4  # field numbers in NodeProto
 _UNKNOWN_ELEMENT = 8
-"""Bytes of an element whose type nobody can tell: as many as the widest but complex128."""
+"""Bytes of an element of unknown type: those of the widest type except complex128."""
 
 _TEXT = 64
-"""Bytes of a string, as NumPy holds it: a guess."""
+"""Bytes of a string in NumPy: a guess."""
 
 
 def tensor_sizes(model: bytes, feeds: Sequence[Feed], run: ModelRun, limit: int) -> dict[str, int | None]:
-    """Bytes of every output of a serialized model, the most in any of the ``feeds``; None where nobody can tell.
+    """Bytes of every output of a serialized model, the greatest in any of the ``feeds``; None if unknown.
 
-    As onnx infers them from the shapes of the feeds. Where that does not tell, the model is run with the *shapes* of
-    those tensors as its only outputs: of a few of them, then of more as long as they are small, because an engine may
-    keep what it takes shapes of. ``limit``: how many bytes of them may be kept at a time.
+    onnx infers them from the shapes of the feeds. For tensors that it cannot infer, the model is run with their
+    *shapes* as its only outputs: first of one tensor, then of more while they are small, because an engine may keep a
+    tensor in memory to compute its shape. ``limit`` is the greatest number of bytes of these tensors at a time.
     """
     index = index_bytes(model)
     names = [index.names[tensor] for tensor in index.outputs]
@@ -186,7 +186,7 @@ def tensor_sizes(model: bytes, feeds: Sequence[Feed], run: ModelRun, limit: int)
         of_feed = dict.fromkeys(names) | {name: _bytes_of(type_, type_.shape or ()) for name, type_ in static.items()}
         unknown = [name for name in names if of_feed[name] is None]
         if unknown and index.opset:
-            of_feed |= _measured(model, unknown, types, lambda shown: run(shown, feed), limit)  # noqa: B023 - now
+            of_feed |= _measured(model, unknown, types, lambda changed: run(changed, feed), limit)  # noqa: B023 - now
         for name, size in of_feed.items():
             before = sizes[name]
             sizes[name] = None if before is None or size is None else max(before, size)
@@ -204,28 +204,28 @@ def _measured(
     run: Callable[[bytes], Mapping[str, Array]],
     limit: int,
 ) -> dict[str, int | None]:
-    found: dict[str, int | None] = {}
+    sizes: dict[str, int | None] = {}
     start, count, largest = 0, 1, 1
     while start < len(names):
-        shown, shape_of = with_shapes_as_outputs(model, names[start : start + count])
+        changed, shape_of = with_shapes_as_outputs(model, names[start : start + count])
         try:
-            outputs = run(shown)
+            outputs = run(changed)
         except (errors.EngineFailure, errors.TooMuchMemory):
-            return found
+            return sizes
         for output, name in shape_of.items():
             if output in outputs:
                 type_ = types.get(name)
                 is_known = type_ is not None and type_.elem in DTYPE_OF_ELEM
                 element = max(_bytes_of(type_, [1]) or 0, 1) if type_ and is_known else _UNKNOWN_ELEMENT
                 size = math.prod(outputs[output].tolist()) * element
-                found[name], largest = size, max(size, largest)
+                sizes[name], largest = size, max(size, largest)
         start += count
         count = max(min(2 * count, limit // largest), 1)
-    return found
+    return sizes
 
 
 def with_shapes_as_outputs(model: bytes, names: Sequence[str]) -> tuple[bytes, dict[str, str]]:
-    """The serialized model with the shapes of some tensors as its only outputs, and which output is whose."""
+    """The serialized model with the shapes of some tensors as its only outputs; and output -> tensor."""
     taken = index_bytes(model).ids
     free = (name for number in range(len(taken) + len(names) + 1) if (name := f"shape {number}") not in taken)
     shape_of = dict(zip(free, names, strict=False))
@@ -244,21 +244,19 @@ def with_shapes_as_outputs(model: bytes, names: Sequence[str]) -> tuple[bytes, d
     return b"".join(parts), shape_of
 
 
-# The file that grows: each piece has a sealed line of JSON.
-
 Place: TypeAlias = tuple[int, int, str]
-"""Where a tensor belongs: number of the runner, number of the iteration, name."""
+"""The place of a tensor: number of the runner, number of the iteration, name."""
 
 _FORM = 2
 _SHAPE_ROOM = 128
-"""Bytes for the shape of one tensor in the header, which is not known beforehand: twelve dimensions of nine digits."""
+"""Bytes in the header for the shape of one tensor, which is not known in advance: twelve dimensions of nine digits."""
 
 _PAGE = 4096
 _PURPOSE = b"biopsy recording"
 
 
 class _Span(NamedTuple):
-    """Where the bytes of a tensor lie behind the header, and what they are."""
+    """Type and shape of a stored tensor, and its bytes: from ``start`` to ``end`` behind the header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -267,12 +265,11 @@ class _Span(NamedTuple):
 
 
 class AppendableStore:
-    """Tensors on their way into ``path``. Use it in a ``with``: what is committed stays for the next one to open it.
+    """A growing file of tensors that becomes ``path``. A context manager; what is committed can be resumed later.
 
-    ``identity`` says what is recorded (such as digests of model and inputs), ``places`` all tensors that are to come.
-    Without an identity nobody goes on with it, and nothing stays. Raises UsageError if an unfinished recording of
-    something else stands there, or one that this user did not make, if another process is at it, or if it cannot be
-    written.
+    ``identity`` says what is recorded (such as digests of model and inputs), ``places`` are all expected tensors.
+    Without an identity, it cannot be resumed, and no file stays. Raises UsageError if there is an unfinished recording
+    of something else or by another user, if another process is recording into it, or if it cannot be written.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, str] | None, places: Sequence[Place]) -> None:
@@ -285,10 +282,10 @@ class AppendableStore:
         self._room = 0
         key = None if identity is None else user_key()
         self.stays = key is not None
-        """Whether the next one can go on with what is committed."""
+        """Whether what is committed can be resumed later."""
         with ExitStack() as failed:
             self._data = failed.enter_context(self._opened())
-            # Nobody has a seal of a key that nobody knows: without one of ours, whatever stands there is another's.
+            # Without a key, take a random one, by which no lines that are already there can be sealed.
             try:
                 self._lines = SealedLines(self._lines_path, key or os.urandom(32), _PURPOSE)
             except OSError as error:
@@ -305,7 +302,7 @@ class AppendableStore:
             failed.pop_all()
 
     def _opened(self) -> BinaryIO:
-        """The file of the tensors, which nobody else has."""
+        """The file of the tensors, locked."""
         try:
             make_folders_of(self._data_path)
             descriptor = open_locked(self._data_path, 0, mode=0o666)
@@ -324,7 +321,7 @@ class AppendableStore:
 
     @property
     def _start(self) -> int:
-        """Where the header ends and the tensors begin."""
+        """The offset of the tensors, behind the header."""
         return 8 + self._room
 
     @property
@@ -333,7 +330,7 @@ class AppendableStore:
 
     @property
     def committed(self) -> frozenset[Place]:
-        """The tensors that nothing can lose any more."""
+        """The committed tensors."""
         return frozenset(self._spans)
 
     @property
@@ -342,9 +339,9 @@ class AppendableStore:
         return self._end
 
     def append(self, place: Place, array: Array | None) -> None:
-        """Write a tensor behind the others; None for one that the engine does not give.
+        """Write a tensor behind the others; None for one that the engine does not return.
 
-        Raises DataError if it has a type that cannot be saved, UsageError if the disk is full.
+        Raises DataError if its type cannot be saved, UsageError if the disk is full.
         """
         if array is None:
             self._pending[place] = None
@@ -361,7 +358,7 @@ class AppendableStore:
         self._pending[place] = _Span(name, stored.shape, begin, self._end)
 
     def commit(self) -> None:
-        """Keep what has been appended since the last time, whatever happens to this process or machine."""
+        """Make appended tensors survive the death of this process or machine."""
         line = {"tensors": [[*place, *(span or [None] * 4)] for place, span in self._pending.items()]}
         try:
             self._data.flush()
@@ -374,25 +371,25 @@ class AppendableStore:
         self._pending = {}
 
     def array(self, place: Place) -> Array | None:
-        """A read-only view of a committed tensor, of the mapped file; None if the engine did not give it."""
+        """A committed tensor as a read-only view of the mapped file; None if the engine did not return it."""
         span = self._spans[place]
         if span is None:
             return None
         if self._map is None or len(self._map) < self._start + span.end:
             self._map = self._mapped()
         at = self._start + span.start
-        found: Array = np.ndarray(span.shape, types.stored_type(span.dtype), buffer=self._map, offset=at)
-        return types.true_form(found, span.dtype)
+        stored: Array = np.ndarray(span.shape, types.stored_type(span.dtype), buffer=self._map, offset=at)
+        return types.true_form(stored, span.dtype)
 
     def outputs(self, runner: int, iteration: int, names: Sequence[str]) -> Mapping[str, Array]:
-        """The committed tensors of one iteration, in the order of ``names``, each read when it is asked for."""
+        """The committed tensors of one iteration, in the order of ``names``, each read when it is accessed."""
         places = {name: (runner, iteration, name) for name in names}
         return _Views(self, {name: place for name, place in places.items() if self._spans.get(place) is not None})
 
     def finish(self, results: Mapping[int, RunnerResult]) -> None:
-        """Make the file what it is to be: ``results`` by the number of the runner, their outputs from ``outputs``.
+        """Turn the file into a .safetensors file with ``results``, by number of the runner, and close it.
 
-        Tensors of other runners stay in it without a name. The file is closed, and can be read on.
+        Their outputs come from ``outputs`` and can still be read. Tensors of other runners stay in it without a name.
         """
         numbers = list(results)
         packed = container.pack(Container("results", tuple(results.values())), safetensors_file.FORM)
@@ -403,7 +400,7 @@ class AppendableStore:
             assert span is not None
             entries[key] = safetensors_file.described(packed.arrays[key], span.start)
             used.append(span)
-        # The format allows no gaps: what has no name is described as bytes.
+        # The format allows no gaps, so bytes without a name have an entry, too.
         at = 0
         for span in (*sorted(used, key=lambda span: span.start), _Span("", (), self._end, self._end)):
             if span.start > at:
@@ -428,21 +425,21 @@ class AppendableStore:
         self.close()
 
     def discard(self) -> None:
-        """Remove the files. What was committed can be read on, as long as this process lives."""
+        """Remove the files. This process can still read what was committed."""
         self.stays = False
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; what is committed stays and can be read on. No file stays if that is nothing."""
+        """Close the file, and remove it if nothing is committed. What is committed can still be read."""
         if self._data.closed:
             return
         if self._spans:
             self._map = self._mapped()
-        if not (self._spans and self.stays) and stands_at(self._data_path, self._data.fileno()):  # it is no result yet
+        if not (self._spans and self.stays) and stands_at(self._data_path, self._data.fileno()):  # not yet finished
             self._data_path.unlink()
             self._lines.remove()
         self._lines.close()
-        with suppress(OSError):  # a full disk, told of when it was written to
+        with suppress(OSError):  # a full disk, for which an earlier write has raised
             unlock(self._data.fileno())  # the map holds the file open
             self._data.close()
 
@@ -456,18 +453,18 @@ class AppendableStore:
             lines = self._lines.read()
         except ForeignError:
             raise self._refusal("nothing shows that you made it, with this version: it is not read") from None
-        there = os.fstat(self._data.fileno()).st_size
-        if not lines or there == 0:
+        size = os.fstat(self._data.fileno()).st_size
+        if not lines or size == 0:
             return False
         head = lines.pop(0)
-        differ = [key for key in identity if head["identity"].get(key) != identity[key]]
-        if head["recording"] != _FORM or differ:
-            raise self._refusal(f"it is not of the same {' and '.join(differ) or 'version'}")
+        differing = [key for key in identity if head["identity"].get(key) != identity[key]]
+        if head["recording"] != _FORM or differing:
+            raise self._refusal(f"it is not of the same {' and '.join(differing) or 'version'}")
         self._room = head["room"]
         for line in lines:
             for runner, iteration, name, dtype, shape, start, end in line["tensors"]:
                 span = None if dtype is None else _Span(dtype, tuple(shape), start, end)
-                if span is not None and self._start + span.end > there:
+                if span is not None and self._start + span.end > size:
                     raise self._refusal("some of it is missing")
                 self._spans[runner, iteration, name] = span
         return True
@@ -483,7 +480,7 @@ class AppendableStore:
 
     def _begin(self, identity: Mapping[str, str], places: Sequence[Place]) -> None:
         needed = 1000
-        for place in places:  # its entry in the header and its place in the index, if its shape is usual
+        for place in places:  # its entries in the header and the index, with a usual shape
             key = "/".join(map(str, place))
             entry = json.dumps({key: {"dtype": "F8_E4M3", "data_offsets": [10**15, 10**15]}}, ensure_ascii=False)
             indexed = json.dumps(json.dumps([place[2], key, "float8_e8m0fnu"]))
@@ -497,7 +494,7 @@ class AppendableStore:
 
 
 class _Views(TensorsByName[Place]):
-    """Tensors of a growing file by name; each is a view made when it is asked for."""
+    """Tensors of a growing file by name, each mapped when it is accessed."""
 
     def __init__(self, file: AppendableStore, places: Mapping[str, Place]) -> None:
         super().__init__(places)
@@ -510,12 +507,12 @@ class _Views(TensorsByName[Place]):
 
 
 def results_of(file: AppendableStore, names: Sequence[str], runner: int, label: str, iterations: int) -> RunnerResult:
-    """What a runner gave, read from the file tensor by tensor as it is asked for."""
+    """The recorded outputs of a runner, each read from the file when it is accessed."""
     return RunnerResult(label, tuple(Iteration(file.outputs(runner, number, names)) for number in range(iterations)))
 
 
 def _in_the_way(path: Path, beside: Path, error: OSError) -> errors.UsageError:
-    """The error that tells why a file beside ``path`` cannot be used."""
+    """The error for a file ``beside`` the path that cannot be used."""
     if not os.path.lexists(beside):
         return cannot_write(path, error)
     return errors.UsageError(
@@ -530,18 +527,18 @@ _SIZE_OF_END = len(_END % bytes(32))
 
 
 class ForeignError(Exception):
-    """Lines that were not written with this key, or are not where they were written."""
+    """Lines that were not written with this key, or were moved."""
 
 
 class SealedLines:
-    """An open file of lines of JSON, each with a seal: a checksum, under a key, over it and all that stands before it.
+    """An open file of lines of JSON, each with a seal: a keyed checksum of it and all lines before it.
 
-    Who lacks the key can write no line that is read, nor move one. A process that is killed leaves at most a last line
-    without its end, which is cut off. ``purpose``, of at most 16 bytes, tells them from others under the same key.
+    Nobody can write or move a line without the key. A killed process leaves at most an incomplete last line, which is
+    cut off. ``purpose``, of at most 16 bytes, makes seals differ from others with the same key.
     """
 
     def __init__(self, path: Path, key: bytes, purpose: bytes) -> None:
-        """Made if there is none; nothing in it is changed. Raises OSError as ``open_own`` does."""
+        """Open the file, or create it; its content is not changed. Raises OSError as ``open_own``."""
         self.path = path
         self._key, self._purpose = key, purpose
         self._seal = b""
@@ -549,34 +546,34 @@ class SealedLines:
         make_as_private_as_new(self._stream.fileno())
 
     def read(self) -> list[dict[str, Any]]:
-        """All lines. Raises ForeignError, nothing being changed then, or OSError."""
+        """All lines. Raises ForeignError without changing the file, or OSError."""
         if os.fstat(self._stream.fileno()).st_size > _MOST_BYTES:
             raise ForeignError
         self._stream.seek(0)
         data = self._stream.read(_MOST_BYTES)
-        whole = data[: data.rfind(b"\n") + 1]
+        complete = data[: data.rfind(b"\n") + 1]
         lines = []
         self._seal = b""
-        for line in whole.splitlines(keepends=True):
+        for line in complete.splitlines(keepends=True):
             body, end = line[:-_SIZE_OF_END], line[-_SIZE_OF_END:]
             seal = self._sealed(body)
             if not hmac.compare_digest(end, _END % seal):
                 raise ForeignError
             self._seal = seal
             lines.append(json.loads(line))
-        self._stream.truncate(len(whole))
-        self._stream.seek(len(whole))
+        self._stream.truncate(len(complete))
+        self._stream.seek(len(complete))
         return lines
 
     def begin(self, line: Mapping[str, Any]) -> None:
-        """Start over, with this line."""
+        """Replace all lines by this one."""
         self._stream.seek(0)
         self._stream.truncate()
         self._seal = b""
         self.append(line)
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add a line: the disk has it when this returns. Raises OSError."""
+        """Add a line, which is on the disk when this returns. Raises OSError."""
         body = json.dumps(line, separators=(",", ":")).encode("ascii")[:-1]
         seal = self._sealed(body)
         self._stream.write(body + _END % seal)
@@ -585,16 +582,16 @@ class SealedLines:
         self._seal = seal
 
     def close(self) -> None:
-        """Let go of the file, as it is."""
-        with suppress(OSError):  # a full disk, told of when it was written to
+        """Close the file."""
+        with suppress(OSError):  # a full disk, for which an earlier write has raised
             self._stream.close()
 
     def remove(self) -> None:
-        """Delete the file and let go of it."""
+        """Delete the file and close it."""
         self.path.unlink(missing_ok=True)
         self.close()
 
     def _sealed(self, body: bytes) -> bytes:
-        """The seal of a line, without what it ends with, after those that were read or written."""
+        """The seal of a line (given without its end) that follows the lines read or written so far."""
         hashed = hashlib.blake2b(self._seal + body, key=self._key, person=self._purpose, digest_size=16)
         return hashed.hexdigest().encode("ascii")

@@ -1,4 +1,4 @@
-"""What a run gives: named tensors per iteration, per runner. The in-memory form of every file of tensors."""
+"""Named tensors per iteration and runner: the results of runs and the contents of files of tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Array: TypeAlias = "npt.NDArray[Any]"
-"""A tensor. It is only named here: numpy costs a tenth of a second, and a reduction may need no value at all."""
+"""A tensor. NumPy is not imported for it, which takes 0.1 s: a reduction may need no values at all."""
 
 Feed: TypeAlias = "Mapping[str, Array]"
 """The inputs of one iteration: tensor name -> value."""
@@ -25,14 +25,14 @@ _Source = TypeVar("_Source")
 
 @dataclass(frozen=True)
 class TensorForm:
-    """What can be said of a tensor without its values."""
+    """Type and shape of a tensor."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its values."""
+        """The size of its values in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -42,7 +42,7 @@ def form_of_array(array: Array) -> TensorForm:
 
 
 class TensorsByName(Mapping[str, "Array"], Generic[_Source]):
-    """Tensors by name, each of which something stands for until it is asked for."""
+    """Tensors by name, each read from its source when it is accessed."""
 
     def __init__(self, sources: Mapping[str, _Source]) -> None:
         self.sources = sources
@@ -60,44 +60,44 @@ class TensorsByName(Mapping[str, "Array"], Generic[_Source]):
         return f"<tensors {list(self.sources)}>"
 
     def form(self, name: str) -> TensorForm:
-        """Type and shape of a tensor, which a subclass may tell without its values.
+        """Type and shape of a tensor, which a subclass may find without reading its values.
 
-        Raises DataError if it is damaged where that is said.
+        Raises DataError if they are damaged.
         """
         return form_of_array(self[name])
 
 
 class ChosenTensors(TensorsByName["Feed"]):
-    """Tensors each of which is taken from one of several mappings, when it is asked for."""
+    """Tensors that are each taken from one of several mappings when they are accessed."""
 
     @classmethod
     def merged(cls, mappings: Iterable[Feed]) -> ChosenTensors:
-        """All tensors, of each name that of the last mapping; names keep the order in which they are first met."""
+        """The tensors of all mappings; the last one wins. Names keep the order of their first occurrence."""
         return cls({name: mapping for mapping in mappings for name in mapping})
 
     def __getitem__(self, name: str) -> Array:
         return self.sources[name][name]
 
     def form(self, name: str) -> TensorForm:
-        """Type and shape of a tensor, as its mapping tells them."""
+        """Type and shape of a tensor."""
         return form_of(self.sources[name], name)
 
 
 def form_of(tensors: Feed, name: str) -> TensorForm:
-    """Type and shape of a tensor, which is not read for that if there is another way. Raises DataError as ``form``."""
+    """Type and shape of a tensor, if possible without reading it. Raises DataError as ``TensorsByName.form``."""
     return tensors.form(name) if isinstance(tensors, TensorsByName) else form_of_array(tensors[name])
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """The outputs of one run of a model, by tensor name; ``runtime`` in seconds, None when not measured."""
+    """The outputs of one run of a model, by tensor name; ``runtime`` in seconds, None if it was not measured."""
 
     outputs: Mapping[str, Array]
     runtime: float | None = None
 
     def __repr__(self) -> str:
-        spent = "" if self.runtime is None else f", {self.runtime * 1000:.3g} ms"
-        return f"<Iteration: {some_of(map(repr, self.outputs))}{spent}>"
+        runtime = "" if self.runtime is None else f", {self.runtime * 1000:.3g} ms"
+        return f"<Iteration: {some_of(map(repr, self.outputs))}{runtime}>"
 
     def _repr_html_(self) -> str:
         return _table("outputs", self.outputs)
@@ -105,7 +105,7 @@ class Iteration:
 
 @dataclass(frozen=True)
 class RunnerResult:
-    """All iterations of one runner: an engine with its options, under a name that people can tell apart."""
+    """All iterations of one runner: an engine with its options, under a name."""
 
     runner: str
     iterations: tuple[Iteration, ...]
@@ -117,7 +117,7 @@ class RunnerResult:
         return _table(self._summary, self._first)
 
     def with_outputs(self, change: Callable[[int, Iteration], Mapping[str, Array]]) -> RunnerResult:
-        """The same with other outputs: what ``change`` gives for the number of an iteration, and the iteration."""
+        """The same with other outputs: ``change`` is called with each iteration's number and the iteration."""
         pairs = enumerate(self.iterations)
         return replace(self, iterations=tuple(replace(each, outputs=change(number, each)) for number, each in pairs))
 
@@ -127,7 +127,7 @@ class RunnerResult:
 
     @property
     def _summary(self) -> str:
-        times = [one.runtime for one in self.iterations if one.runtime is not None]
+        times = [iteration.runtime for iteration in self.iterations if iteration.runtime is not None]
         each = f", {sum(times) / len(times) * 1000:.3g} ms each" if times else ""
         return f"{printable(self.runner)}, {count(len(self.iterations), 'iteration')}{each}"
 
@@ -139,22 +139,22 @@ def _table(title: str, tensors: Feed) -> str:
 
 
 def same_values(left: Array, right: Array) -> bool:
-    """Whether two tensors have the same type, shape and values, NaN being equal to NaN."""
+    """Whether two tensors have the same type, shape and values; NaN equals NaN."""
     import numpy as np
 
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
     if left.dtype.kind in "fc":
         return bool(np.array_equal(left, right, equal_nan=True))
-    if left.dtype.kind == "V":  # bfloat16 and its like: NaN is equal to itself by its bytes
+    if left.dtype.kind == "V":  # types of ml_dtypes: by their bytes, NaN equals itself
         return left.tobytes() == right.tobytes()
     return bool(np.array_equal(left, right))
 
 
 def release(*arrays: Array) -> None:
-    """Give back the memory of arrays that are views of a mapped file; they are read from it again when needed.
+    """Free the memory of arrays that are views of a mapped file; they are read again when they are accessed.
 
-    Does nothing to other arrays, nor where the system has no such call.
+    It does nothing to other arrays, or on a system that has no such call.
     """
     import mmap
 

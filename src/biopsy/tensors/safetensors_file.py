@@ -1,4 +1,4 @@
-"""The .safetensors format, read through a memory map without copying, which nobody may write to meanwhile."""
+"""The .safetensors format, memory-mapped without copies. A file that is written to meanwhile is refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from biopsy import errors
-from biopsy.processes.reading import open_plain
+from biopsy.processes.reading import FileState, open_plain
 from biopsy.tensors import types
 from biopsy.tensors.container import Container, Form, changed, pack, unpack, with_storable_arrays
 from biopsy.tensors.results import Array, TensorsByName
@@ -29,10 +29,10 @@ READ = {
     "U64": "uint64", "I64": "int64", "F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16",
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "C64": "complex64",
 }  # fmt: skip
-"""Type in the file -> name of the type."""
+"""Name of a type in a file -> NumPy's or ml_dtypes' name."""
 
 WRITTEN = {name: code for code, name in READ.items() if code not in {"F8_E8M0", "C64"}}
-"""Only what every version of the safetensors package reads since 0.5."""
+"""The reverse, only for types that every version of the package safetensors since 0.5 can read."""
 
 
 def _holds_key(key: str) -> bool:
@@ -47,13 +47,13 @@ FORM = Form(_holds_key, lambda array: array.dtype.name in WRITTEN)
 
 
 def parts(container: Container) -> Iterator[bytes | memoryview]:
-    """The bytes of a .safetensors file: a header, then the tensors as they lie in memory.
+    """The bytes of a .safetensors file: a header, then the bytes of the tensors.
 
-    The header names the tensors in their order; the data is ordered by falling element size, so that each is aligned.
+    The header has the tensors in their order; the data is in the order of decreasing alignment (which is 4 for text,
+    and half the size of a complex number), so that every tensor is aligned.
     """
     packed = pack(with_storable_arrays(container), FORM)
     header: dict[str, Any] = {} if packed.index is None else {METADATA: {INDEX: packed.index}}
-    # What an element's address must be a multiple of, for numpy: 4 for text, half a complex number, ...
     ordered = sorted(packed.arrays, key=lambda key: -packed.arrays[key].dtype.alignment)
     starts = dict(zip(ordered, accumulate((packed.arrays[key].nbytes for key in ordered), initial=0), strict=False))
     header.update((key, described(array, starts[key])) for key, array in packed.arrays.items())
@@ -65,25 +65,25 @@ def parts(container: Container) -> Iterator[bytes | memoryview]:
 
 def described(array: Array, start: int) -> dict[str, Any]:
     """The entry of an array in the header; ``start`` in bytes from the end of the header."""
-    held = FORM.holds_type(array)
+    has_type = FORM.holds_type(array)
     return {
-        "dtype": WRITTEN[array.dtype.name] if held else "U8",
-        "shape": list(array.shape) if held else [*array.shape, array.itemsize],
+        "dtype": WRITTEN[array.dtype.name] if has_type else "U8",
+        "shape": list(array.shape) if has_type else [*array.shape, array.itemsize],
         "data_offsets": [start, start + array.nbytes],
     }
 
 
 def header_text(entries: Mapping[str, Any]) -> bytes:
-    """The header, of a multiple of 8 bytes, without its length in front of it."""
+    """The header, padded to a multiple of 8 bytes, without its length in front."""
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     return text + b" " * (-len(text) % 8)
 
 
 def read(path: Path) -> Container:
-    """The contents of a .safetensors file, ours or any other; every array is a read-only view of the mapped file.
+    """The contents of any .safetensors file; every array is a read-only view of the mapped file.
 
-    Raises DataError if it is damaged or cut short, or holds a type that no array can have; who asks for a tensor after
-    the file was written to gets one too.
+    Raises DataError if it is damaged or cut short, or has an unknown type. Accessing a tensor raises it, too, after the
+    file was written to.
     """
     import safetensors
 
@@ -95,7 +95,7 @@ def read(path: Path) -> Container:
             except (safetensors.SafetensorError, OSError, ValueError) as error:
                 raise errors.DataError(f"it is no .safetensors file, or damaged: {error}") from error
             if not os.path.samestat(path.stat(), os.fstat(stream.fileno())):
-                raise errors.DataError("another file has come to stand there while it was read")
+                raise errors.DataError("it was replaced by another file while it was read")
             watch = UnchangedFile(path, stream.fileno())
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
@@ -120,7 +120,7 @@ def read(path: Path) -> Container:
         if end - begin != math.prod(shape) * stored.itemsize or start + end > len(mapped):
             raise errors.DataError("its size does not match its shape")
         array: Array = np.ndarray(shape, stored, buffer=mapped, offset=start + begin)
-        # Other programs need not align: engines expect it.
+        # Other programs may not align tensors, which engines expect.
         return types.true_form(types.with_characters(array if array.flags.aligned else array.copy()), dtype)
 
     container = unpack(metadata.get(INDEX), header.keys(), read_array, path.stem)
@@ -128,32 +128,28 @@ def read(path: Path) -> Container:
     return replace(container, runners=tuple(runners))
 
 
-# Tensors that are views of a mapped file, which nobody may write to meanwhile: who reads behind its end dies.
-
-
 class UnchangedFile:
-    """Tells whether a file is as it was when this was made. One that is replaced by another stays as it was."""
+    """Raises when a file has changed since this was made. A file that was replaced by another one has not changed.
+
+    Reading a mapped file behind its end, after it was cut short, kills the process.
+    """
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """``descriptor`` is of the file, and may be closed afterwards."""
+        """``descriptor`` is an open descriptor of the file, which may be closed afterwards."""
         self._path = path
         self._descriptor = os.dup(descriptor)
         weakref.finalize(self, os.close, self._descriptor)
-        self._state = self._state_now()
+        self._state = FileState.of(os.fstat(self._descriptor))
 
     def __call__(self) -> None:
         """Raise DataError if the file has been written to or cut short."""
-        now = self._state_now()
+        now = FileState.of(os.fstat(self._descriptor))
         if now != self._state:
-            raise changed(self._path, self._state[0], now[0])
-
-    def _state_now(self) -> tuple[int, int]:
-        status = os.fstat(self._descriptor)
-        return status.st_size, status.st_mtime_ns
+            raise changed(self._path, self._state.size, now.size)
 
 
 class _Watched(TensorsByName[Array]):
-    """Arrays by name; each is handed out only if the file is as it was."""
+    """Arrays by name, which can be accessed as long as the file is unchanged."""
 
     def __init__(self, arrays: Mapping[str, Array], watch: Callable[[], None]) -> None:
         super().__init__(arrays)

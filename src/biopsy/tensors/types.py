@@ -1,5 +1,13 @@
-"""Types of values: element types of tensors, numpy's and those of ml_dtypes, and sequences, optional values and maps
-as the tensors that they hold.
+"""Types of values: the element types of NumPy and ml_dtypes, and sequences, optionals and maps as tensors.
+
+To save, feed and compare sequences, optionals and maps, they are split into the tensors that they hold, with names like
+these:
+
+    s[#]       the number of items of the sequence s, int64; its items are s[0], s[1], ...
+    o[?]       whether the optional o has a value; a tensor value is o itself
+    m[keys]    the keys of the map m in ascending order; m[values] is a tensor of their values
+
+Names of nested ones are combined: ``o[?]``, ``o[#]``, ``o[0]`` are an optional sequence.
 """
 
 from __future__ import annotations
@@ -17,47 +25,47 @@ from biopsy.model.tensor_type import STRING, MapType, OptionalType, SequenceType
 from biopsy.tensors.results import Array, Feed
 
 KINDS = "biufcUS"
-"""Kinds of numpy types that may stand in a file: numbers, bool, text and bytes. Never objects."""
+"""Kinds of NumPy types that are saved and read: numbers, bool, text and bytes, never objects."""
 
 _NUMPYS_OWN = frozenset(
     {"bool", "float16", "float32", "float64", "complex64", "complex128"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
-"""Types that are never looked for in ml_dtypes, whose import costs time."""
+"""Types that need no import of ml_dtypes, which takes time."""
 
 
 def is_extended(dtype: np.dtype[Any]) -> bool:
-    """Whether a type comes from ml_dtypes: numpy's file formats lose its name."""
+    """Whether a type comes from ml_dtypes; NumPy's file formats cannot name it."""
     return dtype.isbuiltin == 2
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether a type is one of real floating-point numbers, of ml_dtypes too."""
+    """Whether a type of NumPy or ml_dtypes is a real floating-point type."""
     return dtype.kind == "f" or (is_extended(dtype) and "float" in dtype.name)
 
 
 def number_info(dtype: np.dtype[Any]) -> Any:
-    """What ``np.finfo`` or ``np.iinfo`` tells of a type of numbers, of ml_dtypes too."""
-    is_whole = dtype.kind in "iu" or (is_extended(dtype) and "int" in dtype.name)
+    """``finfo`` or ``iinfo`` of a type of NumPy or ml_dtypes."""
+    is_integer = dtype.kind in "iu" or (is_extended(dtype) and "int" in dtype.name)
     if not is_extended(dtype):
-        return np.iinfo(dtype) if is_whole else np.finfo(dtype)
+        return np.iinfo(dtype) if is_integer else np.finfo(dtype)
     import ml_dtypes
 
     untyped: Any = ml_dtypes
-    return untyped.iinfo(dtype) if is_whole else untyped.finfo(dtype)
+    return untyped.iinfo(dtype) if is_integer else untyped.finfo(dtype)
 
 
 @lru_cache(maxsize=64)
 def dtype_named(name: str) -> np.dtype[Any]:
-    """The type of a name such as "float32", "bfloat16", "int4" or "<U7".
+    """The type with a name such as "float32", "bfloat16", "int4" or "<U7".
 
-    Raises DataError if there is no such type, or if it may not stand in a file (objects, records).
+    Raises DataError for an unknown type, and for objects and records.
     """
     if name.isidentifier() and name not in _NUMPYS_OWN:
         import ml_dtypes
 
         extended = getattr(ml_dtypes, name, None)
-        # Not all classes there are types of numbers, and numpy takes any other class for Python objects.
+        # Not all of its classes are types of numbers, and NumPy takes any other class for objects.
         if isinstance(extended, type) and is_extended(np.dtype(extended)):
             return np.dtype(extended)
     try:
@@ -70,17 +78,17 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 
 _MOST_DIMENSIONS_OF_NUMPY = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32
-"""Its own limit."""
+"""NumPy's limit."""
 
 _MOST_EMPTY = 1 << 20
-"""Elements of no byte that a tensor may have: texts without a character, which no file need back by anything."""
+"""The most elements of 0 bytes (empty strings) that a tensor may have: a tiny file can claim any number of them."""
 
 
 def require_possible(dtype: np.dtype[Any], shape: Sequence[int]) -> None:
-    """Raise DataError if no array can have this type and shape, or if it would be large and have nothing behind it."""
+    """Raise DataError if no array can have this type and shape, or if it would have too many elements of 0 bytes."""
     if len(shape) > _MOST_DIMENSIONS_OF_NUMPY:
         raise errors.DataError(f"it has {len(shape)} dimensions: at most {_MOST_DIMENSIONS_OF_NUMPY} are read")
-    # An array without elements has strides, which numpy computes from its other sizes.
+    # Without the sizes that are 0, since NumPy computes strides from the others.
     spread = math.prod(size for size in shape if size > 0) * max(dtype.itemsize, 1)
     if any(size < 0 for size in shape) or spread >= 1 << 63:
         raise errors.DataError(f"its shape {list(shape)!s:.80} is impossible")
@@ -89,7 +97,7 @@ def require_possible(dtype: np.dtype[Any], shape: Sequence[int]) -> None:
 
 
 def with_characters(array: Array) -> Array:
-    """The array. Raises DataError if it is text with numbers that are no characters: numpy would raise, but later."""
+    """The array itself. Raises DataError if it is text with invalid characters, for which NumPy would raise later."""
     if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
         codes = np.ascontiguousarray(array).reshape(-1).view(np.uint32)
         if int(codes.max()) > sys.maxunicode:
@@ -98,9 +106,9 @@ def with_characters(array: Array) -> Array:
 
 
 def storable(name: str, value: Any) -> Array:
-    """A tensor as it goes into a file: in C order, little-endian, strings as ``text`` gives them.
+    """A tensor that can be written to a file: in C order, little-endian, with strings as by ``text``.
 
-    Copies only what is not in that form yet. Raises DataError naming the tensor if it holds anything else.
+    It is copied only if needed. Raises DataError with its name if it has no type of ONNX.
     """
     array = np.asarray(value)
     if array.dtype.kind in "OT":
@@ -119,12 +127,9 @@ def storable(name: str, value: Any) -> Array:
     return np.asarray(array, order="C")
 
 
-# Strings
-
-
 TERMINATED = "text"
-"""What the name of a type begins with, such as "text<U8", where every string has one more character behind it: in files
-strings are NumPy's text of a fixed width, and that loses zeros at the end."""
+"""Prefix of the name of a type, such as "text<U8", whose strings have one more character at the end: in files, strings
+are NumPy's text of a fixed width, which loses zeros at the end."""
 
 _END = "."
 
@@ -135,59 +140,60 @@ def is_text(array: Array) -> bool:
 
 
 def text(array: Array) -> Array:
-    """Strings, given as objects of str or bytes, in NumPy's type for text; as objects of str where that would lose
-    zeros at the end. Bytes that are no UTF-8 are escaped as PEP 383 has it.
+    """Strings (objects of str or bytes) as NumPy's text, or as objects of str if text would lose zeros at the end.
+
+    Bytes that are not UTF-8 are escaped as in PEP 383.
     """
     strings = np.empty(array.shape, object)
     strings.reshape(-1)[:] = [
-        (one.decode("utf-8", "surrogateescape") if isinstance(one, bytes) else str(one))
-        for one in array.reshape(-1).tolist()
+        (element.decode("utf-8", "surrogateescape") if isinstance(element, bytes) else str(element))
+        for element in array.reshape(-1).tolist()
     ]
-    ends = any(one.endswith("\0") for one in strings.flat)
-    return strings if ends else strings.astype(np.str_)
+    has_zero_at_end = any(string.endswith("\0") for string in strings.flat)
+    return strings if has_zero_at_end else strings.astype(np.str_)
 
 
 def text_bytes(array: Array) -> Array:
-    """The bytes of strings, in UTF-8, as objects; bytes as they are."""
-    found = np.empty(array.shape, object)
-    flat = found.reshape(-1)
-    for place, one in enumerate(array.reshape(-1).tolist()):
+    """The bytes of strings, in UTF-8, as objects."""
+    encoded = np.empty(array.shape, object)
+    flat = encoded.reshape(-1)
+    for place, element in enumerate(array.reshape(-1).tolist()):
         try:
-            flat[place] = one if isinstance(one, bytes) else str(one).encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:  # half a surrogate pair, which no escaped byte is
-            flat[place] = str(one).encode("utf-8", "surrogatepass")
-    return found
+            flat[place] = element if isinstance(element, bytes) else str(element).encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:  # a surrogate that is no escaped byte
+            flat[place] = str(element).encode("utf-8", "surrogatepass")
+    return encoded
 
 
 def stored_form(array: Array) -> tuple[Array, str]:
-    """An array that ``storable`` gave as its bytes go into a file, and the name of its type (see ``true_form``)."""
+    """An array from ``storable`` in the form of a file, and the name of its type, for ``true_form``."""
     if array.dtype.kind == "O":
-        ended = np.asarray([one + _END for one in array.reshape(-1).tolist()], np.str_).reshape(array.shape)
+        ended = np.asarray([string + _END for string in array.reshape(-1).tolist()], np.str_).reshape(array.shape)
         return ended, TERMINATED + ended.dtype.str
     return array, array.dtype.name if is_extended(array.dtype) else array.dtype.str
 
 
 def stored_type(name: str) -> np.dtype[Any]:
-    """The type that elements have in a file, from the name that ``stored_form`` gave. Raises as ``dtype_named``."""
+    """The type of elements in a file, from the name that ``stored_form`` gave. Raises as ``dtype_named``."""
     return dtype_named(name.removeprefix(TERMINATED))
 
 
 def true_form(array: Array, name: str | None) -> Array:
-    """What an array of a file stands for; ``name`` as ``stored_form`` gave it. Raises DataError if it is damaged."""
+    """The tensor of an array in a file, with the name that ``stored_form`` gave. Raises DataError if it is damaged."""
     if name is None or not name.startswith(TERMINATED):
         return array
     strings = array.reshape(-1).tolist()
-    if array.dtype.kind != "U" or not all(one.endswith(_END) for one in strings):
+    if array.dtype.kind != "U" or not all(string.endswith(_END) for string in strings):
         raise errors.DataError("its strings are damaged")
-    found = np.empty(array.shape, object)
-    found.reshape(-1)[:] = [one[: -len(_END)] for one in strings]
-    return found
+    result = np.empty(array.shape, object)
+    result.reshape(-1)[:] = [string[: -len(_END)] for string in strings]
+    return result
 
 
 def widened(array: Array) -> Array:
-    """The same values in a type that every numpy knows: float32 for extended floats, int8 or uint8 for small integers.
+    """The same values in a type of NumPy, without loss: float32, complex64, int8 or uint8 for types of ml_dtypes.
 
-    Without loss. What is no extended type is returned as it is.
+    An array of another type is returned unchanged.
     """
     if not is_extended(array.dtype):
         return array
@@ -204,30 +210,20 @@ def as_bytes(array: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-# Sequences, optional values and maps, as the tensors that they hold: one way to save, feed and compare all of them.
-#
-#     s[#]       how many items the sequence s has, int64; its items are s[0], s[1], ...
-#     o[?]       whether the optional o has a value; the value itself is o, if it is a tensor
-#     m[keys]    the keys of the map m in ascending order; m[values], a tensor, are theirs
-#
-# Where one holds another, names go on: ``o[?]``, ``o[#]``, ``o[0]`` is an optional sequence.
-
-_MADE_UP = 2
-"""Items of a sequence, and entries of a map, that are made up."""
+_GENERATED = 2
+"""The number of items of a generated sequence, and of entries of a generated map."""
 
 
-def item_of(name: str, containers: Collection[str]) -> str | None:
-    """Which of the containers a tensor is a part of, by its name; None if it is of none."""
-    return next((one for one in containers if name == one or name.startswith(f"{one}[")), None)
-
-
-# Values as an engine has them -> tensors
+def item_of(name: str, values: Collection[str]) -> str | None:
+    """The value of which a tensor is a part, by its name; None if there is none."""
+    return next((value for value in values if name == value or name.startswith(f"{value}[")), None)
 
 
 def flattened(name: str, value: Any, kind: ValueType | None) -> dict[str, Array]:
-    """The tensors that a value holds, by name; of what no type is declared, by what it is.
+    """The tensors of an engine's value, by name.
 
-    ``value`` is an array, a list, a dictionary, or None for an optional without a value. Empty where nothing is known.
+    ``value`` is an array, a list, a dictionary, or None for an optional without a value. ``kind`` is None if no type is
+    declared.
     """
     tensors: dict[str, Array] = {}
     if isinstance(kind, OptionalType):
@@ -236,36 +232,32 @@ def flattened(name: str, value: Any, kind: ValueType | None) -> dict[str, Array]
     if isinstance(value, list | tuple):
         tensors[f"{name}[#]"] = np.asarray(len(value), np.int64)
         item = kind.item if isinstance(kind, SequenceType) else None
-        for number, held in enumerate(value):
-            tensors |= flattened(f"{name}[{number}]", held, item)
+        for number, item_value in enumerate(value):
+            tensors |= flattened(f"{name}[{number}]", item_value, item)
     elif isinstance(value, Mapping):
         keys = sorted(value)
         tensors[f"{name}[keys]"] = np.asarray(keys, np.str_ if keys and isinstance(keys[0], str) else np.int64)
         tensors[f"{name}[values]"] = np.asarray([value[key] for key in keys])
     elif isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
-        # Strings come as objects, which no store takes: they get NumPy's type for text.
         tensors[name] = text(array) if array.dtype == object else array
     return tensors
 
 
 def all_flattened(kinds: Mapping[str, ValueType | None], values: Iterable[Any]) -> dict[str, Array]:
-    """The tensors of all outputs, in their order. Raises CannotCompare if two of them would have one name."""
-    found: dict[str, Array] = {}
+    """The tensors of all outputs, in their order. Raises CannotCompare if two tensors have the same name."""
+    all_tensors: dict[str, Array] = {}
     for (name, kind), value in zip(kinds.items(), values, strict=True):
         tensors = flattened(name, value, kind)
         for part in tensors:
-            if part in found or (part != name and part in kinds):
+            if part in all_tensors or (part != name and part in kinds):
                 raise errors.CannotCompare(f"two outputs are called {part!r}: one is a tensor, one a part of {name!r}")
-        found |= tensors
-    return found
-
-
-# Tensors -> values as an engine takes them
+        all_tensors |= tensors
+    return all_tensors
 
 
 def has_value(feed: Feed, name: str, kind: ValueType | None) -> bool:
-    """Whether a feed says what an input is."""
+    """Whether a feed has the tensors of an input."""
     if isinstance(kind, OptionalType):
         return f"{name}[?]" in feed or has_value(feed, name, kind.item)
     if isinstance(kind, SequenceType):
@@ -276,9 +268,9 @@ def has_value(feed: Feed, name: str, kind: ValueType | None) -> bool:
 
 
 def parts(feed: Feed, name: str, kind: ValueType) -> dict[str, TensorType]:
-    """The tensors of a feed that an input is made of, with the types that they must have.
+    """The names and required types of the tensors in a feed that an input is made of.
 
-    Raises CannotCompare for one that is missing, or a number of items that is none.
+    Raises CannotCompare if one is missing or a number of items is invalid.
     """
     if isinstance(kind, TensorType):
         if name not in feed:
@@ -288,28 +280,28 @@ def parts(feed: Feed, name: str, kind: ValueType) -> dict[str, TensorType]:
         return parts(feed, name, kind.item) if _is_present(feed, name, kind) else {}
     if isinstance(kind, MapType):
         return {f"{name}[keys]": TensorType(kind.key, (None,)), f"{name}[values]": _values_of(name, kind)}
-    found: dict[str, TensorType] = {}
+    types: dict[str, TensorType] = {}
     for number in range(_length(feed, name, kind)):
-        found |= parts(feed, f"{name}[{number}]", kind.item)
-    return found
+        types |= parts(feed, f"{name}[{number}]", kind.item)
+    return types
 
 
 def marks(feed: Feed, name: str, kind: ValueType) -> dict[str, Array]:
-    """What says how many items there are, and whether there is a value, of an input and all that it holds."""
+    """The tensors ``[#]`` and ``[?]`` of an input and its items."""
     if isinstance(kind, OptionalType):
         present = _is_present(feed, name, kind)
         return {f"{name}[?]": np.asarray(present)} | (marks(feed, name, kind.item) if present else {})
     if not isinstance(kind, SequenceType):
         return {}
     length = _length(feed, name, kind)
-    found: dict[str, Array] = {f"{name}[#]": np.asarray(length, np.int64)}
+    tensors: dict[str, Array] = {f"{name}[#]": np.asarray(length, np.int64)}
     for number in range(length):
-        found |= marks(feed, f"{name}[{number}]", kind.item)
-    return found
+        tensors |= marks(feed, f"{name}[{number}]", kind.item)
+    return tensors
 
 
 def structured(feed: Feed, name: str, kind: ValueType | None) -> Any:
-    """The value of an input as engines take it: an array, a list, a dictionary or None."""
+    """The value of an input for an engine: an array, a list, a dictionary or None."""
     if isinstance(kind, OptionalType):
         return structured(feed, name, kind.item) if _is_present(feed, name, kind) else None
     if isinstance(kind, SequenceType):
@@ -320,20 +312,20 @@ def structured(feed: Feed, name: str, kind: ValueType | None) -> Any:
 
 
 def _is_present(feed: Feed, name: str, kind: OptionalType) -> bool:
-    said = feed.get(f"{name}[?]")
-    return bool(np.asarray(said).any()) if said is not None else has_value(feed, name, kind.item)
+    mark = feed.get(f"{name}[?]")
+    return bool(np.asarray(mark).any()) if mark is not None else has_value(feed, name, kind.item)
 
 
 def _length(feed: Feed, name: str, kind: SequenceType) -> int:
-    said = feed.get(f"{name}[#]")
-    if said is None:
+    mark = feed.get(f"{name}[#]")
+    if mark is None:
         number = 0
         while has_value(feed, f"{name}[{number}]", kind.item):
             number += 1
         return number
-    if np.asarray(said).size != 1 or np.asarray(said).dtype.kind not in "iu" or int(np.asarray(said).item()) < 0:
-        raise errors.CannotCompare(f"'{name}[#]' must be the number of items of {name!r}, and not {said!r:.80}")
-    return int(np.asarray(said).item())
+    if np.asarray(mark).size != 1 or np.asarray(mark).dtype.kind not in "iu" or int(np.asarray(mark).item()) < 0:
+        raise errors.CannotCompare(f"'{name}[#]' must be the number of items of {name!r}, and not {mark!r:.80}")
+    return int(np.asarray(mark).item())
 
 
 def _values_of(name: str, kind: MapType) -> TensorType:
@@ -342,38 +334,35 @@ def _values_of(name: str, kind: MapType) -> TensorType:
     return TensorType(kind.value.elem, (None,))
 
 
-# Made-up values
-
-
 def drawn(name: str, kind: ValueType) -> dict[str, TensorType]:
-    """The tensors to make up for an input: of a sequence two items, of a map two entries; an optional has a value."""
+    """The tensors to generate for an input: two items of a sequence, two entries of a map, a value of an optional."""
     if isinstance(kind, OptionalType):
         return drawn(name, kind.item)
     if isinstance(kind, SequenceType):
-        found: dict[str, TensorType] = {}
-        for number in range(_MADE_UP):
-            found |= drawn(f"{name}[{number}]", kind.item)
-        return found
+        types: dict[str, TensorType] = {}
+        for number in range(_GENERATED):
+            types |= drawn(f"{name}[{number}]", kind.item)
+        return types
     if isinstance(kind, MapType):
-        return {f"{name}[values]": TensorType(_values_of(name, kind).elem, (_MADE_UP,))}
+        return {f"{name}[values]": TensorType(_values_of(name, kind).elem, (_GENERATED,))}
     return {name: kind}
 
 
 def completed(feed: Feed, name: str, kind: ValueType) -> dict[str, Array]:
-    """What else belongs to tensors that were made up: how many there are, and keys."""
+    """The other tensors of an input whose ``drawn`` tensors were generated: marks and keys."""
     if isinstance(kind, MapType):
-        keys = ["a", "b"] if kind.key == STRING else list(range(_MADE_UP))
+        keys = ["a", "b"] if kind.key == STRING else list(range(_GENERATED))
         return {f"{name}[keys]": np.asarray(keys)}
-    found = marks(feed, name, kind)
+    tensors = marks(feed, name, kind)
     inner = kind.item if isinstance(kind, OptionalType) else kind
     if isinstance(inner, SequenceType):
-        for number in range(_MADE_UP):
-            found |= completed(feed, f"{name}[{number}]", inner.item)
-    return found
+        for number in range(_GENERATED):
+            tensors |= completed(feed, f"{name}[{number}]", inner.item)
+    return tensors
 
 
 def fixed_names(name: str, kind: ValueType | None) -> list[str]:
-    """The names of tensors that a value has whatever it holds; those of items begin alike."""
+    """The names of a value's tensors without those of the items of sequences."""
     if isinstance(kind, OptionalType):
         return [f"{name}[?]", *fixed_names(name, kind.item)]
     if isinstance(kind, SequenceType):

@@ -1,6 +1,4 @@
-"""Functions in Python files of the user's, which are run because they were named: they make inputs, and get outputs
-as dictionaries.
-"""
+"""Runs functions in the user's Python files: they make inputs, or get outputs as dictionaries."""
 
 from __future__ import annotations
 
@@ -24,17 +22,17 @@ from biopsy.text import option_line
 
 @dataclass(frozen=True)
 class UserScript:
-    """A Python file: its ``path``, what messages call it, and the option that named it."""
+    """A Python file: its ``path``, its name in messages, and the option that named it."""
 
     path: Path
     called: str
     option: str
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Run the file, and give its function of this name.
+        """Run the file and return its function of this name.
 
         Its folder is on ``sys.path`` meanwhile, as when Python runs it. Raises UsageError if there is no such file or
-        function; DataError if the file raises anything.
+        function, DataError if the file raises anything.
         """
         require_file(self.path, self.called)
         with self.running():
@@ -42,22 +40,19 @@ class UserScript:
             module = ModuleType(self.path.stem)
             module.__file__ = str(self.path)
             exec(source, module.__dict__)  # noqa: S102 - the user named this script in order to have it run
-        found = getattr(module, name, None)
-        if not callable(found):
+        attribute = getattr(module, name, None)
+        if not callable(attribute):
             public = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
             raise errors.UsageError(
                 f"{self.path} has no function {name!r}",
                 next_steps=[option_line(self.option, f"{self.path}:{each}") for each in public[:3]],
             )
-        function: Callable[..., Any] = found
+        function: Callable[..., Any] = attribute
         return function
 
     @contextmanager
     def running(self, failure: type[errors.BiopsyError] = errors.DataError) -> Iterator[None]:
-        """Run its code: its folder can be imported from; what it raises becomes a ``failure`` that names the line.
-
-        So does an exit: what the script ends with is no verdict of ours.
-        """
+        """Run its code with its folder on ``sys.path``. An exception or exit becomes a ``failure`` with the line."""
         folder = str(self.path.parent.resolve())
         sys.path.insert(0, folder)
         try:
@@ -79,7 +74,7 @@ class UserScript:
                 sys.path.remove(folder)
 
     def _line(self, error: BaseException) -> str:
-        """Where in the script an exception came from, as ``" in line 3"``."""
+        """The line of the script that an exception came from: ``" in line 3"``."""
         if isinstance(error, SyntaxError):
             return f" in line {error.lineno}"
         trace, place = error.__traceback__, ""
@@ -90,16 +85,12 @@ class UserScript:
         return place
 
 
-# Inputs that a Python script of the user's makes.
-
-
 def load_script(path: Path | str, function: str = "load_data") -> Iterator[dict[str, Array]]:
-    """The inputs that a Python script makes: run ``function`` of the file, one dictionary per iteration.
+    """The inputs that ``function`` of a Python script yields, one dictionary per iteration.
 
-    The script is run because the user named it: see ``UserScript``. The file is loaded at once, iterations are made as
-    they are asked for.
+    The file is run at once; iterations are made when they are needed.
 
-    Raises UsageError if there is no such file or function; DataError, while iterating too, naming the iteration, if the
+    Raises UsageError if there is no such file or function; DataError, also while iterating, with the iteration, if the
     script raises, yields anything but dictionaries of tensors, or yields nothing.
     """
     script = UserScript(Path(path), "data loader script", "--data-loader-script")
@@ -112,7 +103,7 @@ def _iterations(script: UserScript, loader: Callable[[], Iterable[Any]]) -> Iter
     number = 0
     while True:
         with script.running():
-            feed = next(feeds, feeds)  # the iterator itself stands for its end: it is no dictionary
+            feed = next(feeds, feeds)  # the iterator itself, which is no dictionary, marks the end
         if feed is feeds:
             break
         yield tensors_of(f"iteration {number} of {script.path}", feed)
@@ -121,51 +112,48 @@ def _iterations(script: UserScript, loader: Callable[[], Iterable[Any]]) -> Iter
         raise errors.DataError(f"the data loader script {script.path} gave no iteration")
 
 
-def tensors_of(place: str, given: Any, example: str = 'yield {"x": np.zeros((1, 3), np.float32)}') -> dict[str, Array]:
-    """What a script gave, as tensors by name. Raises DataError, naming the ``place``, if it is anything else."""
-    if not isinstance(given, Mapping):
+def tensors_of(place: str, value: Any, example: str = 'yield {"x": np.zeros((1, 3), np.float32)}') -> dict[str, Array]:
+    """What a script returned, as tensors by name. Raises DataError, with the ``place``, if it is anything else."""
+    if not isinstance(value, Mapping):
         raise errors.DataError(
-            f"{place} is of type {type(given).__name__}, not a dictionary of tensors",
+            f"{place} is of type {type(value).__name__}, not a dictionary of tensors",
             next_steps=[f"the function must {example.partition(' ')[0]} dictionaries: {example}"],
         )
     arrays = {}
-    for name, value in given.items():
-        array = np.asarray(value)
-        text = array.dtype.kind == "O" and all(isinstance(element, str | bytes) for element in array.flat)
-        if not (text or array.dtype.kind in KINDS or is_extended(array.dtype)):
-            raise errors.DataError(f"{place}: {name!r} is of type {type(value).__name__}, not a tensor")
+    for name, item in value.items():
+        array = np.asarray(item)
+        is_text = array.dtype.kind == "O" and all(isinstance(element, str | bytes) for element in array.flat)
+        if not (is_text or array.dtype.kind in KINDS or is_extended(array.dtype)):
+            raise errors.DataError(f"{place}: {name!r} is of type {type(item).__name__}, not a tensor")
         arrays[str(name)] = array
     return arrays
 
 
-# Outputs as functions of the user's get and give them: dictionaries, as Polygraphy has them.
-
-
 class ScriptOutputs(dict[str, Any]):
-    """The outputs of one iteration, by name, and where they come from. ``runtime`` is in seconds."""
+    """The outputs of one iteration for the user's function, by name, as in Polygraphy; ``runtime`` is in seconds."""
 
     def __init__(self, runner: str, iteration: Iteration) -> None:
-        """Copies: whatever a function does to them, nothing else sees it."""
+        """Copy the outputs, so that the function may change them."""
         super().__init__({name: np.array(value) for name, value in iteration.outputs.items()})
         self.runner_name = runner
         self.runtime = iteration.runtime
 
 
 class Postprocessing:
-    """A function of the user's that makes other outputs of those of an iteration, before they are compared."""
+    """The user's function that changes the outputs of an iteration before they are compared."""
 
     def __init__(self, script: UserScript, name: str) -> None:
-        """Load it. Raises as ``UserScript.function``."""
+        """Load the function. Raises as ``UserScript.function``."""
         self._script = script
         self._function = script.function(name)
 
     def __call__(self, result: RunnerResult) -> RunnerResult:
-        """A runner with the outputs that the function gives. Raises DataError if it fails, or gives no tensors."""
+        """The runner with the outputs that the function returns. Raises DataError if it fails or returns no tensors."""
 
         def outputs(number: int, iteration: Iteration) -> dict[str, Array]:
             with self._script.running():
-                given = self._function(ScriptOutputs(result.runner, iteration))
+                returned = self._function(ScriptOutputs(result.runner, iteration))
             place = f"what {self._script.path} gives for iteration {number} of {result.runner}"
-            return tensors_of(place, given, 'return {"y": np.zeros((1, 3), np.float32)}')
+            return tensors_of(place, returned, 'return {"y": np.zeros((1, 3), np.float32)}')
 
         return result.with_outputs(outputs)

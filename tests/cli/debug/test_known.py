@@ -34,7 +34,12 @@ def test_a_known_bug_is_named_with_what_agrees(capsys: pytest.CaptureFixture[str
     assert known("piece.onnx", "--engine", "onnxrt", "--release", "1.24.4", "--stage", "build", "--kind", "Fail") == 0
     said = capsys.readouterr().out
     assert "It looks like microsoft/onnxruntime#23116: " in said
-    for line in ("all nodes, and all conditions hold", "onnxrt, as known", "build · Fail, as known", "1.24.4 is known to fail"):
+    for line in (
+        "all nodes, and all conditions hold",
+        "onnxrt, as known",
+        "build · Fail, as known",
+        "1.24.4 is known to fail",
+    ):
         assert line in said
 
 

@@ -166,7 +166,8 @@ def test_what_was_not_used_for_longest_goes_when_all_are_too_large(
         pass
     assert {entry.key.rpartition("-")[0] for entry in cache.entries()} == {"bolt", "washer"}
     assert [event.text for event in heard if isinstance(event, events.Remark)] == [
-        f"1 environment that had not been used for longest was removed: all may have {int(size * 2.5) / 1e6:.1f} MB"
+        "1 environment that had not been used for longest was removed: "
+        f"together, environments may have {int(size * 2.5) / 1e6:.1f} MB"
     ]
 
 

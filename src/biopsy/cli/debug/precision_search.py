@@ -20,7 +20,7 @@ from biopsy.cli.progress import SearchProgress, say_places, shows
 from biopsy.cli.report import ReportFile
 from biopsy.cli.run.files import require_names_of_check
 from biopsy.cli.run.options import RunOptions
-from biopsy.engines.runner import casts_told, in_declared_types
+from biopsy.engines.runner import casts_text, in_declared_types
 from biopsy.findings.model import map_tree, model_tree_of
 from biopsy.findings.report import versions_tree
 from biopsy.findings.verdict import Verdict
@@ -140,7 +140,7 @@ def _calibration_feeds(options: PrecisionOptions, index: ModelIndex, console: Co
     console.note(f"int8 is calibrated with {len(feeds)} inputs of {', '.join(map(str, origin))}")
     typed, changes = in_declared_types(feeds, index.declared_type)
     if changes:
-        console.warn(casts_told(changes))
+        console.warn(casts_text(changes))
     return typed
 
 

@@ -233,7 +233,7 @@ class IterationInfo:
         write_iteration(path, number)
         if path == self._file:
             return self._check
-        cleanup.take_what_stands_at(path)
+        cleanup.mark_existing_transient(path)
         return self._check.with_files({self._file: path})
 
     def close(self, last: int | None) -> None:

@@ -19,7 +19,14 @@ from biopsy.cli.console import Console
 from biopsy.cli.run.execution import Feeder, ModelExecution, require_possible, save_outputs
 from biopsy.cli.run.findings import Findings, Ran, names_failing, nothing_compared, unique, what_passed, whose_fault
 from biopsy.cli.run.options import RunOptions, add, functions_of
-from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances, names_of, require_known_outputs, spoken_of
+from biopsy.comparison.tolerance import (
+    MetricLimits,
+    Stats,
+    Tolerances,
+    names_by_option,
+    names_of,
+    require_known_outputs,
+)
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import create
 from biopsy.model.index import index_bytes
@@ -86,7 +93,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     verdict.report_looking()
     model = options.model_input()
     feeder = Feeder(inputs, options.save_inputs, console, vet)
-    require_known_names(options, model, {**spoken_of(*limits), "--noise-ratio": options.noise_ratios()})
+    require_known_names(options, model, {**names_by_option(*limits), "--noise-ratio": options.noise_ratios()})
     save_model(options, model, console)
     execution = ModelExecution(model, feeder, options, console)
     recorder = execution.recorder(engines, options.save_outputs)
@@ -170,7 +177,7 @@ def compare_files(options: RunOptions, console: Console) -> int:
     verdict.report_looking()
     runners = golden_values(options.load_outputs or ())
     limits = options.limits()
-    require_known_outputs(spoken_of(*limits), set().union(*map(names_of, runners)))
+    require_known_outputs(names_by_option(*limits), set().union(*map(names_of, runners)))
     first = runners[0].runner
     console.note(f"no engine is named: the files are compared with {first}, and {options.model} is not run")
     runners = functions.postprocessed(runners)

@@ -219,7 +219,7 @@ def settled(
     wanted: Mapping[str, ValueType | None], inputs: Inputs, console: Console
 ) -> tuple[Sequence[Feed], Mapping[str, tuple[int, ...]]]:
     """The feeds of a model, checked and in its types, and the shapes that were guessed; what was made up is told."""
-    from biopsy.engines.runner import casts, casts_told, checked_feed, feeds_for
+    from biopsy.engines.runner import casts, casts_text, checked_feed, feeds_for
 
     found = feeds_for(wanted, inputs)
     if found.made_up:
@@ -235,7 +235,7 @@ def settled(
     feeds = [checked_feed(feed, wanted, number) for number, feed in enumerate(found.feeds)]
     changes = casts(found.feeds, feeds) if inputs.given is not None else ()
     if changes:
-        console.warn(casts_told(changes))
+        console.warn(casts_text(changes))
     return feeds, found.guessed
 
 

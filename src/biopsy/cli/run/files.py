@@ -11,7 +11,7 @@ from biopsy import errors
 from biopsy.cli.arguments.comparing import parse_open_shapes, parse_ranges
 from biopsy.cli.console import Console
 from biopsy.cli.run.options import RunOptions
-from biopsy.comparison.tolerance import require_known_outputs, spoken_of
+from biopsy.comparison.tolerance import names_by_option, require_known_outputs
 from biopsy.engines.base import ModelInput
 from biopsy.engines.runner import require_inputs_of
 from biopsy.model.index import ModelIndex, index_bytes
@@ -105,7 +105,7 @@ def require_names_of_check(
     """
     if own_run is not None:
         try:
-            spoken: dict[str, Iterable[str]] = spoken_of(*own_run.limits())
+            spoken: dict[str, Iterable[str]] = names_by_option(*own_run.limits())
             spoken["--noise-ratio"] = own_run.noise_ratios()
             spoken["--input-shapes"] = parse_open_shapes(own_run.input_shapes)
             spoken["--val-range"] = parse_ranges(own_run.val_range)

@@ -13,7 +13,7 @@ from biopsy.cli.run.findings import Findings
 from biopsy.comparison.describe import noise_lines
 from biopsy.comparison.mismatch import Rounding
 from biopsy.comparison.mismatch_size import explained, only, run_mismatches
-from biopsy.comparison.noise import DEFAULT_RATIO, NoiseReport, closest, compare_noise, excused, is_doubtful
+from biopsy.comparison.noise import DEFAULT_RATIO, NoiseReport, closest, compare_noise, is_doubtful, without_flips
 from biopsy.comparison.runs import RunComparison
 from biopsy.engines.registry import EXACT, PLAIN, create
 from biopsy.tensors.results import RunnerResult
@@ -75,7 +75,7 @@ def _excused(report: NoiseReport, suspect: RunnerResult, by: Yardstick, moved: S
         given = [run.iterations[output.iteration].outputs for run in (suspect, by.plain, by.exact, *moved)]
         if output.verdict == "bug" and all(output.name in one for one in given):
             one, plain, exact, *others = (arrays[output.name] for arrays in given)
-            outputs.append(excused(output, (one, plain, exact), others))
+            outputs.append(without_flips(output, (one, plain, exact), others))
         else:
             outputs.append(output)
     return replace(report, outputs=tuple(outputs))

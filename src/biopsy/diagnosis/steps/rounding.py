@@ -17,7 +17,7 @@ from biopsy.checks.judge import rate_text
 from biopsy.checks.outcome import Judged
 from biopsy.comparison.compare import compare_output
 from biopsy.comparison.mismatch import Rounding
-from biopsy.comparison.tolerance import asked_of
+from biopsy.comparison.tolerance import criteria_for
 from biopsy.diagnosis.context import (
     UNKNOWN_COMPARISON,
     StepAnswer,
@@ -289,6 +289,6 @@ def _rows(failure: ModelFailure, context: StepContext) -> str:
 
 def _rows_agree(name: str, values: Array, context: StepContext) -> bool:
     judge = context.question.judging.judge
-    criteria = asked_of(name, judge.tolerances, judge.stats, judge.limits)
+    criteria = criteria_for(name, judge.tolerances, judge.stats, judge.limits)
     expected = np.ascontiguousarray(np.broadcast_to(values[:1], values.shape))
     return compare_output(name, np.asarray(values), expected, criteria, "brief").passed

@@ -1,7 +1,6 @@
-"""Engines whose package is another release, in another Python environment than this one.
+"""Engines with another release of their package, which is imported in another Python environment.
 
-The engine itself stays here: its options, the stages and kinds of its failures, what it says of layers and precision.
-Only the objects of its package stand elsewhere. ``runner`` is a small script there that does to them what it is told;
-``classes`` is its other end, and lets the engine use them as if they were here. So nothing of an engine is written
-twice, and every release is asked in the same way.
+The engine itself runs here, with its options, failures, layers and remarks; only the objects of its package are in the
+other interpreter. ``runner`` is a small script there that works on them; ``classes`` has stand-ins for them here. So
+one implementation of an engine serves every release.
 """

@@ -1,15 +1,14 @@
-"""The side of the other release: does in its interpreter what ``classes`` tells, and says what came of it.
+"""The script that runs in the interpreter of another release: it works on the package's objects as ``classes`` asks.
 
-It is apart from the engines since no biopsy is installed there, and none could be: the interpreter may be older than
-any that biopsy supports. So it knows nothing of engines either. It gets a module, an attribute or an element, sets one,
-calls what it got, and hands back plain values; everything else stays here under a number. It imports the standard
-library, NumPy, and two files that keep to the same (``wire`` and ``processes.forks``), and runs in any Python from 3.8
-on.
+That interpreter has no biopsy and may be older than any Python that biopsy supports. So this script knows nothing of
+engines: it imports modules, gets and sets attributes, calls objects, and returns plain values; other values stay here
+and are known by numbers. It imports the standard library, NumPy, ``wire`` and ``processes.forks``, which all run in
+Python 3.8 or newer.
 
-Its words are a mode, the paths of these files, and descriptors. ``once`` talks over the first one until that ends.
-``warm`` does so too, until it is told to serve: from then on it listens at the second one, and each connection gets a
-fork of what has been loaded by then, as ``processes.forks`` says. The last descriptor is a pipe or socket that nobody
-writes to: when its other end is gone, this process is killed.
+Its arguments are a mode, the paths of these two files, descriptors, and a session. In mode ``once`` it answers over the
+first descriptor until that is closed. In mode ``warm`` it does so until it is asked to serve: then it listens at the
+second one, and each connection gets a fork of this process (see ``processes.forks``). The last one is a lifeline: when
+its other end is closed, this process is killed.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _FUNCTIONS: dict[str, Any] = {"str": str, "list": list, "len": len, "bool": bool
 
 
 def _file(name: str, path: str) -> ModuleType:
-    """A module from a file that does not stand where modules are looked for."""
+    """Import a module from a file outside the import path."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -43,34 +42,34 @@ def _file(name: str, path: str) -> ModuleType:
 
 
 class Objects:
-    """The values that stay here, by numbers, and what is done to them."""
+    """The objects that stay here, by number, and the operations on them."""
 
     def __init__(self, wire: ModuleType) -> None:
         self._wire = wire
-        self._held: dict[int, Any] = {}
-        self._given: dict[int, Any] = {}  # what an object was made from: it may share the memory of an array
+        self._objects: dict[int, Any] = {}
+        self._arguments: dict[int, Any] = {}  # of the call that made an object, which may share an array's memory
         self._count = 0
 
     def serve(self, connection: socket.socket) -> str:
-        """Do what is told until somebody says ``serve``, or has gone: "serve" or "gone"."""
+        """Answer until a message says ``serve`` or the connection is closed; returns "serve" or "gone"."""
         while True:
             try:
-                message = self._wire.Incoming(connection, self._known)
+                message = self._wire.Incoming(connection, self._object)
             except self._wire.GoneError:
                 return "gone"
             tree = message.tree
             for number in tree.get("free", ()):
-                self._held.pop(number, None)
-                self._given.pop(number, None)
+                self._objects.pop(number, None)
+                self._arguments.pop(number, None)
             if tree["do"] == "serve":
                 return "serve"
             outgoing = self._wire.Outgoing(self._reference)
             try:
-                done, given = self._done(tree, message)
-                told = outgoing.value(done)
-                if given is not None and isinstance(told, dict) and "object" in told:
-                    self._given[told["object"]] = given
-                answer = {"value": told}
+                result, arguments = self._perform(tree, message)
+                value = outgoing.value(result)
+                if arguments is not None and isinstance(value, dict) and "object" in value:
+                    self._arguments[value["object"]] = arguments
+                answer = {"value": value}
             except Exception as error:
                 outgoing = self._wire.Outgoing(self._reference)
                 answer = {"error": {"type": type(error).__name__, "text": _text_of(error)}}
@@ -80,13 +79,13 @@ class Objects:
                 return "gone"
 
     def forget(self) -> None:
-        """Hold nothing any more."""
-        self._held.clear()
-        self._given.clear()
+        """Drop all objects."""
+        self._objects.clear()
+        self._arguments.clear()
         gc.collect()
 
-    def _done(self, tree: dict[str, Any], message: Any) -> tuple[Any, Any]:
-        """What came of something; and what a call was given, which the object that it gave holds."""
+    def _perform(self, tree: dict[str, Any], message: Any) -> tuple[Any, Any]:
+        """The result of an operation, and the arguments if it is a call."""
         action = tree["do"]
         if action == "module":
             return Kept(importlib.import_module(tree["name"])), None
@@ -101,43 +100,43 @@ class Objects:
             setattr(target, tree["name"], message.value(tree["value"]))
             return None, None
         if action in ("call", "method"):
-            called = target if action == "call" else getattr(target, tree["name"])
-            given = message.value(tree["args"]), message.value(tree["named"])
-            return called(*given[0], **given[1]), given
+            function = target if action == "call" else getattr(target, tree["name"])
+            arguments = message.value(tree["args"]), message.value(tree["named"])
+            return function(*arguments[0], **arguments[1]), arguments
         if action == "item":
             return target[message.value(tree["key"])], None
         return _FUNCTIONS[action](target), None
 
     def _attribute(self, target: Any, name: str) -> Any:
-        """An attribute; of a method it is only said that it is one, which holds for all objects of this type."""
-        found = getattr(target, name)
+        """An attribute; ``Method()`` for a method, which all objects of the type then have."""
+        value = getattr(target, name)
         of_type = getattr(type(target), name, None)
         own = getattr(target, "__dict__", None) or {}
-        if callable(of_type) and callable(found) and not isinstance(of_type, type) and name not in own:
+        if callable(of_type) and callable(value) and not isinstance(of_type, type) and name not in own:
             return Method()
-        return found
+        return value
 
-    def _known(self, tree: dict[str, Any]) -> Any:
+    def _object(self, tree: dict[str, Any]) -> Any:
         if "built_in" in tree:
             return {"str": str, "int": int, "float": float, "bool": bool}[tree["built_in"]]
-        return self._held[tree["object"]]
+        return self._objects[tree["object"]]
 
     def _reference(self, value: Any) -> dict[str, Any]:
-        """A value that stays here, as it is told of."""
+        """The JSON that represents an object which stays here."""
         if isinstance(value, Method):
             return {"method": True}
-        held = value.value if isinstance(value, Kept) else value
+        kept = value.value if isinstance(value, Kept) else value
         self._count += 1
-        self._held[self._count] = held
-        return {"object": self._count, "type": type(held).__module__ + "." + type(held).__name__}
+        self._objects[self._count] = kept
+        return {"object": self._count, "type": type(kept).__module__ + "." + type(kept).__name__}
 
 
 class Method:
-    """Stands for a method of what was asked: it is called by its name."""
+    """Represents a method of an object, which is called by its name."""
 
 
 class Kept:
-    """A value that stays here whatever it is."""
+    """Wraps a value that must stay here although it could be sent."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -146,13 +145,13 @@ class Kept:
 def _facts(packages: list[str]) -> dict[str, str]:
     from importlib import metadata
 
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in packages:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _text_of(error: Exception) -> str:
@@ -163,7 +162,7 @@ def _text_of(error: Exception) -> str:
 
 
 def _work_for(session: int) -> None:
-    """Say in the name of this process for which session it works: the memory of that one includes it."""
+    """Write the session that this process works for into its name: its memory counts as that session's."""
     try:
         with open("/proc/self/comm", "w") as name:
             name.write(f"for {session}")
@@ -172,11 +171,11 @@ def _work_for(session: int) -> None:
 
 
 def main() -> None:
-    """Serve, and end: at once, since taking apart what is loaded takes a while."""
+    """Serve, then end at once, since a regular exit would take a while to free what is loaded."""
     mode, wire, forks_file, talking, listening, lifeline, session = sys.argv[1:]
     forks = _file("biopsy_forks", forks_file)
     forks.end_with(int(lifeline))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks hears of it, and ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the asking process gets it, too, and ends this one
     _work_for(int(session))
     connection = socket.socket(fileno=int(talking))
     try:
@@ -186,7 +185,7 @@ def main() -> None:
         os._exit(1)
     connection.sendall(b'{"works": true}\n')
     if objects.serve(connection) == "serve" and mode == "warm":
-        # Each connection gets a fork, which ends here with its work.
+        # From here on this runs in a fork, one for each connection.
         objects.forget()
         gc.freeze()
         loop = forks.ForkLoop([connection.detach()], listening=int(listening))

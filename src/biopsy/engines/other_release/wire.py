@@ -1,10 +1,10 @@
-"""How values travel between this program and an interpreter with another release: JSON, and arrays as raw bytes.
+"""Messages between this program and an interpreter with another release: JSON, with arrays as raw bytes.
 
-A message is the length of its JSON (4 bytes, little-endian), the JSON, and the buffers that ``sizes`` in it counts.
-Nothing is executed to read it, and sizes are checked before there is memory for them.
+A message is the length of its JSON (4 bytes, little-endian), the JSON, and buffers whose lengths are in its ``sizes``.
+Reading one executes nothing, and checks the sizes before it takes memory.
 
-This file imports nothing of biopsy, and runs in any Python from 3.8 on: the interpreter of the other release reads it.
-Both ends stand here, since they must agree; what stands for an object of the other end is the caller's.
+The other interpreter imports this file, too: it must not import biopsy and must run in Python 3.8 or newer. Callers say
+how an object that stays at one end is represented in a message.
 """
 
 from __future__ import annotations
@@ -34,39 +34,40 @@ _BITS = {
     "bfloat16": 2, "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,
     "float8_e8m0fnu": 1, "int4": 1, "uint4": 1, "int2": 1, "uint2": 1, "float4_e2m1fn": 1,
 }  # fmt: skip
-"""Types that NumPy lacks -> bytes of an element. They are those of ml_dtypes, or bits where that is not installed."""
+"""Types that NumPy lacks -> bytes of an element; they come as types of ml_dtypes, or as bits if that is missing."""
 
 _OF_OLD_ONNX = {
     "bfloat16": "bfloat16", "e4m3fn": "float8_e4m3fn", "e4m3fnuz": "float8_e4m3fnuz", "e5m2": "float8_e5m2",
     "e5m2fnuz": "float8_e5m2fnuz", "int4": "int4", "uint4": "uint4",
 }  # fmt: skip
-"""The field that releases of onnx before 1.19 mark such bits with -> the type."""
+"""The field by which onnx before 1.19 marks the bits of a type -> the type."""
 
 
 def gathered(objects: Sequence[Any], steps: Sequence[str]) -> list[Any]:
-    """What stands at the end of some steps from each object, all in one list.
+    """Follow the same steps from each object, and return all results in one list.
 
-    A step is an attribute, or a method where ``()`` follows its name. What comes as a list is gone through.
+    A step is an attribute, or a method if its name ends with ``()``; a step that gives a list goes on from each of its
+    items.
     """
-    found = list(objects)
+    results = list(objects)
     for step in steps:
-        values = [getattr(each, step[:-2])() if step.endswith("()") else getattr(each, step) for each in found]
-        found = [each for value in values for each in (value if isinstance(value, list) else [value])]
-    return found
+        values = [getattr(each, step[:-2])() if step.endswith("()") else getattr(each, step) for each in results]
+        results = [each for value in values for each in (value if isinstance(value, list) else [value])]
+    return results
 
 
 class WireError(Exception):
-    """What came is no message, or a value cannot be sent."""
+    """A message is invalid, or a value cannot be sent."""
 
 
 class GoneError(Exception):
-    """Nobody is at the other end any more."""
+    """The other end has closed the connection."""
 
 
 class Outgoing:
-    """A message in the making: values as JSON, and the buffers that they refer to.
+    """A message to send: values as JSON, and the buffers that they refer to.
 
-    ``of_object`` gives the JSON of a value that stays where it is; it raises WireError where that is not possible.
+    ``of_object`` gives the JSON that represents an object which stays here; it raises WireError if it cannot.
     """
 
     def __init__(self, of_object: Callable[[Any], dict[str, Any]]) -> None:
@@ -74,7 +75,7 @@ class Outgoing:
         self._buffers: list[Any] = []
 
     def value(self, value: Any) -> Any:
-        """A value as JSON."""
+        """A value as JSON; its buffers are added to the message."""
         if value is None or type(value) in (bool, int, float, str):
             return value
         if type(value) in (list, tuple, set, frozenset):
@@ -106,7 +107,7 @@ class Outgoing:
         return len(self._buffers) - 1
 
     def write_to(self, connection: socket.socket, tree: dict[str, Any]) -> None:
-        """Write a message that holds these values. Raises GoneError."""
+        """Send ``tree`` with the buffers of its values. Raises GoneError."""
         sizes = [memoryview(data).nbytes for data in self._buffers]
         text = json.dumps(dict(tree, sizes=sizes)).encode()
         if len(text) > _LONGEST_JSON:
@@ -120,10 +121,10 @@ class Outgoing:
 
 
 class Incoming:
-    """A message that has come. ``object_of`` gives what stands for JSON that a value of the other end was sent as."""
+    """A received message. ``object_of`` gives the stand-in for an object of the other end, from its JSON."""
 
     def __init__(self, connection: socket.socket, object_of: Callable[[dict[str, Any]], Any]) -> None:
-        """Wait for it. Raises GoneError, and WireError for what is none."""
+        """Wait for a message. Raises GoneError, and WireError for an invalid one."""
         self._object_of = object_of
         length = _LENGTH.unpack(_received(connection, _LENGTH.size))[0]
         if length > _LONGEST_JSON:
@@ -142,7 +143,7 @@ class Incoming:
         self._buffers = [_received(connection, size) for size in sizes]
 
     def value(self, tree: Any) -> Any:
-        """The value that JSON stands for. Raises WireError."""
+        """The value that JSON in the message represents. Raises WireError."""
         try:
             return self._value(tree)
         except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
@@ -151,7 +152,7 @@ class Incoming:
     def _value(self, tree: Any) -> Any:
         if not isinstance(tree, dict):
             if isinstance(tree, list):
-                raise WireError("a list stands where a value is wanted")
+                raise WireError("a list is where a value is wanted")
             return tree
         if "list" in tree:
             return [self._value(each) for each in tree["list"]]
@@ -170,7 +171,7 @@ class Incoming:
     def _array(self, tree: dict[str, Any]) -> np.ndarray[Any, Any]:
         shape = tree["shape"]
         if len(shape) > _MOST_DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
-            raise WireError("a shape is none")
+            raise WireError("a shape is invalid")
         if "strings" in tree:
             items = json.loads(bytes(self._buffers[tree["strings"]]))
             if len(items) != math.prod(shape) or not all(isinstance(item, str) for item in items):
@@ -185,7 +186,7 @@ class Incoming:
 
 
 def _name_of(dtype: np.dtype[Any]) -> str:
-    """The name of a type in a message. Raises WireError for a type that cannot be sent."""
+    """The name of a type in messages. Raises WireError for a type that cannot be sent."""
     fields = list(dtype.fields or ())
     if len(fields) == 1 and fields[0] in _OF_OLD_ONNX:
         return _OF_OLD_ONNX[fields[0]]
@@ -207,7 +208,7 @@ def _dtype_of(name: str) -> np.dtype[Any]:
 
 
 def _received(connection: socket.socket, size: int) -> bytearray:
-    """So many bytes. Memory is taken as they come. Raises GoneError."""
+    """Receive ``size`` bytes; the memory for them grows as they arrive. Raises GoneError."""
     data = bytearray(min(size, _MOST_AT_ONCE))
     place = 0
     while place < size:

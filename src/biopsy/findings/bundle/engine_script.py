@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from biopsy.comparison.tolerance import Criteria, asked_of
+from biopsy.comparison.tolerance import Criteria, criteria_for
 from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.onnxrt import LEVELS
 from biopsy.engines.onnxrt_facts import Providers
@@ -108,7 +108,7 @@ class EngineScript:
             raise OnlyBiopsyError(question.beyond)
         if not values:
             raise OnlyBiopsyError("a comparison of outputs that are missing")
-        criteria = {name: asked_of(name, judge.tolerances, judge.stats, judge.limits) for name in values}
+        criteria = {name: criteria_for(name, judge.tolerances, judge.stats, judge.limits) for name in values}
         limits = {name: _limits(name, criteria[name], value) for name, value in values.items()}
         is_plain = all(set(asked) == {"atol", "rtol"} for asked in limits.values())
         work = [

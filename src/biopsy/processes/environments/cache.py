@@ -1,10 +1,10 @@
-"""Where environments are kept: a folder each, whole or not there, locked while it is made or used.
+"""The cache of environments: a folder for each, locked while it is made or used.
 
-    environments/KEY         the environment, below ``python/``, and the record that says that it is whole
-    environments/KEY.lock    held by one process while it is made or removed, by any number while it is used
+    environments/KEY         the environment, in ``python/``, and the record, which only a finished one has
+    environments/KEY.lock    locked by one process that makes or removes it, or by any number that use it
 
-An environment is made at its final place, since one that is moved works no more. The record is written last and
-removed first, so what a process that was killed in between leaves counts for nothing, and the next one removes it.
+An environment is made at its final place, since it would not work after being moved. The record is written last and
+removed first, so that what a killed process leaves is unfinished, and the next process removes it.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from biopsy.records import plain, record_of
 from biopsy.text import printable
 
 DEFAULT_LIMIT = 10_000_000_000
-"""Bytes that all environments may have together, unless BIOPSY_CACHE_LIMIT says otherwise."""
+"""Bytes of all environments together, unless BIOPSY_CACHE_LIMIT sets another limit."""
 
 _FORM = 1
-"""Of the record; an environment of another form is not used, and is removed in its turn."""
+"""The version of the record; an environment with another version is not used, and is removed like any other."""
 _RECORD = "environment.json"
 _PLACE = "python"
 _OURS = re.compile(r"[a-z0-9-]{1,40}-[0-9a-f]{16}")
 _LARGEST_RECORD = 4 << 20
 _PATIENCE = 0.05
-"""Seconds to wait for a lock that somebody may have for a moment only, to look at it."""
+"""Seconds to wait for a lock that another process may have for a moment only, to look at it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What an environment holds, written when it is whole.
+    """The description of a finished environment.
 
-    ``requirements`` are what was asked for, ``added`` what it needs besides. ``interpreter`` and ``python`` are the
-    path and version of the Python that it was made with, ``packages`` the versions of all distributions in it, by
-    their normalized names. ``bytes`` is the size of its files, ``seconds`` what it took to make.
+    ``requirements`` are the user's, ``added`` those that turned out to be needed in addition. ``interpreter`` and
+    ``python`` are the path and version of the Python that it was made with; ``packages`` are the versions of all
+    distributions in it, by their normalized names. ``bytes`` is the size of its files, ``seconds`` the time to make it.
     """
 
     requirements: tuple[str, ...]
@@ -60,7 +60,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class CachedEnvironment:
-    """An environment in the cache, last ``used`` then. ``record`` is None for one that was left unfinished."""
+    """An environment in the cache; ``used`` is the time of its last use, ``record`` None if it is unfinished."""
 
     key: str
     record: Record | None
@@ -71,7 +71,7 @@ class CachedEnvironment:
 
 @dataclass(frozen=True, kw_only=True)
 class Cleared:
-    """What became of environments that were to go: ``stuck`` are those whose files could not be deleted."""
+    """The environments that were removed (``gone``), and those that could not be; ``stuck``: files were not deleted."""
 
     gone: list[CachedEnvironment]
     in_use: list[CachedEnvironment]
@@ -81,7 +81,7 @@ class Cleared:
 class Cache:
     """All environments of this user.
 
-    Raises CannotInstall if there can be none: no folder, or one that others may write to.
+    Methods raise CannotInstall if the folder cannot be made or others may write to it.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
@@ -92,10 +92,10 @@ class Cache:
     def of_user(cls) -> Cache:
         """The cache in ``$BIOPSY_CACHE_DIR``, ``$XDG_CACHE_HOME/biopsy`` or ``~/.cache/biopsy``.
 
-        Raises UsageError if BIOPSY_CACHE_LIMIT is no size, or if there is no home to keep it in.
+        Raises UsageError if BIOPSY_CACHE_LIMIT is no size, or if there is no home folder.
         """
-        given, size = os.environ.get("BIOPSY_CACHE_DIR"), os.environ.get("BIOPSY_CACHE_LIMIT")
-        folder = Path(given).expanduser().absolute() if given else folder_of_user("XDG_CACHE_HOME", ".cache")
+        path, size = os.environ.get("BIOPSY_CACHE_DIR"), os.environ.get("BIOPSY_CACHE_LIMIT")
+        folder = Path(path).expanduser().absolute() if path else folder_of_user("XDG_CACHE_HOME", ".cache")
         if folder is None:
             raise errors.UsageError(
                 "there is no home folder to keep environments in", next_steps=["BIOPSY_CACHE_DIR=/a/folder"]
@@ -112,22 +112,20 @@ class Cache:
         return self.folder / key
 
     def place(self, key: str) -> Path:
-        """Where an environment is to be made."""
+        """The folder of an environment itself."""
         return self.folder / key / _PLACE
 
     def lock(self, key: str) -> Path:
-        """The file by which processes keep out of each other's way."""
+        """The lock file of an environment."""
         return self.folder / f"{key}.lock"
-
-    # One environment
 
     @contextlib.contextmanager
     def locked(self, key: str, *, shared: bool, patience: float) -> Iterator[int]:
-        """While it lasts nobody removes an environment; unless ``shared``, nobody uses it either.
+        """Lock an environment: to use it if ``shared``, else to make or remove it.
 
-        A process that inherits the descriptor keeps the lock after this one.
+        A process that inherits the descriptor keeps the lock when this one ends.
 
-        Raises InUseError if others keep it longer than ``patience`` seconds; CannotInstall if there can be no lock.
+        Raises InUseError if others keep the lock longer than ``patience`` seconds; CannotInstall if it cannot be made.
         """
         try:
             make_private_folder(self.folder, anywhere="BIOPSY_CACHE_DIR" in os.environ)
@@ -142,7 +140,7 @@ class Cache:
             os.close(descriptor)
 
     def unusable(self, error: OSError) -> errors.CannotInstall:
-        """The error that tells why environments cannot be kept here."""
+        """The error if environments cannot be kept in the cache."""
         full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
         return errors.CannotInstall(
             f"environments cannot be kept in {printable(str(self.folder))}: {error.strerror or error}",
@@ -151,7 +149,7 @@ class Cache:
         )
 
     def record(self, key: str) -> Record | None:
-        """What an environment holds; None if it is not there, or not whole."""
+        """The record of an environment; None if it is missing or unfinished."""
         try:
             tree = json.loads(read_plain(self.folder / key / _RECORD, _LARGEST_RECORD))
             return record_of(Record, tree) if tree["form"] == _FORM else None
@@ -159,30 +157,30 @@ class Cache:
             return None
 
     def finish(self, key: str, record: Record) -> None:
-        """Say that an environment is whole. Raises UsageError if that cannot be written."""
+        """Write the record of an environment. Raises UsageError if it cannot be written."""
         tree = {"form": _FORM, **plain(record)}
         write_whole(self.folder / key / _RECORD, [json.dumps(tree, indent=1).encode()])
 
     def touch(self, key: str) -> None:
-        """Remember that an environment is used now."""
+        """Record that an environment is used now."""
         with contextlib.suppress(OSError):
             os.utime(self.folder / key / _RECORD)
 
     def empty(self, key: str) -> None:
-        """Remove an environment, or what is left of one, which we have to ourselves and keep."""
+        """Remove an environment, or what is left of one, that this process has locked; its lock stays."""
         with contextlib.suppress(OSError):
             self.whole(key).joinpath(_RECORD).unlink(missing_ok=True)
         shutil.rmtree(self.whole(key), ignore_errors=True)
 
     def discard(self, key: str) -> None:
-        """Remove an environment, or what is left of one, which we have to ourselves; its lock too, once it is gone."""
+        """Remove an environment, or what is left of one, that this process has locked, and then its lock."""
         self.empty(key)
         if not self.whole(key).exists():
             with contextlib.suppress(OSError):
                 self.lock(key).unlink()
 
     def remove(self, key: str) -> bool:
-        """Remove an environment and its lock unless somebody uses it; whether it is gone."""
+        """Remove an environment and its lock, unless it is in use; returns whether it is gone."""
         try:
             with self.locked(key, shared=False, patience=_PATIENCE):
                 self.discard(key)
@@ -190,20 +188,18 @@ class Cache:
             return False
         return not self.whole(key).exists()
 
-    # All of them
-
     def entries(self) -> list[CachedEnvironment]:
-        """All environments, and what is left of unfinished ones, the one that was used last at the end.
+        """All environments, also unfinished ones, ordered by their last use.
 
-        Ours are called as we call them, and have a lock beside them.
+        Only folders with a name of ours and a lock beside them count.
         """
-        found = []
+        environments = []
         with contextlib.suppress(OSError):
             for path in self.folder.iterdir():
                 is_ours = _OURS.fullmatch(path.name) and path.is_dir() and not path.is_symlink()
                 if is_ours and self.lock(path.name).is_file():
                     record = self.record(path.name)
-                    with contextlib.suppress(FileNotFoundError):  # it has gone meanwhile
+                    with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
                         used = (path / _RECORD if record else path).stat().st_mtime
                         entry = CachedEnvironment(
                             key=path.name,
@@ -212,8 +208,8 @@ class Cache:
                             bytes=record.bytes if record else size_of(path),
                             in_use=self._in_use(path.name),
                         )
-                        found.append(entry)
-        return sorted(found, key=lambda entry: entry.used)
+                        environments.append(entry)
+        return sorted(environments, key=lambda entry: entry.used)
 
     def _in_use(self, key: str) -> bool:
         try:
@@ -223,35 +219,35 @@ class Cache:
             return True
 
     def clear(self, *, unused_for: datetime.timedelta = datetime.timedelta(0)) -> Cleared:
-        """Remove what was not used for so long, and what is left of unfinished ones."""
+        """Remove environments that were not used for this long, and unfinished ones."""
         before = datetime.datetime.now(datetime.UTC) - unused_for
         old = [entry for entry in self.entries() if entry.used <= before or entry.record is None]
         gone = [entry for entry in old if self.remove(entry.key)]
-        left = [replace(entry, in_use=self._in_use(entry.key)) for entry in old if entry not in gone]
+        remaining = [replace(entry, in_use=self._in_use(entry.key)) for entry in old if entry not in gone]
         return Cleared(
             gone=gone,
-            in_use=[entry for entry in left if entry.in_use],
-            stuck=[entry for entry in left if not entry.in_use],
+            in_use=[entry for entry in remaining if entry.in_use],
+            stuck=[entry for entry in remaining if not entry.in_use],
         )
 
     def keep_below_limit(self, but: str) -> list[CachedEnvironment]:
-        """Remove what is unfinished, and what was not used for longest while all is larger than the limit, but one.
+        """Remove unfinished environments, and those not used for longest until all are within the limit, except one.
 
-        Returns the whole ones that went.
+        Returns the finished ones that were removed.
         """
-        entries, gone = self.entries(), []
+        entries, removed = self.entries(), []
         total = sum(entry.bytes for entry in entries)
         for entry in entries:
             needless = entry.record is None or total > self.limit
             if entry.key == but or entry.in_use or not needless or not self.remove(entry.key):
                 continue
             total -= entry.bytes
-            gone += [entry] if entry.record else []
-        return gone
+            removed += [entry] if entry.record else []
+        return removed
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of the files below a folder. What installers share between environments counts in each."""
+    """Bytes of the files below a folder. Files that installers share between environments count in each."""
     total = 0
     for path, _, files in os.walk(folder):
         for name in files:

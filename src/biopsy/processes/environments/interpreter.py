@@ -1,7 +1,7 @@
-"""Interpreters of Python that packages are installed for; what is asked for, such as ``onnxruntime==1.20.1``; where
-this user gets packages from; and the programs that make an environment and install into it.
+"""Python interpreters, requirements such as ``onnxruntime==1.20.1``, the user's sources of packages, and the programs
+that make an environment and install packages into it.
 
-What the current folder or a project says of indexes, proxies and certificates is not read: it may be anybody's.
+Settings for indexes, proxies and certificates in the current folder or a project are not read: they may be anybody's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from biopsy import errors
-from biopsy.processes.process import CannotStartError, run, undisturbed
+from biopsy.processes.process import CannotStartError, isolating_variables, run
 from biopsy.processes.reading import read_plain
 from biopsy.processes.watch import Ended, Limits
 from biopsy.text import normalized, printable, shortened
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 _SECONDS = 20.0
-"""Seconds that an interpreter has to tell about itself."""
+"""Seconds that an interpreter has to describe itself."""
 
 _SCRIPT = """\
 import json, os, sys, sysconfig
@@ -47,18 +47,18 @@ print(json.dumps({
     "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
 }))
 """
-"""Asks an interpreter for what the tags of wheels depend on. It may be older than the package that knows the tags."""
+"""Prints what the tags of wheels depend on. It runs in the interpreter, which may be too old for ``packaging``."""
 
 _OLDEST = (3, 8)
-"""The first that can tell what is installed in it."""
+"""The first version with ``importlib.metadata``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """An interpreter of Python.
+    """A Python interpreter.
 
-    ``path`` is that of the interpreter itself, also where a virtual environment or a shim led to it. ``version`` is
-    such as "3.11.7". ``tags`` are those of the wheels that it takes, the best first, such as
+    ``path`` is that of the interpreter itself, even if it was found by a virtual environment or a shim. ``version`` is
+    a text like "3.11.7". ``tags`` are those of the wheels that it supports, the best first, such as
     "cp311-cp311-manylinux_2_28_x86_64".
     """
 
@@ -73,10 +73,10 @@ class Interpreter:
 
 
 def interpreter_of(text: str | None = None) -> Interpreter:
-    """The interpreter that a person means: a version such as "3.11", a path or the name of a program; None: this one.
+    """The interpreter with a version such as "3.11", a path or the name of a program; this one for None.
 
-    Raises UsageError if there is none, if it does not work, if it is older than 3.8, no CPython, or one for another
-    kind of machine.
+    Raises UsageError if there is none, if it does not work, is older than 3.8, is no CPython, or is for another kind of
+    machine.
     """
     if text is None:
         return _described(Path(sys.executable))
@@ -85,9 +85,9 @@ def interpreter_of(text: str | None = None) -> Interpreter:
             raise errors.UsageError(f"Python {text} is too old: 3.8 is the oldest that can be used")
         for path in dict.fromkeys(_candidates(text)):
             with suppress(errors.UsageError):  # a shim that leads nowhere
-                found = _described(path)
-                if f"{found.version}.".startswith(f"{text}."):
-                    return found
+                interpreter = _described(path)
+                if f"{interpreter.version}.".startswith(f"{text}."):
+                    return interpreter
         raise errors.UsageError(
             f"there is no Python {text} on this machine",
             next_steps=[f"uv python install {text}", "--python /path/to/python"],
@@ -102,7 +102,7 @@ def interpreter_of(text: str | None = None) -> Interpreter:
 
 
 def _candidates(version: str) -> Iterator[Path]:
-    """Paths at which a version may be: this interpreter, programs on PATH, what uv and pyenv have installed."""
+    """Paths at which a version may be: this interpreter, programs on PATH, and those installed by uv and pyenv."""
     if ".".join(map(str, sys.version_info[:3])).startswith(version):
         yield Path(sys.executable)
     series = ".".join(version.split(".")[:2])
@@ -134,20 +134,20 @@ def _described(path: Path) -> Interpreter:
     from packaging import tags
 
     name = f"cp{version[0]}{version[1]}"
-    plain = name + ("t" if facts["free_threaded"] else "")
-    abis, platforms = [f"{plain}d", plain] if facts["debug"] else [plain], list(tags.platform_tags())
-    taken = [*tags.cpython_tags(version[:2], abis, platforms), *tags.compatible_tags(version[:2], name, platforms)]
-    return Interpreter(path=Path(facts["path"]), version=facts["version"], tags=tuple(map(str, taken)))
+    abi = name + ("t" if facts["free_threaded"] else "")
+    abis, platforms = [f"{abi}d", abi] if facts["debug"] else [abi], list(tags.platform_tags())
+    supported = [*tags.cpython_tags(version[:2], abis, platforms), *tags.compatible_tags(version[:2], name, platforms)]
+    return Interpreter(path=Path(facts["path"]), version=facts["version"], tags=tuple(map(str, supported)))
 
 
 def _facts(path: Path) -> dict[str, Any] | None:
-    """What an interpreter tells of itself; None if it does not."""
+    """The output of ``_SCRIPT`` in an interpreter; None if it does not work."""
     ended = _run([str(path), "-I", "-S", "-c", _SCRIPT])
     try:
-        told = json.loads(ended.output) if ended is not None and ended.status == 0 else None
+        facts = json.loads(ended.output) if ended is not None and ended.status == 0 else None
     except ValueError:
         return None
-    return told if isinstance(told, dict) and isinstance(told.get("version"), str) else None
+    return facts if isinstance(facts, dict) and isinstance(facts.get("version"), str) else None
 
 
 @cache
@@ -157,29 +157,26 @@ def _own_facts() -> dict[str, Any]:
 
 def _run(words: list[str]) -> Ended | None:
     try:
-        return run(words, lambda: Limits(seconds=_SECONDS), environment=undisturbed())
+        return run(words, lambda: Limits(seconds=_SECONDS), environment=isolating_variables())
     except CannotStartError:
         return None
 
 
-# The programs that make an environment and install into it: uv where it is found, else venv and pip.
-#
-# Either installs wheels only, so that no code of a package runs before the package is imported.
-
 MAKING_SECONDS = 300.0
 INSTALLING_SECONDS = 3600.0
-"""Wall time in which an environment is made, and packages are installed in it; a gigabyte may come over a thin line."""
+"""Wall time to install packages, which may be a gigabyte over a slow line."""
 
 _KEPT_OUTPUT = 64 << 10
-"""Bytes of the beginning and of the end of what an installer prints."""
+"""Bytes kept of the beginning of an installer's output, and as many of the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Installer:
-    """What makes an environment and installs packages into it.
+    """The program that makes an environment and installs packages: uv if it is found, else venv and pip.
 
-    ``name`` is "uv" or "pip". ``making`` are the words that make an environment in the folder that follows them,
-    ``installing`` those that install; pip is told by whose interpreter runs it, uv by an option.
+    Both install wheels only, so that no code of a package runs before it is imported. ``name`` is "uv" or "pip".
+    ``making`` are the words that make an environment in the folder that follows them, ``installing`` those that
+    install. pip installs for the interpreter that runs it, uv for that of an option.
     """
 
     name: str
@@ -188,21 +185,21 @@ class Installer:
     variables: Mapping[str, str | None]
 
     def make(self, folder: Path, lock: int) -> Ended:
-        """Make an environment in a folder; the program holds a lock even if we are killed. Raises CannotStartError."""
+        """Make an environment in a folder. The program keeps the lock if this process ends. Raises CannotStartError."""
         return self._run([*self.making, str(folder)], lock, MAKING_SECONDS)
 
     def install(self, python: Path, requirements: Sequence[str], lock: int) -> Ended:
-        """Install into the environment that an interpreter stands in, as above. Raises CannotStartError."""
+        """Install into the environment of an interpreter; the lock as in ``make``. Raises CannotStartError."""
         words = (*self.installing, "--python", str(python)) if self.name == "uv" else (str(python), *self.installing)
         return self._run([*words, "--", *requirements], lock, INSTALLING_SECONDS)
 
     def _run(self, words: Sequence[str], lock: int, seconds: float) -> Ended:
-        changes, limits = {**undisturbed(), **self.variables}, Limits(seconds=seconds)
+        changes, limits = {**isolating_variables(), **self.variables}, Limits(seconds=seconds)
         return run(words, lambda: limits, environment=changes, descriptors=[lock], kept=_KEPT_OUTPUT)
 
 
 def installer_for(python: Path, sources: Sources) -> Installer:
-    """What is to make an environment for an interpreter, from these sources."""
+    """The program that can make an environment for an interpreter from these sources."""
     uv = uv_program()
     if uv is None:
         return Installer(
@@ -232,8 +229,8 @@ def python_of(folder: Path) -> Path:
 
 
 def uv_program() -> str | None:
-    """The path of uv: that of the package, which is new enough, or the one on PATH; None if there is none."""
-    with suppress(ImportError, FileNotFoundError):  # the latter: the package without its program
+    """The path of uv, of the package uv, which is new enough, or on PATH; None if there is none."""
+    with suppress(ImportError, FileNotFoundError):  # the latter if the package lacks its program
         from uv import find_uv_bin
 
         return find_uv_bin()
@@ -242,7 +239,7 @@ def uv_program() -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class WantedPackage:
-    """One distribution that is asked for: its normalized ``name``, and the ``text`` of the requirement."""
+    """A required distribution: its normalized ``name``, and the ``text`` of the requirement."""
 
     name: str
     text: str
@@ -250,10 +247,10 @@ class WantedPackage:
 
 
 def parsed(requirements: Iterable[str]) -> tuple[WantedPackage, ...]:
-    """The requirements in the order of their names, each once; those that do not hold for this machine are kept too.
+    """The requirements, sorted by name, without duplicates; those for other machines are kept, too.
 
-    Raises UsageError for what is no requirement, and for one that names a file or an address: what stands there may
-    change, and may be something that is built by running a stranger's code.
+    Raises UsageError for an invalid requirement, and for one that names a file or an address: what is there may change,
+    and building it may run a stranger's code.
     """
     wanted = {each.text: each for each in map(_parsed, requirements)}
     if not wanted:
@@ -264,23 +261,23 @@ def parsed(requirements: Iterable[str]) -> tuple[WantedPackage, ...]:
 def _parsed(text: str) -> WantedPackage:
     from packaging.requirements import InvalidRequirement, Requirement
 
-    shown = printable(shortened(text.strip(), 100))
+    quoted = printable(shortened(text.strip(), 100))
     try:
         requirement = Requirement(text.strip())
     except InvalidRequirement as error:
         raise errors.UsageError(
-            f"'{shown}' names no package with a version", next_steps=["onnxruntime==1.20.1", "'numpy<2'"]
+            f"'{quoted}' names no package with a version", next_steps=["onnxruntime==1.20.1", "'numpy<2'"]
         ) from error
     if requirement.url is not None:
         raise errors.UsageError(
-            f"'{shown}' names an address: packages are installed from the package index only",
+            f"'{quoted}' names an address: packages are installed from the package index only",
             next_steps=[f"{requirement.name}==VERSION    and the index in PIP_EXTRA_INDEX_URL"],
         )
     return WantedPackage(name=normalized(requirement.name), text=str(requirement), requirement=requirement)
 
 
 def pinned(wanted: WantedPackage) -> Version | None:
-    """The one version that a requirement allows; None if it allows several."""
+    """The only version that a requirement allows; None if it allows several."""
     from packaging.version import InvalidVersion, Version
 
     specifiers = list(wanted.requirement.specifier)
@@ -293,14 +290,14 @@ def pinned(wanted: WantedPackage) -> Version | None:
 
 
 def names(wanted: Sequence[WantedPackage]) -> frozenset[str]:
-    """The names of all distributions that are asked for."""
+    """The names of all required distributions."""
     return frozenset(each.name for each in wanted)
 
 
 PYPI = "https://pypi.org/simple"
 
 _SECONDS_OF_PIP = 20.0
-"""Seconds that pip has to tell its configuration."""
+"""Seconds that pip has to print its configuration."""
 _LARGEST_SETTINGS = 1 << 20
 
 
@@ -308,10 +305,10 @@ _LARGEST_SETTINGS = 1 << 20
 class Sources:
     """Where packages come from.
 
-    ``indexes`` are the addresses of package indexes, ``links`` folders and pages with wheels, ``constraints`` files
-    that limit versions. ``first_only``: the first index that knows a distribution is the only one that is asked for
-    it, which is uv's habit; else the best of all indexes is taken, as pip does. ``certificate`` is a file of those
-    that are trusted, ``client_certificate`` our own.
+    ``indexes`` are the addresses of package indexes, ``links`` are folders and pages with wheels, ``constraints`` are
+    files that limit versions. ``first_only``: a distribution comes only from the first index that has it, as with uv;
+    else the best wheel of all indexes is used, as with pip. ``certificate`` is a file of trusted certificates,
+    ``client_certificate`` the user's own.
     """
 
     indexes: tuple[str, ...] = (PYPI,)
@@ -325,11 +322,11 @@ class Sources:
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """What another release of the same number may come from, without passwords: part of what an environment is."""
+        """The sources without passwords. Other sources may have other builds, so they identify an environment, too."""
         return (*map(shown, self.indexes), *map(shown, self.links), *self.constraints)
 
     def for_uv(self) -> dict[str, str | None]:
-        """The variables that tell uv all of this. The last index is the one that uv calls the default."""
+        """These settings as uv's environment variables. The last index is uv's default index."""
         *more, default = self.indexes or (None,)
         return {
             "UV_DEFAULT_INDEX": default,
@@ -341,14 +338,14 @@ class Sources:
             or ("first-index" if self.first_only else "unsafe-best-match"),
             "UV_INSECURE_HOST": _joined(self.trusted_hosts),
             "UV_SYSTEM_CERTS": "true",
-            "UV_NATIVE_TLS": "true",  # its name in older versions
+            "UV_NATIVE_TLS": "true",  # the old name of UV_SYSTEM_CERTS
             **({"SSL_CERT_FILE": self.certificate} if self.certificate else {}),
             **({"SSL_CLIENT_CERT": self.client_certificate} if self.client_certificate else {}),
             **(dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), self.proxy) if self.proxy else {}),
         }
 
     def for_pip(self) -> dict[str, str | None]:
-        """The variables that tell pip all of this, whatever files say."""
+        """These settings as pip's environment variables, which override its files."""
         *more, default = self.indexes or (None,)
         return {
             "PIP_CONFIG_FILE": os.devnull,
@@ -365,7 +362,7 @@ class Sources:
 
 
 def shown(address: str) -> str:
-    """An address without the name and password that may stand in it."""
+    """An address without the user name and password that it may have."""
     try:
         parts = urlsplit(address)
     except ValueError:
@@ -374,7 +371,7 @@ def shown(address: str) -> str:
 
 
 def without_secrets(text: str, sources: Sources) -> str:
-    """Text that an installer printed, without the passwords of our addresses."""
+    """An installer's output without the passwords of the sources."""
     for address in (*sources.indexes, *sources.links, *filter(None, [sources.proxy])):
         secret = urlsplit(address).netloc.rpartition("@")[0]
         for part in filter(None, (secret, secret.partition(":")[2])):
@@ -383,22 +380,20 @@ def without_secrets(text: str, sources: Sources) -> str:
 
 
 def configured() -> Sources:
-    """What this user has configured. Variables of uv come before those of pip, then the files of pip and of uv."""
+    """The user's sources: from variables of uv first, then those of pip, then the files of pip and of uv."""
     pip = dict(_of_pip_files(sys.executable, os.environ.get("PIP_CONFIG_FILE")))
-    index_of_uv, more_of_files, links_of_uv = _of_uv()
+    uv_index, uv_extra_indexes, uv_links = _uv_settings()
     for name, value in os.environ.items():
         if name.startswith("PIP_") and value:
             pip[name[4:].lower().replace("_", "-")] = value
-    default = _first(
-        os.environ.get("UV_DEFAULT_INDEX"), os.environ.get("UV_INDEX_URL"), pip.get("index-url"), index_of_uv
-    )
-    more_of_uv = [*_words("UV_INDEX"), *_words("UV_EXTRA_INDEX_URL"), *more_of_files]
+    default = _first(os.environ.get("UV_DEFAULT_INDEX"), os.environ.get("UV_INDEX_URL"), pip.get("index-url"), uv_index)
+    more_of_uv = [*_words("UV_INDEX"), *_words("UV_EXTRA_INDEX_URL"), *uv_extra_indexes]
     more = [*more_of_uv, *pip.get("extra-index-url", "").split()]
     no_index = _is_set(os.environ.get("UV_NO_INDEX")) or _is_set(pip.get("no-index"))
     links = [*os.environ.get("UV_FIND_LINKS", "").replace(",", " ").split(), *pip.get("find-links", "").split()]
     return Sources(
         indexes=() if no_index else tuple(dict.fromkeys(map(_address, [*more, default or PYPI]))),
-        links=tuple(dict.fromkeys(map(_place, [*links, *links_of_uv]))),
+        links=tuple(dict.fromkeys(map(_place, [*links, *uv_links]))),
         constraints=tuple(dict.fromkeys(map(_place, [*_words("UV_CONSTRAINT"), *pip.get("constraint", "").split()]))),
         first_only=bool(more_of_uv),
         certificate=_first(pip.get("cert"), os.environ.get("SSL_CERT_FILE")),
@@ -416,22 +411,20 @@ _ORIGINS = (
 
 
 def origin_in_variables() -> tuple[str, ...]:
-    """Where packages come from as variables say it, without passwords; files of pip and uv are the same every time.
+    """The sources in environment variables, without passwords; the files of pip and uv rarely change.
 
-    A nightly index, say, may have another build under the same number: it must not be taken for the one in the cache.
+    Another index, such as a nightly one, may have another build with the same number, which must not be taken for the
+    one in the cache.
     """
-    told = ((name, os.environ.get(name, "").replace(",", " ").split()) for name in _ORIGINS)
-    return tuple(f"{name}={' '.join(map(shown, words))}" for name, words in told if words)
-
-
-# Of pip
+    variables = ((name, os.environ.get(name, "").replace(",", " ").split()) for name in _ORIGINS)
+    return tuple(f"{name}={' '.join(map(shown, words))}" for name, words in variables if words)
 
 
 @cache
 def _of_pip_files(python: str, settings: str | None) -> tuple[tuple[str, str], ...]:
-    """What ``pip config list`` says; nothing if there is no pip. Asked once, since it takes a fifth of a second.
+    """The output of ``pip config list``, cached since it takes 0.2 s; nothing if there is no pip.
 
-    ``settings`` is the file that the user has told pip to read instead of its own.
+    ``settings`` is the file that pip reads instead of its own, so that another one is not taken from the cache.
     """
     if settings == os.devnull:
         return ()
@@ -440,43 +433,34 @@ def _of_pip_files(python: str, settings: str | None) -> tuple[tuple[str, str], .
         ended = run([*words, "config", "list"], lambda: Limits(seconds=_SECONDS_OF_PIP))
     except CannotStartError:
         return ()
-    found: dict[str, dict[str, str]] = {}
+    sections: dict[str, dict[str, str]] = {}
     for line in ended.output.decode(errors="replace").splitlines() if ended.status == 0 else ():
         key, _, value = line.partition("=")
         section, _, name = key.rpartition(".")
         try:
-            found.setdefault(section, {})[name] = str(ast.literal_eval(value))
-        except (ValueError, SyntaxError):  # a line of something else
+            sections.setdefault(section, {})[name] = str(ast.literal_eval(value))
+        except (ValueError, SyntaxError):  # no line of the configuration
             continue
-    return tuple({**found.get("global", {}), **found.get("install", {})}.items())
+    return tuple({**sections.get("global", {}), **sections.get("install", {})}.items())
 
 
-# Of uv
-
-
-def _of_uv() -> tuple[str | None, list[str], list[str]]:
-    """The index, further indexes and links to find packages by, from uv's settings of the user, else of the machine.
-
-    What uv would also read in the folder of a project is left out.
-    """
+def _uv_settings() -> tuple[str | None, list[str], list[str]]:
+    """The index, further indexes, and links, from uv's settings of the user, else of the machine, but of no project."""
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser())
-    given = os.environ.get("UV_CONFIG_FILE")
-    for path in [Path(given)] if given else [home / "uv" / "uv.toml", Path("/etc/uv/uv.toml")]:
+    file = os.environ.get("UV_CONFIG_FILE")
+    for path in [Path(file)] if file else [home / "uv" / "uv.toml", Path("/etc/uv/uv.toml")]:
         try:
             settings = tomllib.loads(read_plain(path, _LARGEST_SETTINGS, follow=True).decode())
         except (OSError, ValueError, RecursionError):
             continue
         pip = settings.get("pip")
-        told = {**settings, **(pip if isinstance(pip, dict) else {})}
-        named = [each for each in _list(told.get("index"), dict) if isinstance(each.get("url"), str)]
-        usual = [each for each in named if not each.get("explicit")]
-        default = next((each["url"] for each in usual if each.get("default")), told.get("index-url"))
-        more = [each["url"] for each in usual if not each.get("default")] + _list(told.get("extra-index-url"), str)
-        return default if isinstance(default, str) else None, more, _list(told.get("find-links"), str)
+        merged = {**settings, **(pip if isinstance(pip, dict) else {})}
+        indexes = [each for each in _list(merged.get("index"), dict) if isinstance(each.get("url"), str)]
+        usual = [each for each in indexes if not each.get("explicit")]
+        default = next((each["url"] for each in usual if each.get("default")), merged.get("index-url"))
+        more = [each["url"] for each in usual if not each.get("default")] + _list(merged.get("extra-index-url"), str)
+        return default if isinstance(default, str) else None, more, _list(merged.get("find-links"), str)
     return None, [], []
-
-
-# Words
 
 
 def _list(value: object, kind: type) -> list[Any]:
@@ -500,10 +484,10 @@ def _is_set(value: str | None) -> bool:
 
 
 def _address(text: str) -> str:
-    """An index as an address: uv lets it have a name, and both take a folder."""
-    name, equals, rest = text.partition("=")
+    """The address of an index, which may have a name in uv (NAME=ADDRESS), and may be a folder."""
+    name, equals, address = text.partition("=")
     if equals and "/" not in name and ":" not in name:
-        text = rest
+        text = address
     return text if "://" in text else Path(text).expanduser().absolute().as_uri()
 
 

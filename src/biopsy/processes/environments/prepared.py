@@ -1,5 +1,5 @@
-"""An environment for a set of packages, kept in the cache: found there, or made whole by one process, tried once,
-and refused in words that help.
+"""Python environments with given packages, from the cache, or made by one process and tested by importing the packages
+once; and errors that help if that fails.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from biopsy.processes.environments.interpreter import (
 )
 from biopsy.processes.environments.releases import available
 from biopsy.processes.own_files import InUseError
-from biopsy.processes.process import CannotStartError, run, undisturbed
+from biopsy.processes.process import CannotStartError, isolating_variables, run
 from biopsy.processes.watch import Ended, Limits, signal_name
 from biopsy.text import count, printable, series, shortened, size_text
 
 _SHORT_WAIT = 1.0
-"""Seconds after which it is said that another process has an environment."""
+"""Seconds until a remark says that another process is installing an environment."""
 _LONG_WAIT = 2 * INSTALLING_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """An environment that holds packages, which nobody changes or removes while it is open.
+    """An environment with packages, which is not changed or removed while it is open.
 
-    ``python`` is its interpreter: start it with ``-I`` and ``variables``, so that it takes no module from elsewhere.
-    ``added`` is what was found to be needed besides what was asked for, such as "numpy<2".
-    ``packages`` are the versions of all distributions in it, by their normalized names ("onnxruntime",
-    "ml-dtypes"). ``interpreter`` is what it was made with.
+    ``python`` is its interpreter: start it with ``-I`` and ``variables``, so that it imports no modules from elsewhere.
+    ``added`` are requirements that turned out to be needed in addition, such as "numpy<2". ``packages`` are the
+    versions of all distributions in it, by their normalized names ("onnxruntime", "ml-dtypes"). It was made with
+    ``interpreter``.
     """
 
     python: Path
@@ -62,8 +62,8 @@ class Environment:
 
     @property
     def variables(self) -> dict[str, str | None]:
-        """Changes of the variables of a process that runs in it, as ``processes.process`` takes them."""
-        return undisturbed()
+        """Changes of the environment variables for a process that runs in it, for ``Process``."""
+        return isolating_variables()
 
 
 @contextmanager
@@ -74,19 +74,19 @@ def prepared(
     listener: events.Listener = events.ignore,
     sources: Sources | None = None,
 ) -> Iterator[Environment]:
-    """An environment that holds what is asked for, such as ``["onnxruntime==1.20.1", "numpy<2"]``, while it is open.
+    """Open an environment with requirements such as ``["onnxruntime==1.20.1", "numpy<2"]``.
 
-    It is made if there is none yet: by uv or pip, of wheels only, from ``sources`` (those that are configured), for
-    ``python`` (this interpreter). What was asked for is imported in it once. Where an import says that another
-    package is too new, and the user has asked for no version of that, an older one is added.
+    It is made if there is none yet: by uv or pip, from wheels only, from ``sources`` (by default the configured ones),
+    for ``python`` (by default this interpreter). The required packages are imported in it once. If that fails because
+    another package is too new, for which no version is required, an older one is added.
 
-    Raises CannotInstall if it cannot be made, UsageError for what is no requirement, BiopsyError if a package is
-    missing that this needs.
+    Raises CannotInstall if it cannot be made, UsageError for an invalid requirement, BiopsyError if a package is
+    missing here that this needs.
     """
     interpreter = interpreter_of() if python is None else python
     origin = origin_in_variables() if sources is None else sources.origin
     plan = Plan(wanted=parsed(requirements), interpreter=interpreter, origin=origin)
-    cache, made = Cache.of_user(), False
+    cache, is_new = Cache.of_user(), False
     while True:
         with _waited_for(cache, plan, listener, shared=True):
             record = cache.record(plan.key)
@@ -99,8 +99,8 @@ def prepared(
                         python=record.python,
                         packages=record.packages,
                         bytes=record.bytes,
-                        seconds=record.seconds if made else 0.0,
-                        cached=not made,
+                        seconds=record.seconds if is_new else 0.0,
+                        cached=not is_new,
                     )
                 )
                 yield Environment(
@@ -111,36 +111,36 @@ def prepared(
                 )
                 return
         with _waited_for(cache, plan, listener, shared=False) as lock:
-            if cache.record(plan.key) is None:  # nobody has made it meanwhile
+            if cache.record(plan.key) is None:  # no other process has made it meanwhile
                 make(plan, cache, lock, configured() if sources is None else sources, listener)
-                made = True
+                is_new = True
 
 
 @contextmanager
 def _waited_for(cache: Cache, plan: Plan, listener: events.Listener, *, shared: bool) -> Iterator[int]:
-    """The lock of an environment, however long another process installs the same. Raises CannotInstall."""
+    """Lock an environment, and wait while another process installs it. Raises CannotInstall."""
     with ExitStack() as stack:
         try:
             lock = stack.enter_context(cache.locked(plan.key, shared=shared, patience=_SHORT_WAIT))
         except InUseError:
-            named = series(plan.requirements)
-            listener(events.Remark(f"another process installs {named}: waiting for it"))
+            packages = series(plan.requirements)
+            listener(events.Remark(f"another process installs {packages}: waiting for it"))
             try:
                 lock = stack.enter_context(cache.locked(plan.key, shared=shared, patience=_LONG_WAIT))
             except InUseError as error:
                 raise errors.CannotInstall(
-                    f"another process has installed {named} for {_LONG_WAIT / 60:.0f} minutes", kind="other"
+                    f"another process has been installing {packages} for {_LONG_WAIT / 60:.0f} minutes", kind="other"
                 ) from error
         yield lock
 
 
 _MOST_ADDED = 3
-"""How often something is added that an import has asked for: each makes up for another package that is too new."""
+"""The most requirements that are added because a package is too new."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What an environment is to hold, and for which interpreter; ``origin`` is where it comes from, if that is told."""
+    """The packages of an environment, and its interpreter; ``origin`` are the sources of packages, if they are set."""
 
     wanted: tuple[WantedPackage, ...]
     interpreter: Interpreter
@@ -148,19 +148,19 @@ class Plan:
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """What is asked for."""
+        """The requirements."""
         return tuple(each.text for each in self.wanted)
 
     @property
     def key(self) -> str:
-        """The name of the environment; it begins with that of a package, for whoever looks into the folder."""
+        """The name of the environment, which begins with the name of a package for people who look into the folder."""
         origin = [self.origin] if self.origin else []
-        told = json.dumps([self.requirements, str(self.interpreter.path), self.interpreter.version, *origin])
-        return f"{self.wanted[0].name[:40]}-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+        identity = json.dumps([self.requirements, str(self.interpreter.path), self.interpreter.version, *origin])
+        return f"{self.wanted[0].name[:40]}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
 def make(plan: Plan, cache: Cache, lock: int, sources: Sources, listener: events.Listener) -> None:
-    """Make an environment whose ``lock`` we hold, and room for it. Raises CannotInstall, and then leaves nothing."""
+    """Make an environment whose ``lock`` this process has, and room for it. Raises CannotInstall and leaves nothing."""
     started = time.monotonic()
     installer = installer_for(plan.interpreter.path, sources)
     listener(
@@ -170,7 +170,7 @@ def make(plan: Plan, cache: Cache, lock: int, sources: Sources, listener: events
     )
     _make_room(plan, cache, listener)
     wanted = available(plan.wanted, plan.interpreter, sources)
-    with _kept_if_whole(plan, cache) as keep:
+    with _kept_if_finished(plan, cache) as keep:
         added, trial = _filled(plan, wanted, cache, lock, sources, installer)
         record = Record(
             requirements=plan.requirements,
@@ -181,24 +181,24 @@ def make(plan: Plan, cache: Cache, lock: int, sources: Sources, listener: events
             bytes=size_of(cache.place(plan.key)),
             seconds=time.monotonic() - started,
         )
-        keep.keep()  # before it is whole: who is killed in between leaves what the next one removes
+        keep.keep()  # before it is finished: if this process is killed in between, the next one removes the rest
         cache.finish(plan.key, record)
     _make_room(plan, cache, listener)
 
 
 def _make_room(plan: Plan, cache: Cache, listener: events.Listener) -> None:
-    if gone := cache.keep_below_limit(plan.key):
-        were, size = "was" if len(gone) == 1 else "were", size_text(cache.limit)
-        what = f"{count(len(gone), 'environment')} that had not been used for longest {were} removed"
-        listener(events.Remark(f"{what}: all may have {size}"))
+    if removed := cache.keep_below_limit(plan.key):
+        were = "was" if len(removed) == 1 else "were"
+        removed_text = f"{count(len(removed), 'environment')} that had not been used for longest {were} removed"
+        listener(events.Remark(f"{removed_text}: together, environments may have {size_text(cache.limit)}"))
 
 
 @contextmanager
-def _kept_if_whole(plan: Plan, cache: Cache) -> Iterator[cleanup.TransientFolder]:
-    """A folder for the environment, which goes again unless what stands inside comes to its end, as its lock does."""
+def _kept_if_finished(plan: Plan, cache: Cache) -> Iterator[cleanup.TransientFolder]:
+    """A folder for the environment, which is removed with its lock if something is raised."""
     listed = ("lock", str(cache.lock(plan.key)))
-    cache.empty(plan.key)  # of what one that was killed has left
-    cleanup.register(*listed)  # who has it after us may have made another folder at the same place
+    cache.empty(plan.key)  # a process that was killed may have left something
+    cleanup.register(*listed)  # so that the folder of a later owner of the lock is not removed
     try:
         folder = cleanup.TransientFolder(cache.whole(plan.key))
         try:
@@ -211,15 +211,15 @@ def _kept_if_whole(plan: Plan, cache: Cache) -> Iterator[cleanup.TransientFolder
         cache.discard(plan.key)
         raise cache.unusable(error) from error
     finally:
-        cleanup.strike(*listed)
+        cleanup.unregister(*listed)
 
 
 def _filled(
     plan: Plan, wanted: tuple[str, ...], cache: Cache, lock: int, sources: Sources, installer: Installer
 ) -> tuple[tuple[str, ...], ImportTrial]:
-    """Make an environment, install what is ``wanted`` and import it: what was added for that, and what is in it.
+    """Make an environment, install ``wanted`` and import it; returns the added requirements and the trial.
 
-    Added is what imports ask for, unless the user has said which version of it is to be there. Raises CannotInstall.
+    A requirement is added if an import needs it and the user requires no version of its package. Raises CannotInstall.
     """
     place, added = cache.place(plan.key), tuple[str, ...]()
     python = python_of(place)
@@ -228,7 +228,7 @@ def _filled(
         if ended.status != 0:
             raise refusal(ended, requirements, sources, cache.folder)
 
-    asked, trial = sorted(names(plan.wanted)), None
+    distributions, trial = sorted(names(plan.wanted)), None
     try:
         require(installer.make(place, lock), plan.requirements)
         while True:
@@ -238,11 +238,11 @@ def _filled(
                 if trial is None or trial.problem is None or error.concerns_all:
                     raise
                 raise trial.problem from error
-            trial = tried(python, asked)
+            trial = tried(python, distributions)
             if trial.problem is None:
                 return added, trial
-            said = names([*plan.wanted, *(parsed(added) if added else ())])
-            more = tuple(need for need in trial.needs if not names(parsed([need])) & said)
+            required = names([*plan.wanted, *(parsed(added) if added else ())])
+            more = tuple(need for need in trial.needs if not names(parsed([need])) & required)
             if not more or len(added) + len(more) > _MOST_ADDED:
                 raise trial.problem
             added += more
@@ -250,10 +250,8 @@ def _filled(
         raise errors.CannotInstall(error.message, kind="other") from error
 
 
-# What was installed is imported once, in a child: a package that cannot be imported here is of no use to anybody.
-
 _SECONDS = 300.0
-"""Wall time for all imports: a first one compiles, and reads a gigabyte from the disk."""
+"""Wall time for all imports: the first import compiles modules, and may read a gigabyte from the disk."""
 _KEPT_OUTPUT = 1 << 20
 _LONGEST_LINE = 300
 
@@ -263,11 +261,11 @@ _NEEDS = (
     (r"Descriptors cannot be created directly", "protobuf<4"),
     (r"No module named '(pkg_resources|distutils)", "setuptools<81"),
 )
-"""What an import prints that fails, or is about to, since another package is too new; and what mends that for certain.
+"""Output of an import that fails because another package is too new, and the requirement that surely mends it.
 
-NumPy says so itself of extensions that were compiled for its first version, and has named the release that removed its
-old names; protobuf says of generated code that is too old for it which release to go back to; setuptools has announced
-which release no longer brings ``pkg_resources``, and Python 3.12 has no ``distutils`` but that of setuptools.
+NumPy reports extensions that were compiled for version 1, and documents the release that removed old names; protobuf
+names the release for generated code that is too old; setuptools has announced the release that removes
+``pkg_resources``, and since Python 3.12 only setuptools has ``distutils``.
 """
 
 _SCRIPT = """\
@@ -310,10 +308,10 @@ say(done=True)
 
 @dataclass(frozen=True, kw_only=True)
 class ImportTrial:
-    """What an environment says of itself.
+    """The result of importing the required packages in an environment.
 
-    ``packages`` are the versions of all distributions in it, by their normalized names. ``problem`` is why what was
-    asked for cannot be imported, None if it can. ``needs`` are requirements that would mend that.
+    ``packages`` are the versions of all distributions in it, by their normalized names. ``problem`` is None if the
+    imports work. ``needs`` are requirements that would make them work.
     """
 
     packages: dict[str, str]
@@ -322,46 +320,44 @@ class ImportTrial:
 
 
 def tried(python: Path, distributions: Sequence[str]) -> ImportTrial:
-    """Import the main module of each distribution by an interpreter. Raises CannotStartError."""
+    """Import the main module of each distribution in an interpreter. Raises CannotStartError."""
     token = f"{os.urandom(8).hex()} "
     words = [str(python), "-I", "-c", _SCRIPT, token, *distributions]
-    ended = run(words, lambda: Limits(seconds=_SECONDS), environment=undisturbed(), kept=_KEPT_OUTPUT)
-    printed = ended.output.decode(errors="replace")
-    said: dict[str, Any] = {"packages": {}, "importing": "", "failed": "", "done": False}  # as far as it came
-    plain = []
-    for line in printed.splitlines():
+    ended = run(words, lambda: Limits(seconds=_SECONDS), environment=isolating_variables(), kept=_KEPT_OUTPUT)
+    progress: dict[str, Any] = {"packages": {}, "importing": "", "failed": "", "done": False}
+    printed = []
+    for line in ended.output.decode(errors="replace").splitlines():
         if line.startswith(token):
-            said |= json.loads(line.removeprefix(token))
+            progress |= json.loads(line.removeprefix(token))
         else:
-            plain.append(line)
-    needs = tuple(need for pattern, need in _NEEDS if re.search(pattern, "\n".join(plain)))
-    problem = None if said["done"] and ended.status == 0 and not needs else _problem(ended, said, plain, needs)
-    return ImportTrial(packages=said["packages"], problem=problem, needs=needs)
+            printed.append(line)
+    needs = tuple(need for pattern, need in _NEEDS if re.search(pattern, "\n".join(printed)))
+    works = progress["done"] and ended.status == 0 and not needs
+    problem = None if works else _problem(ended, progress, printed, needs)
+    return ImportTrial(packages=progress["packages"], problem=problem, needs=needs)
 
 
 def _problem(
-    ended: Ended, said: Mapping[str, Any], printed: Sequence[str], needs: Sequence[str]
+    ended: Ended, progress: Mapping[str, Any], printed: Sequence[str], needs: Sequence[str]
 ) -> errors.CannotInstall:
-    release = f"{said['importing']} {said['packages'].get(said['importing'], '')}".strip()
+    release = f"{progress['importing']} {progress['packages'].get(progress['importing'], '')}".strip()
     if not release:
         details = [shortened(printable(line), _LONGEST_LINE) for line in printed[-4:]]
         return errors.CannotInstall("the new environment does not work", kind="other", details=details)
-    if said["failed"]:
-        why = f"{release} cannot be imported: {shortened(printable(said['failed']), _LONGEST_LINE)}"
+    if progress["failed"]:
+        problem = f"{release} cannot be imported: {shortened(printable(progress['failed']), _LONGEST_LINE)}"
     elif ended.cause == "time":
-        why = f"the import of {release} takes too long"
+        problem = f"the import of {release} takes too long"
     elif needs and ended.status >= 0:
-        why = f"{release} does not work with what is installed beside it"
+        problem = f"{release} does not work with what is installed beside it"
     else:
         how = signal_name(-ended.status) if ended.status < 0 else f"status {ended.status}"
-        why = f"the import of {release} ended its process with {how}"
-    missing = re.search(r"No module named '([\w.]+)'", said["failed"])
+        problem = f"the import of {release} ended its process with {how}"
+    missing = re.search(r"No module named '([\w.]+)'", progress["failed"])
     steps = [f"--with '{need}'" for need in needs] or ([f"--with {missing[1].split('.')[0]}"] if missing else [])
     details = [f"it needs {series(needs)}"] if needs else []
-    return errors.CannotInstall(why, kind="import fails", details=details, next_steps=steps)
+    return errors.CannotInstall(problem, kind="import fails", details=details, next_steps=steps)
 
-
-# Why an installer has failed: what it printed, as one error that says what to do.
 
 _DISK_FULL = re.compile(r"No space left on device|os error 28\b|Errno 28\b|Disk quota exceeded|File too large")
 _REFUSALS: tuple[tuple[str, errors.Obstacle, str], ...] = (
@@ -384,7 +380,7 @@ _REFUSALS: tuple[tuple[str, errors.Obstacle, str], ...] = (
     ),
     ("", "other", "cannot be installed"),
 )
-"""What an installer prints, which obstacle that is, and how it is told; the first that is found counts."""
+"""Pattern in an installer's output, the obstacle, and its description; the first pattern that matches counts."""
 _NOISE = re.compile(
     r"^(Using Python|Resolved|Prepared|Installed|Collecting|Downloading|Looking in|warning|WARNING|\[no)"
 )
@@ -392,20 +388,20 @@ _MOST_LINES = 8
 
 
 def refusal(ended: Ended, requirements: Sequence[str], sources: Sources, folder: Path) -> errors.CannotInstall:
-    """The error that tells of an installer that has ended without success; environments are made in ``folder``."""
+    """The error for an installer that has failed; environments are in ``folder``."""
     printed = without_secrets(ended.output.decode(errors="replace"), sources)
-    named = series([printable(each) for each in requirements])
+    packages = series([printable(each) for each in requirements])
     if _DISK_FULL.search(printed) or -ended.status == getattr(signal, "SIGXFSZ", None):
         return errors.CannotInstall(
-            f"there is not enough space for {named} in {folder}",
+            f"there is not enough space for {packages} in {folder}",
             kind="disk full",
             next_steps=["biopsy cache clear", "BIOPSY_CACHE_DIR=/a/folder/with/space"],
         )
     lines = [line for line in map(str.strip, printed.splitlines()) if line and not _NOISE.match(line)]
-    details = [shortened(printable(line), _LONGEST_LINE) for line in lines[-_MOST_LINES:]]  # the last say what is wrong
+    details = [shortened(printable(line), _LONGEST_LINE) for line in lines[-_MOST_LINES:]]  # the error is at the end
     if ended.cause == "time" or ended.status < 0:
-        what = "took too long" if ended.cause == "time" else f"ended with {signal_name(-ended.status)}"
-        return errors.CannotInstall(f"the installation of {named} {what}", kind="other", details=details)
-    kind, why = next((kind, why) for pattern, kind, why in _REFUSALS if re.search(pattern, printed))
+        how = "took too long" if ended.cause == "time" else f"ended with {signal_name(-ended.status)}"
+        return errors.CannotInstall(f"the installation of {packages} {how}", kind="other", details=details)
+    kind, problem = next((kind, problem) for pattern, kind, problem in _REFUSALS if re.search(pattern, printed))
     steps = ["pip install uv"] if kind == "other" and "ensurepip" in printed else []
-    return errors.CannotInstall(f"{named} {why}", kind=kind, details=details, next_steps=steps)
+    return errors.CannotInstall(f"{packages} {problem}", kind=kind, details=details, next_steps=steps)

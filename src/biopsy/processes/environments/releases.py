@@ -1,6 +1,4 @@
-"""Releases of a distribution that package indexes have and an interpreter can install, and why another one cannot
-be.
-"""
+"""The releases of a distribution on package indexes that an interpreter can install, and why others cannot be."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """A release: its ``version``, such as "1.20.1", and the day of its first wheel; None where no index tells that."""
+    """A release: its ``version``, such as "1.20.1", and the day of its first wheel, None if it is unknown."""
 
     version: str
     date: datetime.date | None
@@ -50,11 +48,10 @@ def releases(
 ) -> list[Release]:
     """The releases of a distribution that have a wheel for an interpreter and were not yanked, the oldest first.
 
-    ``python``: this interpreter if it is None. ``sources``: those that are configured. Pre-releases only if they are
-    asked for.
+    ``python`` is by default this interpreter, ``sources`` the configured ones.
 
-    Raises CannotInstall: "no such release" if nobody knows the distribution, "no wheel" if no release has one that
-    fits, "network" if an index does not answer; and BiopsyError if a package that this needs is missing.
+    Raises CannotInstall: "no such release" if no source has the distribution, "no wheel" if no release has a fitting
+    one, "network" if an index does not answer; and BiopsyError if a package that this needs is missing here.
     """
     interpreter = interpreter_of() if python is None else python
     wheels = wheels_of(distribution, configured() if sources is None else sources)
@@ -62,34 +59,33 @@ def releases(
     for wheel in wheels:
         if wheel.is_for(interpreter):
             uploads.setdefault(wheel.version, []).extend([wheel.uploaded.date()] if wheel.uploaded else [])
-    found = [
+    usable = [
         Release(version=str(version), date=min(uploads[version], default=None))
         for version in sorted(uploads)
         if pre_releases or not version.is_prerelease
     ]
-    if not found:
+    if not usable:
         raise errors.CannotInstall(
             f"no release of {printable(distribution)} has a wheel for Python {interpreter.series} on this machine",
             kind="no wheel",
             next_steps=_other_pythons(wheels, interpreter),
         )
-    return found
+    return usable
 
 
 def available(wanted: Sequence[WantedPackage], interpreter: Interpreter, sources: Sources) -> tuple[str, ...]:
-    """The requirements as an installer is told them, if there are releases that can be installed.
+    """The requirements for an installer, if they have releases that can be installed.
 
-    ``==1.0`` allows 1.0+cpu, and installers prefer that: builds of a release that nobody has asked for are excluded if
-    there is one without a name of its own. Raises CannotInstall if no release that is asked for can be installed: as
-    ``releases`` does, or it was yanked. Where an index wants a password that only the installer knows to get, nothing
-    is known here.
+    ``==1.0`` also allows 1.0+cpu, which installers prefer: if the release has a build without a local version, other
+    builds are excluded. Raises CannotInstall if no required release can be installed: as ``releases``, or "yanked". A
+    requirement is not checked if an index wants a password, which the installer may find.
     """
-    told = []
+    texts = []
     for each in wanted:
         try:
             wheels = wheels_of(each.name, sources)
         except IndexRefuses:
-            told.append(each.text)
+            texts.append(each.text)
             continue
         _require(each, wheels, interpreter)
         version = pinned(each)
@@ -97,16 +93,16 @@ def available(wanted: Sequence[WantedPackage], interpreter: Interpreter, sources
         builds = {wheel.version for wheel in wheels if version is not None and wheel.version.public == version.public}
         others = sorted(build for build in builds if build.local is not None)
         if not exact or not others or version is None or version.local is not None or "===" in each.text:
-            told.append(each.text)
+            texts.append(each.text)
             continue
         requirement = copy(each.requirement)
         requirement.specifier &= SpecifierSet(",".join(f"!={other}" for other in others))
-        told.append(str(requirement))
-    return tuple(told)
+        texts.append(str(requirement))
+    return tuple(texts)
 
 
 def _require(wanted: WantedPackage, wheels: Sequence[Wheel], interpreter: Interpreter) -> None:
-    """Raise CannotInstall unless there is a wheel of it for an interpreter; it says what there is near to it."""
+    """Raise CannotInstall, with the nearest releases, unless a requirement has a wheel for an interpreter."""
     allowed = [wheel for wheel in wheels if wanted.requirement.specifier.contains(wheel.version, prereleases=True)]
     fitting = [wheel for wheel in allowed if wheel.fits(interpreter)]
     if any(wheel.yanked is None for wheel in fitting):
@@ -118,20 +114,20 @@ def _require(wanted: WantedPackage, wheels: Sequence[Wheel], interpreter: Interp
     neighbours = [f"{wanted.name}=={each}" for each in nearest]
     if fitting:
         reasons = sorted({wheel.yanked for wheel in fitting if wheel.yanked})
-        why = f": {printable(shortened(reasons[0], 200))}" if reasons else ", it is not said why"
+        reason = f": {printable(shortened(reasons[0], 200))}" if reasons else ", it is not said why"
         raise errors.CannotInstall(
-            f"{wanted.text} was yanked by its authors{why}", kind="yanked", next_steps=neighbours
+            f"{wanted.text} was yanked by its authors{reason}", kind="yanked", next_steps=neighbours
         )
     if allowed:
         tags = {tag for wheel in allowed for tag in wheel.tags}
         minors = _minors(tags, interpreter)
-        what = f"its wheels are for {first_of(sorted({tag.rpartition('-')[2] for tag in tags}), 6)}"
+        existing = f"its wheels are for {first_of(sorted({tag.rpartition('-')[2] for tag in tags}), 6)}"
         if minors:
-            what = f"on this machine its wheels are for Python {series([f'3.{minor}' for minor in minors])}"
+            existing = f"on this machine its wheels are for Python {series([f'3.{minor}' for minor in minors])}"
         raise errors.CannotInstall(
             f"{wanted.text} has no wheel for Python {interpreter.series} on this machine",
             kind="no wheel",
-            details=[what],
+            details=[existing],
             next_steps=[*_other_pythons(allowed, interpreter), *neighbours],
         )
     raise errors.CannotInstall(
@@ -140,19 +136,17 @@ def _require(wanted: WantedPackage, wheels: Sequence[Wheel], interpreter: Interp
 
 
 def _other_pythons(wheels: Iterable[Wheel], interpreter: Interpreter) -> list[str]:
-    """``--python 3.9`` if there are wheels for that on this machine, and none for newer ones."""
+    """A next step with the newest Python that has wheels for this machine: ``--python 3.9``; none if there is none."""
     minors = _minors({tag for wheel in wheels for tag in wheel.tags}, interpreter)
     return [f"--python 3.{minors[-1]}    if there is one on this machine"] if minors else []
 
 
 def _minors(tags: Iterable[str], interpreter: Interpreter) -> list[int]:
-    """The second parts of the versions of Python that tags of wheels are for, on the platform of an interpreter."""
+    """The minor versions of Python 3 in the tags of wheels for the platform of an interpreter, in ascending order."""
     platforms = {tag.rpartition("-")[2] for tag in interpreter.tags}
     pythons = {tag.split("-")[0] for tag in tags if tag.rpartition("-")[2] in platforms}
     return sorted(int(python[3:]) for python in pythons if python.startswith("cp3") and python[3:].isdecimal())
 
-
-# What package indexes have of a distribution: its wheels, what they fit, how old they are, which were yanked.
 
 _SECONDS = (10.0, 60.0)
 """Seconds to wait for a connection, and for the next bytes of an answer."""
@@ -164,15 +158,15 @@ _LARGEST_PAGE = 64 << 20
 
 
 class IndexRefuses(errors.CannotInstall):
-    """An index wants a name and a password that we do not have; an installer may know where to get them."""
+    """An index wants a user name and a password, which an installer may be able to find."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wheel:
-    """A wheel that an index has.
+    """A wheel on an index.
 
-    ``tags`` are those of the interpreters and platforms that it fits. ``yanked`` is why its author has withdrawn it,
-    "" if that is not said, None if it was not. ``uploaded`` is None where the index does not tell.
+    ``tags`` are the tags of the interpreters and platforms that it is for. ``yanked`` is the author's reason for
+    yanking it, "" if none is given, None if it was not yanked. ``uploaded`` is None if it is unknown.
     """
 
     version: Version
@@ -187,22 +181,22 @@ class Wheel:
             return False
         try:
             return SpecifierSet(self.requires_python).contains(interpreter.version, prereleases=True)
-        except InvalidSpecifier:  # pip takes no such file
+        except InvalidSpecifier:  # pip refuses such a file, too
             return False
 
     def is_for(self, interpreter: Interpreter) -> bool:
-        """Whether that is so, and it was not yanked."""
+        """Whether it fits an interpreter and was not yanked."""
         return self.yanked is None and self.fits(interpreter)
 
 
 def wheels_of(distribution: str, sources: Sources) -> list[Wheel]:
-    """All wheels of a distribution that the sources have.
+    """All wheels of a distribution in the sources.
 
-    Raises CannotInstall: "no such release" if none of them knows the distribution, "network" if one does not answer;
+    Raises CannotInstall: "no such release" if no source has the distribution, "network" if one does not answer;
     BiopsyError if pypi-simple is not installed.
     """
     try:
-        import pypi_simple  # noqa: F401 -- a third of a second, and what follows needs it
+        import pypi_simple  # noqa: F401 -- takes 0.3 s; the functions below need it
     except ImportError as error:
         raise errors.BiopsyError(
             "other releases of packages need pypi-simple, which is not installed",
@@ -230,7 +224,7 @@ def _wheels(files: Iterable[DistributionPackage], name: str) -> Iterator[Wheel]:
     for file in files:
         try:
             named, version, _, tags = parse_wheel_filename(file.filename)
-        except InvalidWheelFilename:  # a source archive, or a wheel of old that no installer takes
+        except InvalidWheelFilename:  # a source archive, or an old wheel that installers refuse
             continue
         if named == name:
             yield Wheel(
@@ -242,11 +236,8 @@ def _wheels(files: Iterable[DistributionPackage], name: str) -> Iterator[Wheel]:
             )
 
 
-# An index
-
-
 def _indexed(address: str, name: str, sources: Sources) -> list[DistributionPackage] | None:
-    """The files of a distribution; None if this index does not know it."""
+    """The files of a distribution on an index; None if the index does not have it."""
     from pypi_simple import NoSuchProjectError, PyPISimple
 
     if address.startswith("file:"):
@@ -260,7 +251,7 @@ def _indexed(address: str, name: str, sources: Sources) -> list[DistributionPack
 
 
 def _linked(place: str, sources: Sources) -> list[DistributionPackage]:
-    """The files that a folder holds, or that a page has links to."""
+    """The files in a folder, or those that a page links to."""
     from pypi_simple import DistributionPackage, Link, ProjectPage
 
     if not place.startswith(("http:", "https:")):
@@ -289,11 +280,8 @@ def _of_file(page: Path, name: str) -> list[DistributionPackage]:
     return list(ProjectPage.from_html(name, text, page.as_uri()).packages)
 
 
-# The network
-
-
 def _session(address: str, sources: Sources) -> Any:
-    """A session with the proxy, the certificates and the trust that are configured. It reads ``.netrc`` as pip does."""
+    """A session with the configured proxy, certificates and trusted hosts. It reads ``.netrc``, as pip does."""
     import requests
     from requests.adapters import HTTPAdapter
     from requests.utils import get_environ_proxies
@@ -309,7 +297,7 @@ def _session(address: str, sources: Sources) -> Any:
         session.proxies = {"http": sources.proxy, "https": sources.proxy}
     parts = urlsplit(address)
     if {parts.hostname, parts.netloc.rpartition("@")[2]} & {*sources.trusted_hosts}:
-        session.trust_env = False  # or a variable with certificates would have it verified again
+        session.trust_env = False  # else a variable with certificates would turn verification on again
         session.proxies = session.proxies or get_environ_proxies(address)
         session.verify = False
     return session
@@ -317,25 +305,25 @@ def _session(address: str, sources: Sources) -> Any:
 
 @contextmanager
 def _answering(address: str, sources: Sources) -> Iterator[None]:
-    """Turns what the network or an index refuses into one line. Raises CannotInstall."""
+    """Turn errors of the network or an index into CannotInstall."""
     from urllib3.exceptions import InsecureRequestWarning
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", InsecureRequestWarning)  # the user has said whom to trust
+            warnings.simplefilter("ignore", InsecureRequestWarning)  # only for the user's trusted hosts
             yield
     except errors.BiopsyError:
         raise
-    except (OSError, ValueError, RecursionError) as error:  # those of requests are one of the first two
+    except (OSError, ValueError, RecursionError) as error:  # exceptions of requests are one of the first two
         status = getattr(getattr(error, "response", None), "status_code", None)
         innermost: BaseException = error
         while isinstance(innermost.__context__, Exception):
             innermost = innermost.__context__
-        said = shortened(printable(without_secrets(first_line(str(innermost)), sources)), 200)
-        why = f"its proxy does not answer: {said}" if type(error).__name__ == "ProxyError" else said
+        message = shortened(printable(without_secrets(first_line(str(innermost)), sources)), 200)
+        reason = f"its proxy does not answer: {message}" if type(error).__name__ == "ProxyError" else message
         raise (IndexRefuses if status in {401, 403} else errors.CannotInstall)(
             f"the package index {printable(shown(address))} cannot be asked: "
-            f"{why if status is None else f'it answers with status {status}'}",
+            f"{reason if status is None else f'it answers with status {status}'}",
             kind="network",
             next_steps=[
                 _OWN_CERTIFICATE if "CERTIFICATE_VERIFY_FAILED" in repr(error) else _CONFIGURATION,

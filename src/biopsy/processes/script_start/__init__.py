@@ -1,1 +1,1 @@
-"""What the interpreter of a user's script reads before the script, to be the warm process of its checks."""
+"""Files that the interpreter of a user's script imports before the script, to become the warm process of its checks."""

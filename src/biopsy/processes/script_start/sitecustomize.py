@@ -1,11 +1,11 @@
 """Makes an interpreter that is about to run a script the warm process of its checks; see ``processes.warm``.
 
-An interpreter imports this at the end of its own start, before it looks at the script, if this folder is the first on
-PYTHONPATH. Here it imports what the script will need, and then waits: whatever is below returns in forks only. Each
-fork goes on to run the script as the interpreter always does, so that ``__main__``, ``sys.path``, tracebacks and the
-exit are its own work, and nothing of this file is on its stack.
+An interpreter imports this at the end of its start, before the script, if this folder is the first on PYTHONPATH. It
+imports what the script will need, and waits; the functions below return only in forks. Each fork then runs the script
+as the interpreter always does: ``__main__``, ``sys.path``, tracebacks and the exit are as usual, and nothing of this
+file is on the stack.
 
-It runs in any CPython from 3.8 on, imports nothing of biopsy, and leaves nothing in ``sys.modules``: not even
+It must run in CPython 3.8 or newer, must not import biopsy, and leaves nothing in ``sys.modules``, not even
 ``__future__``.
 """
 
@@ -20,16 +20,16 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _wait_for_requests() -> bool:
-    """Become a warm process, and return in its forks: whether this interpreter has another file of this name."""
+    """Become a warm process. Returns in its forks: whether this interpreter has another sitecustomize."""
     bare = set(sys.modules)
     _hide()
     _leave_nothing_behind()
     forks = _read("..", "forks.py")
     warm_imports = _read("warm_imports.py")
-    state = warm_imports.told(os.environ, forks.STATE_VARIABLE)
+    state = warm_imports.state_of(os.environ, forks.STATE_VARIABLE)
     state["connections"] = forks.connections_of_environment()
     for name in set(sys.modules) - bare:
-        del sys.modules[name]  # the script may have modules of the same names, and imports its own
+        del sys.modules[name]  # the script may have modules of its own with these names
     imports = warm_imports.WarmImports(state, bare, forks)
     is_there: bool = imports.of_the_start(_import_the_real_one)
     imports.begin()
@@ -44,25 +44,25 @@ def _wait_for_requests() -> bool:
 
 
 def _hide() -> None:
-    """Take this folder from where modules are looked for."""
+    """Remove this folder from the import path."""
     for path in [path for path in sys.path if os.path.abspath(path) == _HERE]:
         sys.path.remove(path)
         sys.path_importer_cache.pop(path, None)
 
 
 def _leave_nothing_behind() -> None:
-    """Remove the compiled file that this interpreter has just written, unless biopsy was installed with all of them."""
+    """Remove the compiled file that this interpreter has just written, unless biopsy was installed with such files."""
     compiled = globals().get("__cached__") or ""
     if compiled and not os.path.exists(compiled.replace("sitecustomize.", "warm_imports.")):
         try:
             os.unlink(compiled)
             os.rmdir(os.path.dirname(compiled))
         except OSError:
-            pass  # it was not written, or others stand there
+            pass  # it was not written, or the folder has other files
 
 
 def _read(*path: str) -> "Any":
-    """A file of biopsy as a module that nobody else can see, and that leaves no compiled file behind."""
+    """A file of biopsy as a module that is not in ``sys.modules`` and leaves no compiled file behind."""
     name = os.path.join(_HERE, *path)
     module = type(sys)("biopsy_" + path[-1][:-3])
     with open(name, encoding="utf-8") as source:
@@ -71,7 +71,7 @@ def _read(*path: str) -> "Any":
 
 
 def _import_the_real_one() -> bool:
-    """Import what this interpreter would have found in place of this file; False if there is none."""
+    """Import the sitecustomize that this interpreter would have found without this file; False if there is none."""
     sys.modules.pop("sitecustomize", None)
     try:
         import sitecustomize  # noqa: F401
@@ -82,17 +82,17 @@ def _import_the_real_one() -> bool:
     return True
 
 
-def _instead_of_this() -> bool:
-    """Whether there is another file of this name, which has been imported."""
+def _has_imported_another() -> bool:
+    """Do the work of this file; returns whether another sitecustomize has been imported."""
     if "BIOPSY_FORK_CONNECTIONS" not in os.environ:  # as in forks.py, not read yet: an interpreter in this interpreter
         _hide()
         return _import_the_real_one()
     try:
         return _wait_for_requests()
     except BaseException:
-        os.kill(os.getpid(), 9)  # a status could be that of the script
+        os.kill(os.getpid(), 9)  # an exit status could be taken for that of the script
         raise
 
 
-if not _instead_of_this():
-    raise ImportError("there is none", name="sitecustomize")  # which the interpreter expects
+if not _has_imported_another():
+    raise ImportError("there is none", name="sitecustomize")  # as the interpreter expects

@@ -1,14 +1,14 @@
-"""What the warm process of a script imports ahead of it, so that the forks need not.
+"""The imports of the warm process of a script, so that its forks need not make them.
 
-First the imports that the script begins with: whatever it does later, it does these, in this order. Then what the
-first forks have imported besides, of which they leave a note. Only modules of the standard library and of
-site-packages, never the user's own: those are imported anew in each fork, as in a process.
+First come the imports at the beginning of the script, which it always makes, in this order; then further imports of
+the first forks, of which they leave a note. Only modules of the standard library and of site-packages are imported,
+never the user's own, which each fork imports itself.
 
-A module may do something when it is imported that a fork does not share, or that a script could tell: start threads,
-open files or devices, print, change the environment, signal handlers, limits. That is found by looking, and cannot be
-taken back; so this process begins anew, in its own place, and leaves that module to the forks.
+Importing a module may have effects that a fork does not share or that a script could notice: it may start threads, open
+files or devices, print, or change the environment, signal handlers or limits. This process looks for such effects, but
+cannot undo them; so it starts again, by exec, and leaves that module to the forks.
 
-This file imports nothing of biopsy, and runs in any CPython from 3.8 on.
+This file must run in CPython 3.8 or newer, and must not import biopsy.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _SIGNALS_OF_LIBC = 0x1_8000_0000  # 32 and 33
 _INHERITED = ("Umask:", "SigIgn:", "SigCgt:", "SigBlk:")
 
 
-def told(environment: MutableMapping[str, str], name: str) -> dict[str, Any]:
-    """What the environment tells under a name; afterwards it is as the script is to find it."""
+def state_of(environment: MutableMapping[str, str], name: str) -> dict[str, Any]:
+    """The state in an environment variable; the environment is then made what the script must see."""
     text = environment.pop(name)
     state: dict[str, Any] = json.loads(text)
     if state["PYTHONPATH"] is None:
@@ -47,18 +47,17 @@ def told(environment: MutableMapping[str, str], name: str) -> dict[str, Any]:
 
 
 class UnfitError(Exception):
-    """A module is left to the forks."""
+    """A module must be left to the forks."""
 
 
 class WarmImports:
-    """The imports of a warm process. ``state`` is what it was told, ``bare`` are the modules of a bare interpreter,
-    ``forks`` the module of that name.
+    """The imports of a warm process. ``bare`` are the modules of a bare interpreter, ``forks`` is the module forks.py.
 
-    The state has ``printed``, the descriptor of the end to read of what this process prints; ``connections``, the
-    descriptors that lead to who asks; ``left``, the modules that are left to the forks; ``noted``, modules to import
-    besides; ``own``, modules of the user; ``starts``, how often it has begun; ``generation``, how often what it has
-    loaded became different; ``ready``, whether it has said that it is; and ``PYTHONPATH`` and ``here``, what the
-    user has there and what was put before it.
+    ``state`` has ``printed``, the descriptor to read this process's output from; ``connections``, the descriptors of
+    its connections; ``left``, the modules that are left to the forks; ``noted``, modules from notes; ``own``, modules
+    of the user; ``starts``, the number of restarts; ``generation``, the number of changes of the loaded modules;
+    ``ready``, whether it has reported that it is; and ``PYTHONPATH``, the user's, and ``here``, which was put before
+    it.
     """
 
     def __init__(self, state: dict[str, Any], bare: set[str], forks: Any) -> None:
@@ -75,12 +74,10 @@ class WarmImports:
         self._kept: set[str] = set()
         self._is_noting = False
         os.set_blocking(state["printed"], False)
-        os.set_blocking(1, False)  # of those two ends nobody reads: who prints too much shall not wait for ever
-
-    # In the warm process
+        os.set_blocking(1, False)  # since nothing reads its output: a lot of it must not block for ever
 
     def of_the_start(self, work: Callable[[], bool]) -> bool:
-        """What the start of the interpreter does besides; this process ends if a fork of it would lack something."""
+        """Do the rest of the interpreter's start; this process ends if it has effects that a fork would lack."""
         self._deeds.begin()
         answer = work()
         if self._deeds.end() or not self._forks.fork_loses_no_thread():
@@ -88,15 +85,15 @@ class WarmImports:
         return answer
 
     def begin(self) -> None:
-        """Import what the script begins with, and what was noted."""
-        if _says_anything(self._state["printed"]):
-            os._exit(4)  # each process of this interpreter prints, and a fork would not
+        """Make the imports at the beginning of the script, and those from notes."""
+        if _has_printed(self._state["printed"]):
+            os._exit(4)  # every start of this interpreter prints something, which a fork would lack
         leading = list(_leading_imports(sys.argv[0], self._is_found_in_library))
-        _forget_what_was_said(self._state["printed"])  # warnings of the syntax, which each fork will repeat
+        _drop_output(self._state["printed"])  # warnings about syntax, which each fork will repeat
         self._import_all([*leading, *((name, ()) for name in self._state["noted"])])
 
     def before_fork(self) -> int:
-        """Have the fork leave a note, if more of them are worth it; the generation of the fork."""
+        """Prepare the note of the next fork, if another one is needed; returns the generation of the fork."""
         self._kept = set(sys.modules)
         self._is_noting = self._notes < _MOST_NOTES and self._note is None
         if self._is_noting:
@@ -108,30 +105,30 @@ class WarmImports:
             try:
                 fcntl.fcntl(self._note[1], with_room, _LONGEST_NOTE)
             except OSError:
-                pass  # a long note will not fit
+                pass  # then a long note does not fit
         generation: int = self._state["generation"]
         return generation
 
     def idle(self) -> None:
-        """Import what the last fork has noted."""
+        """Make the imports in the note of the last fork."""
         if self._note is None:
             return
-        (reading, writing), self._note, said = self._note, None, b""
+        (reading, writing), self._note, text = self._note, None, b""
         os.close(writing)
         try:
             while data := os.read(reading, _LONGEST_NOTE):
-                said += data
+                text += data
         except BlockingIOError:
-            pass  # something that it started has not ended yet
+            pass  # a process that it started has not ended yet
         os.close(reading)
-        noted = json.loads(said) if said.endswith(b"\n") else {"libraries": [], "own": []}  # it did not come to that
+        note = json.loads(text) if text.endswith(b"\n") else {"libraries": [], "own": []}  # it wrote none, or a part
         self._state["ready"] = True
-        names = [name for name in noted["libraries"] if name not in sys.modules]
+        names = [name for name in note["libraries"] if name not in sys.modules]
         if names:
             self._state["generation"] += 1
         else:
             self._notes = _MOST_NOTES
-        self._state["own"] = sorted({*self._state["own"], *noted["own"]})
+        self._state["own"] = sorted({*self._state["own"], *note["own"]})
         self._state["noted"] += names
         self._import_all([(name, ()) for name in names])
 
@@ -146,7 +143,7 @@ class WarmImports:
                     self._begin_anew(without=top)
         if names:
             gc.collect()
-            gc.freeze()  # what is loaded now is shared with the forks, and not copied by their collector's marks
+            gc.freeze()  # so that garbage collection in forks does not copy the shared memory
 
     def _import(self, name: str, parts: tuple[str, ...], before: object) -> None:
         known = set(sys.modules)
@@ -156,21 +153,21 @@ class WarmImports:
         except BaseException as error:
             raise UnfitError from error
         finally:
-            has_done_more = self._deeds.end()
+            has_effects = self._deeds.end()
         new = set(sys.modules) - known
         tops = {each.partition(".")[0] for each in new}
         own = {each.partition(".")[0] for each in self._state["own"]}
         if tops & {*self._state["left"], *own} or not all(self._is_of_library(each) for each in new):
             raise UnfitError
         if any(_is_beside_script(top) for top in tops - self._bare - set(sys.builtin_module_names)):
-            raise UnfitError  # the script would find another one first
-        if has_done_more or not self._forks.fork_loses_no_thread() or _says_anything(self._state["printed"]):
+            raise UnfitError  # the script would import the one beside it
+        if has_effects or not self._forks.fork_loses_no_thread() or _has_printed(self._state["printed"]):
             raise UnfitError
         if self._surroundings() != before:
             raise UnfitError
 
     def _is_of_library(self, name: str) -> bool:
-        """Whether a module that is loaded comes from the standard library, or from site-packages."""
+        """Whether a loaded module comes from the standard library or site-packages."""
         module = sys.modules.get(name)
         spec = getattr(module, "__spec__", None)
         path = getattr(module, "__file__", None) or getattr(spec, "origin", None)
@@ -180,7 +177,7 @@ class WarmImports:
         return self._is_in_library(path)
 
     def _is_found_in_library(self, top: str) -> bool:
-        """Whether a module would be found there, and not beside the script."""
+        """Whether a module would be found in the standard library or site-packages, and not beside the script."""
         if top in self._bare or top in sys.builtin_module_names:
             return True
         for finder in sys.meta_path:
@@ -196,10 +193,10 @@ class WarmImports:
         return os.path.abspath(path).startswith(self._places)
 
     def _surroundings(self) -> tuple[object, ...]:
-        """What a module had better not change when it is imported."""
+        """The state of this process that importing a module must not change."""
         with open("/proc/self/status", encoding="utf-8") as status:
             lines = [line.partition(":") for line in status if line.startswith(_INHERITED)]
-        # Without the signals that the first thread of a process has the C library catch.
+        # Without the signals that the C library catches when the first thread is started.
         inherited = [(name, int(bits, 16) & ~_SIGNALS_OF_LIBC) for name, _, bits in lines]
         with open("/proc/self/limits", encoding="utf-8") as limits:
             limited = limits.read()
@@ -209,9 +206,9 @@ class WarmImports:
         return dict(os.environ), inherited, limited, hooks, numbers, places, _open_files()
 
     def _begin_anew(self, without: str) -> None:
-        """Start this process again with the same connections; from now on ``without`` is imported only in forks."""
+        """Start this process again with the same connections; ``without`` is then imported only in forks."""
         state = self._state
-        _forget_what_was_said(state["printed"])
+        _drop_output(state["printed"])
         state["left"].append(without)
         state["starts"] += 1
         if state["starts"] > _MOST_RESTARTS:
@@ -230,14 +227,12 @@ class WarmImports:
             os.set_inheritable(descriptor, True)
         os.execve("/proc/self/exe", command, environment)  # noqa: S606 -- as it was started
 
-    # In a fork
-
     def in_fork(self) -> None:
-        """Make this fork what a process of its own would be, and have it note what it imports."""
+        """In a fork: become like a process that was started separately, and note later imports."""
         os.close(self._state["printed"])
         random = sys.modules.get("numpy.random")
         if random is not None and "numpy.random.mtrand" in sys.modules:
-            random.seed()  # each process has its own
+            random.seed()  # as in each process
         if self._note is not None:
             reading, writing = self._note
             os.close(reading)
@@ -253,9 +248,9 @@ class WarmImports:
 
 
 def _leave_note_at_exit(into: int, is_of_library: Callable[[str], bool]) -> None:
-    """Have this fork write at its exit what it has imported until then, in this order.
+    """Write a note at the exit of this fork with the modules it has imported, in their order.
 
-    Nothing if the environment is another one by then: a module may look at it when it is imported.
+    None if the environment has changed, since importing a module may depend on it.
     """
     import atexit
 
@@ -273,36 +268,36 @@ def _leave_note_at_exit(into: int, is_of_library: Callable[[str], bool]) -> None
             os.write(into, json.dumps(note).encode() + b"\n")
             os.close(into)
         except OSError:
-            pass  # too long a note: nothing more is imported
+            pass  # too long a note: no more is imported
 
-    atexit.register(leave_note)  # before any other: so it is called last
+    atexit.register(leave_note)  # the first to be registered is called last
 
 
 def _leading_imports(script: str, is_found: Callable[[str], bool]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The imports that a script begins with, up to the first that is not of a library or may do anything else."""
+    """The imports at the beginning of a script, up to the first statement that is not an import of a library."""
     try:
         with open(script, "rb") as source:
             tree = compile(source.read(), script, "exec", _ONLY_SYNTAX, dont_inherit=True)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # it cannot be read, which each fork will tell
+        return  # each fork will report that it cannot be read
     for statement in tree.body:
         kind = type(statement).__name__
         if kind == "Import":
-            found = [(alias.name, ()) for alias in statement.names]
+            imports = [(alias.name, ()) for alias in statement.names]
         elif kind == "ImportFrom" and not statement.level:
-            found = [(statement.module, tuple(alias.name for alias in statement.names))]
+            imports = [(statement.module, tuple(alias.name for alias in statement.names))]
         elif kind == "Expr" and type(statement.value).__name__ in ("Constant", "Str"):
             continue
         else:
             return
-        for name, parts in found:
+        for name, parts in imports:
             if not is_found(name.partition(".")[0]):
                 return
             yield name, () if "*" in parts else parts
 
 
 def _is_beside_script(top: str) -> bool:
-    """Whether the folder of the script, which is looked into first, has a module of this name."""
+    """Whether the script's folder, which is the first on the import path, has a module with this name."""
     folder = os.path.dirname(os.path.realpath(sys.argv[0]))
     for finder in sys.meta_path:
         if getattr(finder, "__name__", "") == "PathFinder":
@@ -311,36 +306,32 @@ def _is_beside_script(top: str) -> bool:
     return True
 
 
-def _says_anything(printed: int) -> bool:
+def _has_printed(printed: int) -> bool:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
     return bool(select.select([printed], [], [], 0)[0])
 
 
-def _forget_what_was_said(printed: int) -> None:
-    while _says_anything(printed):
+def _drop_output(printed: int) -> None:
+    while _has_printed(printed):
         os.read(printed, 1 << 16)
 
 
 def _open_files() -> list[tuple[str, str]]:
-    """The descriptors that are open and what they are, but for plain files, which it does not matter to share."""
-    found = []
+    """The open descriptors and what they are, except devices that may be shared."""
+    links = []
     for descriptor in sorted(os.listdir("/proc/self/fd")):
         try:
-            found.append((descriptor, os.readlink("/proc/self/fd/" + descriptor)))
+            links.append((descriptor, os.readlink("/proc/self/fd/" + descriptor)))
         except OSError:
-            pass  # it was the listing itself
-    return [(descriptor, link) for descriptor, link in found if link not in _PLAIN_FILES]
+            pass  # the descriptor of the listing itself
+    return [(descriptor, link) for descriptor, link in links if link not in _PLAIN_FILES]
 
-
-# Hears what a module does when it is imported that a look at the process afterwards does not tell.
-#
-# It reads a file that may have changed by the next check, writes one, starts a program, or seeds the generators that
-# each fork seeds anew.
 
 _QUIET, _LOUD = "ORT_DISABLE_TELEMETRY", "onnxruntime"
-"""Set when this is imported: ONNX Runtime would start a thread that tells of its use, and forks would lose it."""
+"""A variable, and the module while which is imported it is set: else ONNX Runtime would start a thread for telemetry,
+which forks would lose."""
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _OF_THE_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", "/bin/", "/opt/")
@@ -354,7 +345,11 @@ _GENERATORS = ("random", "numpy.random.mtrand")
 
 
 class Deeds:
-    """What was done between ``begin`` and ``end``. ``places`` are the folders of libraries."""
+    """Notices, by an audit hook, effects of an import that cannot be seen in the process afterwards.
+
+    It may read a file that can change before the next check, write one, start a program, or seed random generators,
+    which each fork seeds anew. ``places`` are the folders of libraries.
+    """
 
     def __init__(self, places: Iterable[str]) -> None:
         prefixes = (os.path.join(prefix, "") for prefix in (sys.prefix, sys.base_prefix))
@@ -366,13 +361,13 @@ class Deeds:
         sys.addaudithook(self._hear)
 
     def begin(self) -> None:
-        """Listen from now on."""
+        """Begin to listen."""
         self._done, self._quiet = False, False
         self._states = {name: _state(name) for name in _GENERATORS if name in sys.modules}
         self._listens = True
 
     def end(self) -> bool:
-        """Listen no more, and say whether anything was done."""
+        """Stop listening; returns whether there was any effect."""
         self._listens = False
         if self._quiet:
             os.environ.pop(_QUIET, None)
@@ -388,21 +383,21 @@ class Deeds:
                 self._done |= self._opened(*details)
             elif event in _DEEDS and not _is_of_cache(details[0]):
                 self._done = True
-        except Exception:  # whatever a library has given there
+        except Exception:  # a library may pass anything as details
             self._done = True
 
     def _imported(self, name: str, file: str | None) -> None:
-        """See a module that is about to be imported, and begins to be looked for."""
+        """Handle the event that a module is about to be imported."""
         if name in _GENERATORS and file is None and name not in self._states:
-            self._states[name] = None  # what follows says the same once more
+            self._states[name] = None  # so that the import below does not come here again
             __import__(name)
-            self._states[name] = _state(name)  # before anybody else can seed it
+            self._states[name] = _state(name)  # before another module can seed it
         if name.partition(".")[0] == _LOUD and _QUIET not in os.environ:
             os.environ[_QUIET] = "1"
             self._quiet = True
 
     def _opened(self, file: Any, mode: str | None, flags: int) -> bool:
-        """Whether that is more than reading a file of the system or of libraries."""
+        """Whether opening this file is more than reading a file of the system or of libraries."""
         if isinstance(file, int) or _is_of_cache(file):
             return False
         path = os.path.abspath(os.fsdecode(file))
@@ -412,16 +407,16 @@ class Deeds:
 
 
 def _is_of_cache(file: Any) -> bool:
-    """Whether it is where compiled modules are kept."""
+    """Whether a file is a compiled module, or in a folder of such."""
     if not isinstance(file, (str, bytes)):
         return False
     path = os.fsdecode(file)
-    kept = getattr(sys, "pycache_prefix", None)
-    return "__pycache__" in path or ".pyc" in os.path.basename(path) or bool(kept and path.startswith(kept))
+    prefix = getattr(sys, "pycache_prefix", None)
+    return "__pycache__" in path or ".pyc" in os.path.basename(path) or bool(prefix and path.startswith(prefix))
 
 
 def _state(name: str) -> object:
-    """The state of the generator that all modules share; None while its module is not whole."""
+    """The state of a shared random generator; None while its module is not completely imported."""
     module: Any = sys.modules.get(name)
     if name == "random":
         return module.getstate() if hasattr(module, "getstate") else None

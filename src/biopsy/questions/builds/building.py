@@ -22,7 +22,7 @@ from biopsy.checks.outcome import Artifacts, Check, Evidence, Judged, Outcome, U
 from biopsy.engines.base import LayerRecord, ModelInput
 from biopsy.engines.registry import EngineSpec, class_of, find_class, parse_spec
 from biopsy.processes import process
-from biopsy.processes.cleanup import take_what_stands_at, temporary_folder
+from biopsy.processes.cleanup import mark_existing_transient, temporary_folder
 from biopsy.processes.own_process import own_python
 from biopsy.processes.server import from_json
 from biopsy.processes.warm import ForkServer, ServerGoneError
@@ -288,7 +288,7 @@ class BuildsHere:
                 spec = plan.spec_with(drawn.change)
                 built = builder.build(Order(spec.text, drawn.change.environment, plan.artifact))
                 if plan.artifact is not None:
-                    take_what_stands_at(plan.artifact)
+                    mark_existing_transient(plan.artifact)
                 if plan.record_to is not None:  # the check may want to look at it
                     write_record(built.noted_in(plan.record(number, drawn)), plan.record_to)
                 evidence = None

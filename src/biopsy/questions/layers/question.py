@@ -18,9 +18,9 @@ from biopsy.comparison.tolerance import (
     MetricLimits,
     Stats,
     Tolerances,
-    asked_of,
+    criteria_for,
+    names_by_option,
     require_known_outputs,
-    spoken_of,
 )
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import PLAIN, create
@@ -85,7 +85,7 @@ class Judge:
         )
 
     def _in_sample(self, name: str, sample: int, actual: Array, expected: Array) -> TensorError:
-        asked = asked_of(name, self.tolerances, self.stats, self.limits)
+        asked = criteria_for(name, self.tolerances, self.stats, self.limits)
         compared = compare_output(name, actual, expected, asked, "brief")
         measured, ratio = compared.measured, 0.0
         failing = [limit.worst for limit in compared.judged if not limit.passed]
@@ -162,7 +162,7 @@ class Question:
             )
         index, judge = self.index, self.judge
         known = [index.names[tensor] for tensor in index.producer]
-        require_known_outputs(spoken_of(judge.tolerances, judge.stats, judge.limits), index.ids, known)
+        require_known_outputs(names_by_option(judge.tolerances, judge.stats, judge.limits), index.ids, known)
         if self.nodes is not None and not layers_of(index, self.nodes):
             raise errors.UsageError(
                 f"--nodes {self.nodes.pattern}: no layer has a name, operator or output that matches",
