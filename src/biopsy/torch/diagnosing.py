@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors, events
-from biopsy.api.running import asked_of_outputs, require_seconds
+from biopsy.api.running import require_seconds, tolerances_and_stats
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.diagnosis.context import TimeUpError
 from biopsy.engines.registry import create
@@ -109,7 +109,7 @@ def diagnose(
         given=arguments_of(args, kwargs),
         dynamic_shapes=dynamic_shapes,
         suspect=suspect,
-        asked=Judge(*asked_of_outputs(atol, rtol, "elemwise")),
+        asked=Judge(*tolerances_and_stats(atol, rtol, "elemwise")),
         export=dict(export or {}),
         folder=folder,
         timeout=run_timeout,
