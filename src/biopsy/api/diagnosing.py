@@ -115,12 +115,12 @@ def diagnose(
     specs = () if check is not None else (engines,) if isinstance(engines, str) else tuple(engines)
     for spec in specs:
         create(spec)
-    wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
+    input_options = inputs_of(inputs, iterations, seed, val_range, shapes)
     place = Path(directory)
     with model_file(model, folder) as (path, weights):
         index = index_file(path, weights)
         if check is None:
-            require_sizes(index, wanted)
+            require_sizes(index, input_options)
         with held_folder(place):
             question = DiagnosisQuestion(
                 index=index,
@@ -128,7 +128,9 @@ def diagnose(
                 folder=place,
                 engines=specs,
                 check=None if check is None else tuple(check),
-                samples=Samples(inputs=wanted, made_up=False) if check is not None else settled(index, wanted, place),
+                samples=Samples(inputs=input_options, made_up=False)
+                if check is not None
+                else settled(index, input_options, place),
                 judging=Judging(
                     judge=Judge(*tolerances_and_stats(atol, rtol, "elemwise")),
                     limits=tolerance_words(atol=atol, rtol=rtol),
@@ -235,10 +237,10 @@ def workaround(
         create(spec)
     if output is not None:
         require_writable(Path(output))
-    wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
+    input_options = inputs_of(inputs, iterations, seed, val_range, shapes)
     with model_file(model, folder) as (path, weights), temporary_folder("biopsy-") as scratch:
         index = index_file(path, weights)
-        samples = checked_feeds(index.fed_types(), wanted)
+        samples = checked_feeds(index.fed_types(), input_options)
         if check is not None:
             template = template_of(check, parse_spec(engine))
         else:
@@ -254,7 +256,7 @@ def workaround(
             template=template,
             right=WhatIsRight(
                 samples=samples,
-                drawn=wanted,
+                drawn=input_options,
                 judge=Judge(*tolerances_and_stats(atol, rtol, "elemwise")),
                 references=(reference,) if reference is not None else PLAIN,
                 named=reference is not None,

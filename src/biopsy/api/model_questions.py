@@ -98,7 +98,7 @@ def layers(
     """
     require_whole(record_memory=record_memory, iterations=iterations)
     require_seconds(run_timeout=run_timeout)
-    wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
+    input_options = inputs_of(inputs, iterations, seed, val_range, shapes)
     try:
         pattern = None if nodes is None else re.compile(nodes)
     except re.error as error:
@@ -106,7 +106,7 @@ def layers(
     with model_file(model, folder) as (path, weights), temporary_folder("biopsy-") as scratch:
         question = Question(
             index=index_file(path, weights),
-            feeds=lambda kinds: checked_feeds(kinds, wanted),
+            feeds=lambda kinds: checked_feeds(kinds, input_options),
             suspect=suspect,
             reference=reference,
             judge=Judge(*tolerances_and_stats(atol, rtol, stat)),
@@ -241,7 +241,7 @@ def transform(
     require_whole(iterations=iterations)
     require_seconds(tool_timeout=tool_timeout)
     tool = parse_tool(by)
-    wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
+    input_options = inputs_of(inputs, iterations, seed, val_range, shapes)
     require_names("packages", packages, "a list")
     tool_packages = ToolPackages(packages=tuple(packages), python=python)
     with model_file(model, folder) as (path, weights):
@@ -256,8 +256,8 @@ def transform(
             create(engine)
             kinds = index.fed_types()
             decides = SameEngine(
-                feeds=lambda: checked_feeds(kinds, wanted),
-                wider=lambda: wider_sample(index, kinds, wanted),
+                feeds=lambda: checked_feeds(kinds, input_options),
+                wider=lambda: wider_sample(index, kinds, input_options),
                 engine=engine,
                 tolerances=Tolerances(
                     {} if atol is None else tolerances_by_name("atol", atol),

@@ -100,13 +100,13 @@ def run(
     model_input = ModelInput(data, _weights_folder(model, folder), path)
     if outputs is not None:
         model_input = ModelInput(mark_outputs(data, outputs), model_input.folder)
-    wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
+    input_options = inputs_of(inputs, iterations, seed, val_range, shapes)
     feeds: Sequence[Feed] | None = None
     results = []
     for engine in [create(spec) for spec in specs]:
         session = engine.build(model_input)
         if feeds is None:
-            feeds = checked_feeds(session.inputs, wanted)
+            feeds = checked_feeds(session.inputs, input_options)
         results.append(run_session(session, feeds, runner=engine.label))
     return results
 
@@ -333,9 +333,9 @@ def require_arrays(argument: str, feed: Feed) -> None:
             )
 
 
-def checked_feeds(inputs: Mapping[str, ValueType | None], wanted: Inputs) -> Sequence[Feed]:
+def checked_feeds(inputs: Mapping[str, ValueType | None], input_options: Inputs) -> Sequence[Feed]:
     """The feeds for a model with these inputs. Warns about inputs that are cast, raises CannotCompare for misfits."""
-    uncast = feeds_for(inputs, wanted).feeds
+    uncast = feeds_for(inputs, input_options).feeds
     feeds = [checked_feed(feed, inputs, number) for number, feed in enumerate(uncast)]
     changes = casts(uncast, feeds)
     if changes:
