@@ -111,12 +111,12 @@ def facts(attack: str) -> IssueFacts:
             kind="engine failure", title=quoted, engine=create("onnxrt"), stage="run", name=attack, message=attack,
             against=attack,
         ),
-        reproduction=Reproduction(standing="alone", status=1, output=attack),
+        reproduction=Reproduction(reproduced="alone", status=1, output=attack),
         model=attack,
         script=attack,
         versions=versions_tree(["onnxrt"]),
         excluded=[attack, f"the model: the same engine, run as '{attack}', gives the expected values"],
-        found=EarlierFindings(
+        earlier=EarlierFindings(
             notes=[Note(label=label, text=text, line=attack)
                    for label, text in (("found", quoted), ("may vary", attack), ("known", attack),
                                        ("workaround", attack), ("workaround", quoted))]

@@ -222,12 +222,12 @@ class Location:
                 golden=[failing.golden],
             ),
             inputs=part.inputs,
-            found=earlier,
+            earlier=earlier,
         )
         bundle = make_bundle(job)
-        if bundle.standing == "not":
+        if bundle.reproduced == "not":
             raise errors.CheckError(f"no: {BUNDLE}/reproduce.py ended with status {bundle.status}, and says so")
-        return bundle.path, "yes" if bundle.standing == "alone" else "only where biopsy is installed"
+        return bundle.path, "yes" if bundle.reproduced == "alone" else "only where biopsy is installed"
 
 
 def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
