@@ -161,7 +161,7 @@ def test_sentences_of_ours_are_prose_around_ordinary_names() -> None:
     variation = "fails only with keepdims = 0 of 'Reduce Mean'; values of x_1, y may be anything; 'w' was <= 3"
     told = {"found": verdict, "may vary": variation, "known": "name-7: it has the pattern of <x>, as known"}
     found = EarlierFindings(notes=[Note(label=label, text=said) for label, said in told.items()])
-    text = issue_text(replace(facts("harmless"), found=found, excluded=["the model: run as 'x', it's right"]))
+    text = issue_text(replace(facts("harmless"), earlier=found, excluded=["the model: run as 'x', it's right"]))
     outside = "".join("¤" if token.type == "code_inline" else token.content for token in tokens(text) if not token.map)
     for sentence in (
         "ONNX Runtime 1.32.0's optimizer LayerNormFusion computes something else, by more than rounding, for Pow "
