@@ -119,6 +119,13 @@ def test_flags_refuse_a_check_in_which_nothing_would_vary() -> None:
         biopsy.flags(chain(1), "onnxrt", ["true", "{}"])
 
 
+def test_known_and_releases_take_no_function_as_their_check() -> None:
+    with pytest.raises(errors.UsageError, match="it is a command as a list of words"):
+        biopsy.known(chain(1), check=lambda path: True)  # type: ignore[arg-type]
+    with pytest.raises(errors.UsageError, match="it is a command as a list of words"):
+        biopsy.releases(chain(1), "onnxruntime", lambda path: True)  # type: ignore[arg-type]
+
+
 def test_precision_finds_the_layer_that_fp16_is_not_enough_for(tmp_path: Path) -> None:
     model = chain(3, ("Neg", "Exp"))
     feed = {"t0": np.full((2, 2), 0.7, np.float32)}

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from biopsy import errors  # noqa: E402
-from biopsy.torch.calls import kept  # noqa: E402
+from biopsy.torch.calls import preserved  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -43,7 +43,7 @@ class Keeping(torch.nn.Module):
 def test_what_forward_keeps_in_attributes_is_put_back_in_the_same_objects():
     module = Keeping().eval()
     history, mean, calls = module.history, module.mean, module.cache["inner"]["calls"]
-    with kept(module) as state:
+    with preserved(module) as state:
         first = module(torch.ones(1, 2))
         state.restore()
         assert torch.equal(module(torch.ones(1, 2)), first)
@@ -58,7 +58,7 @@ def test_what_forward_keeps_in_attributes_is_put_back_in_the_same_objects():
 
 def test_a_parameter_that_is_changed_behind_its_version_is_seen():
     module = torch.nn.Linear(2, 2).eval()
-    with pytest.raises(errors.CannotCompare, match="changes its own parameters when it runs"), kept(module):
+    with pytest.raises(errors.CannotCompare, match="changes its own parameters when it runs"), preserved(module):
         module.weight.data.mul_(2)
 
 
@@ -66,7 +66,7 @@ def test_a_parameter_that_is_changed_behind_its_version_is_seen():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_module_of_torchscript_can_be_kept(make):
     module = make(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()).eval())
-    with kept(module) as state:
+    with preserved(module) as state:
         module(torch.ones(1, 2))
         state.restore()
 
@@ -75,6 +75,6 @@ def test_what_tracing_has_left_behind_is_no_hindrance():
     module = Keeping().eval()
     module.left = torch._subclasses.FakeTensorMode().from_tensor(torch.ones(2))
     module.meta = torch.ones(2, device="meta")
-    with kept(module) as state:
+    with preserved(module) as state:
         module(torch.ones(1, 2))
         state.restore()

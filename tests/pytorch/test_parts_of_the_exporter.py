@@ -18,7 +18,7 @@ from biopsy.torch.evaluation import (  # noqa: E402  # noqa: E402
     OnnxModel,
     Sample,
     TimeLeft,
-    blamed,
+    accusation_of,
 )
 from support.pytorch_faults import Mlp  # noqa: E402
 
@@ -65,7 +65,7 @@ def test_rounding_that_nobody_can_tell_from_a_fault_blames_nobody(tmp_path: Path
         rounding=Rounding("unknown", reason="float64 overflows"),
     )
     with Evaluators(asked, tmp_path, None, TimeLeft(None)) as engines:
-        found = blamed(engines, suspected, model, None)
+        found = accusation_of(engines, suspected, model, None)
     assert (found.blame, found.reason) == (
         "unknown",
         "rounding cannot be told from a fault: float64 overflows",

@@ -111,12 +111,12 @@ def facts(attack: str) -> IssueFacts:
             kind="engine failure", title=quoted, engine=create("onnxrt"), stage="run", name=attack, message=attack,
             against=attack,
         ),
-        reproduction=Reproduction(standing="alone", status=1, output=attack),
+        reproduction=Reproduction(reproduced="alone", status=1, output=attack),
         model=attack,
         script=attack,
         versions=versions_tree(["onnxrt"]),
         excluded=[attack, f"the model: the same engine, run as '{attack}', gives the expected values"],
-        found=EarlierFindings(
+        earlier=EarlierFindings(
             notes=[Note(label=label, text=text, line=attack)
                    for label, text in (("found", quoted), ("may vary", attack), ("known", attack),
                                        ("workaround", attack), ("workaround", quoted))]
@@ -161,7 +161,7 @@ def test_sentences_of_ours_are_prose_around_ordinary_names() -> None:
     variation = "fails only with keepdims = 0 of 'Reduce Mean'; values of x_1, y may be anything; 'w' was <= 3"
     told = {"found": verdict, "may vary": variation, "known": "name-7: it has the pattern of <x>, as known"}
     found = EarlierFindings(notes=[Note(label=label, text=said) for label, said in told.items()])
-    text = issue_text(replace(facts("harmless"), found=found, excluded=["the model: run as 'x', it's right"]))
+    text = issue_text(replace(facts("harmless"), earlier=found, excluded=["the model: run as 'x', it's right"]))
     outside = "".join("¤" if token.type == "code_inline" else token.content for token in tokens(text) if not token.map)
     for sentence in (
         "ONNX Runtime 1.32.0's optimizer LayerNormFusion computes something else, by more than rounding, for Pow "

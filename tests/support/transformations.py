@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onnx import parser
 
 from biopsy import events
-from biopsy.api.running import fed, inputs_of
+from biopsy.api.running import checked_feeds, inputs_of
 from biopsy.model.index import index_file
 from biopsy.questions.transformations.find import find_transformation
 from biopsy.questions.transformations.findings import TransformationFindings
@@ -68,7 +68,7 @@ def question(
     index = index_file(path)
     kinds = index.fed_types()
     given: dict[str, object] = {"index": index, "tool": parse_tool(by), "python": Path(sys.executable)}
-    given["decides"] = SameEngine(feeds=lambda: fed(kinds, inputs_of(inputs)))
+    given["decides"] = SameEngine(feeds=lambda: checked_feeds(kinds, inputs_of(inputs)))
     return TransformationQuestion(**{**given, **more})  # type: ignore[arg-type]
 
 

@@ -1,1 +1,1 @@
-"""Running, comparing, reducing and asking further from Python: what the commands do, without a terminal."""
+"""The functions of the public Python API: what the commands do, without a terminal."""

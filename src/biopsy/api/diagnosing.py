@@ -1,4 +1,4 @@
-"""Asking why a model fails, which known bugs it looks like, and what avoids the failure."""
+"""``biopsy.diagnose``, ``biopsy.known`` and ``biopsy.workaround``: why a model fails, and what avoids it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from biopsy.api.running import (
     GivenInputs,
     GivenRanges,
     Model,
-    asked_of_outputs,
-    fed,
+    checked_feeds,
     inputs_of,
     model_file,
     options_of,
@@ -27,11 +26,12 @@ from biopsy.api.running import (
     require_whole,
     rules_of,
     tolerance_words,
+    tolerances_and_stats,
 )
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
-from biopsy.diagnosis.diagnose import diagnose as diagnosed
+from biopsy.diagnosis.diagnose import diagnose as run_diagnosis
 from biopsy.diagnosis.evidence import held_folder
 from biopsy.diagnosis.facts import Diagnosis
 from biopsy.diagnosis.question import (
@@ -47,7 +47,6 @@ from biopsy.engines.registry import PLAIN, create, parse_spec
 from biopsy.model.index import index_file
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import require_writable
-from biopsy.questions.builds.settings import CheckTemplate
 from biopsy.questions.known_failures.lookup import KnownLookup, look_up, seen_by, seen_in
 from biopsy.questions.layers.question import Judge
 from biopsy.questions.transformations.question import parse_tool
@@ -59,11 +58,11 @@ from biopsy.questions.workarounds.question import (
     PatchedFile,
     WhatIsRight,
     WorkaroundQuestion,
+    comparison_template,
 )
 from biopsy.questions.workarounds.result import Workarounds
 from biopsy.session.trial import Budget
 from biopsy.tensors.files import write_feeds
-from biopsy.tensors.results import Feed
 
 
 def diagnose(
@@ -89,23 +88,25 @@ def diagnose(
     by: str | None = None,
     listener: events.Listener = events.ignore,
 ) -> Diagnosis:
-    """Find out why ``model`` fails: one question after the other, until the answer is known or the time is over.
+    """Find out why ``model`` fails: ask one question after the other until the answer is known or the time is over.
 
-    ``engines`` are specs; several are compared with the first, one with ONNX Runtime without its optimizer and with the
-    reference evaluator. ``check`` is a command, a list of words in which ``{}`` stands for the model's path, that
-    decides instead; ``engines`` then has no effect. ``inputs``, ``iterations``, ``seed``, ``val_range``, ``shapes`` and
-    ``folder`` are those of ``run``, ``atol`` and ``rtol`` those of ``compare``. ``directory`` keeps the evidence; a
-    diagnosis that was stopped goes on there, unless ``fresh``. ``rules`` says which failures count as the same,
-    ``max_time`` is in seconds, ``jobs`` how many checks run at once.
+    ``engines`` are specs. Several engines are compared with the first one; a single engine is compared with ONNX
+    Runtime without its optimizer and with the reference evaluator. If ``check`` is given, it decides instead of the
+    engines: a command, as a list of words in which ``{}`` stands for the model's path.
 
-    ``thorough`` also asks what takes minutes: which change makes the whole model right, and which release of the engine
-    broke it, or mended it; for that, releases are installed in environments of their own, unless ``downloads`` is
-    False. ``by`` is a tool that the model goes through, as for ``transform``.
+    ``inputs``, ``iterations``, ``seed``, ``val_range``, ``shapes`` and ``folder`` are those of ``run``, ``atol`` and
+    ``rtol`` those of ``compare``. ``directory`` keeps the evidence; a diagnosis that was stopped continues there,
+    unless ``fresh``. ``rules`` say which failures count as the same, ``max_time`` is in seconds, ``jobs`` is how many
+    checks run at once.
 
-    ``verdict`` of the result says what was found, ``failed`` whether the model fails, ``stopped`` what ended it early.
+    ``thorough`` also asks the questions that take minutes: which change makes the whole model right, and which release
+    of the engine broke or mended it. Releases are installed in environments of their own, unless ``downloads`` is
+    False. ``by`` is a tool that the model goes through, as in ``transform``.
 
-    Raises UsageError if sizes that the model leaves open were not said, or for a directory that is no diagnosis's,
-    CheckError if nothing can be said of the model, EngineMissing, ModelError or DataError.
+    The result's ``verdict`` says what was found, ``failed`` whether the model fails, ``stopped`` what ended it early.
+
+    Raises UsageError if ``shapes`` lacks sizes that the model leaves open or ``directory`` holds something else than a
+    diagnosis, CheckError if nothing can be said about the model, EngineMissing, ModelError or DataError.
     """
     require_seconds(max_time=max_time)
     require_whole(iterations=iterations, jobs=jobs)
@@ -114,12 +115,12 @@ def diagnose(
     specs = () if check is not None else (engines,) if isinstance(engines, str) else tuple(engines)
     for spec in specs:
         create(spec)
-    wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
+    input_options = inputs_of(inputs, iterations, seed, val_range, shapes)
     place = Path(directory)
     with model_file(model, folder) as (path, weights):
         index = index_file(path, weights)
         if check is None:
-            require_sizes(index, wanted)
+            require_sizes(index, input_options)
         with held_folder(place):
             question = DiagnosisQuestion(
                 index=index,
@@ -127,9 +128,11 @@ def diagnose(
                 folder=place,
                 engines=specs,
                 check=None if check is None else tuple(check),
-                samples=Samples(inputs=wanted, made_up=False) if check is not None else settled(index, wanted, place),
+                samples=Samples(inputs=input_options, made_up=False)
+                if check is not None
+                else settled(index, input_options, place),
                 judging=Judging(
-                    judge=Judge(*asked_of_outputs(atol, rtol, "elemwise")),
+                    judge=Judge(*tolerances_and_stats(atol, rtol, "elemwise")),
                     limits=tolerance_words(atol=atol, rtol=rtol),
                     rules=rules_of(rules),
                 ),
@@ -138,7 +141,7 @@ def diagnose(
                 fresh=fresh,
                 tool=None if by is None else parse_tool(by).text,
             )
-            return diagnosed(question, listener)
+            return run_diagnosis(question, listener)
 
 
 def known(
@@ -155,21 +158,22 @@ def known(
 ) -> KnownLookup:
     """Look up a small failing model among the bugs that biopsy knows, those of the user, and those in ``folders``.
 
-    ``engine`` is the one that fails, ``release`` its version (the installed one), ``stage`` and ``kind`` say how it
-    fails; "" is not known. ``check`` is a command, a list of words in which ``{}`` stands for the model's path: it is
-    run once, for at most ``check_timeout`` seconds, and what is not said is taken from it. ``matches`` of the result
-    are the bugs that have something of the piece, the best first; ``best`` is the first that it looks like, None if it
-    looks like none. A match is no proof.
+    ``engine`` is the engine that fails, ``release`` its version (by default the installed one); ``stage`` and ``kind``
+    say how it fails. "" means unknown. ``check`` is a command, as a list of words in which ``{}`` stands for the
+    model's path: it is run once, for at most ``check_timeout`` seconds, to learn what the other arguments leave open.
 
-    Raises UsageError for what cannot be used, ModelError for a model that cannot be read or is too large for a piece,
-    UnknownEngine; OriginalPasses if the piece passes the check, CheckError if that cannot be run.
+    The result's ``matches`` are the bugs that have something in common with the piece, the best first; ``best`` is the
+    first that the piece looks like, or None. A match is no proof.
+
+    Raises UsageError for an argument that cannot be used, ModelError for a model that cannot be read or is too large
+    for a piece, UnknownEngine, OriginalPasses if the piece passes the check, CheckError if the check cannot be run.
     """
     require_choice("stage", stage, ("", "load", "build", "run", "compare"))
     require_seconds(check_timeout=check_timeout)
     seen = seen_in(engine, release=release, stage=stage, kind=kind, is_checked=check is not None)
     with model_file(piece, None) as (path, _):
         if check is not None:
-            require_check(check)
+            require_check(check, is_command=True)
             seen = seen_by(CommandCheck(check, str(path), check_timeout), path, seen)
         return look_up(path, seen, [Path(folder) for folder in folders], listener)
 
@@ -197,27 +201,27 @@ def workaround(
     folder: Folder = None,
     listener: events.Listener = events.ignore,
 ) -> Workarounds:
-    """Find the smallest changes with which ``model`` is right in ``engine``, and fails without them.
+    """Find the smallest changes with which ``model``, which fails in ``engine``, is right there.
 
-    ``check`` is a command, a list of words in which ``{}`` stands for the model's path and ``{engine}`` for the engine
-    with its settings, as for ``flags``. Without it, ``engine`` is compared with ``reference``.
+    ``check`` is a command, as a list of words in which ``{}`` stands for the model's path and ``{engine}`` for the
+    engine with its settings, as in ``flags``. Without it, ``engine`` is compared with ``reference``: an engine, by
+    default ONNX Runtime without its optimizer, or the reference evaluator if that is ``engine`` itself.
 
-    A change is a workaround if the outputs are those of ``reference`` on the original, within ``atol`` and ``rtol`` as
-    in ``compare``: on ``inputs``, or random ones as ``run`` makes them, which should be those of the check, and on
-    fresh ones. The check must pass too, in fresh processes. ``reference`` is an engine; by default ONNX Runtime without
-    its optimizer, else the reference evaluator.
+    A change is a workaround if the outputs equal those of ``reference`` on the original, within ``atol`` and ``rtol``
+    as in ``compare``, both for ``inputs`` (random ones as in ``run`` by default; they should be those of the check)
+    and for fresh random inputs. The check must pass too, in fresh processes.
 
-    ``kinds`` is what to try: settings and releases of the engine, marked outputs, barriers, higher precision, and other
-    spellings. Those of the model are tried at ``nodes``, by their names or those of what they compute, or at the nodes
-    of ``piece``, a file with a small failing part of the model; without both the model is reduced first. ``budget`` is
-    10 minutes if none is given. ``output`` is where the best patched model is written, if one is found. ``folder``,
-    ``rules``, ``check_timeout`` and ``listener`` are as for ``flags``.
+    ``kinds`` are the changes to try: settings and releases of the engine, marked outputs, barriers, higher precision,
+    and other spellings. Changes of the model are tried at ``nodes`` (names of nodes or of tensors that they compute),
+    or at the nodes of ``piece``, a file with a small failing part of the model; without both, the model is reduced
+    first. ``budget`` is 10 minutes by default. ``output`` is where the best patched model is written, if one is found.
+    ``folder``, ``rules``, ``check_timeout`` and ``listener`` are as in ``flags``.
 
-    ``best`` of the result are the best three, the cheapest first; none if nothing that was tried helps. ``stopped``
-    says what has ended it early.
+    The result's ``best`` are the best three changes, the cheapest first; it is empty if nothing helps. ``stopped`` says
+    what ended the search early.
 
-    Raises OriginalPasses if the model does not fail, CheckError if the check cannot be run, CannotCompare if nobody can
-    tell what is right, DoesNotFit for nodes that there are not, UsageError, EngineMissing, ModelError or DataError.
+    Raises OriginalPasses if the model does not fail, CheckError if the check cannot be run, CannotCompare if no engine
+    can say what is right, DoesNotFit for unknown nodes, UsageError, EngineMissing, ModelError or DataError.
     """
     require_whole(iterations=iterations)
     require_seconds(check_timeout=check_timeout)
@@ -233,18 +237,27 @@ def workaround(
         create(spec)
     if output is not None:
         require_writable(Path(output))
-    wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
+    input_options = inputs_of(inputs, iterations, seed, val_range, shapes)
     with model_file(model, folder) as (path, weights), temporary_folder("biopsy-") as scratch:
         index = index_file(path, weights)
-        samples = fed(index.fed_types(), wanted)
+        samples = checked_feeds(index.fed_types(), input_options)
+        if check is not None:
+            template = template_of(check, parse_spec(engine))
+        else:
+            words = tolerance_words(atol=atol, rtol=rtol)
+            if samples and samples[0]:
+                feeds = scratch / "inputs.safetensors"
+                write_feeds(feeds, samples)
+                words = ("--load-inputs", str(feeds), *words)
+            template = comparison_template(parse_spec(engine), reference, words)
         question = WorkaroundQuestion(
             index=index,
             model=path,
-            template=_template(check, engine, reference, samples, scratch, tolerance_words(atol=atol, rtol=rtol)),
+            template=template,
             right=WhatIsRight(
                 samples=samples,
-                drawn=wanted,
-                judge=Judge(*asked_of_outputs(atol, rtol, "elemwise")),
+                drawn=input_options,
+                judge=Judge(*tolerances_and_stats(atol, rtol, "elemwise")),
                 references=(reference,) if reference is not None else PLAIN,
                 named=reference is not None,
             ),
@@ -258,24 +271,3 @@ def workaround(
             budget=USUAL_BUDGET if budget is None else options_of("budget", budget, Budget),
         )
         return find_workarounds(question, listener)
-
-
-def _template(
-    check: Sequence[str] | None,
-    engine: str,
-    reference: str | None,
-    samples: Sequence[Feed],
-    scratch: Path,
-    limits: Sequence[str],
-) -> CheckTemplate:
-    """The words of the check; without one, those of a comparison."""
-    spec = parse_spec(engine)
-    if check is not None:
-        return template_of(check, spec)
-    right = reference or next(one for one in PLAIN if parse_spec(one) != spec)
-    words = ["biopsy", "run", "{}", "--engine", right, "--engine", "{engine}"]
-    if samples and samples[0]:
-        feeds = scratch / "inputs.safetensors"
-        write_feeds(feeds, samples)
-        words += ["--load-inputs", str(feeds)]
-    return CheckTemplate((*words, *limits), spec, is_own_run=True)

@@ -1,4 +1,4 @@
-"""Asking what of an engine a failure comes with: its settings, its builds, its releases."""
+"""``biopsy.flags``, ``biopsy.build`` and ``biopsy.releases``: which setting, build or release of an engine fails."""
 
 from __future__ import annotations
 
@@ -76,17 +76,19 @@ def flags(
     executor: OtherMachines | None = None,
     listener: events.Listener = events.ignore,
 ) -> Flags:
-    """Find the fewest settings of ``engine`` with which ``model`` passes ``check`` that fails as the engine is set.
+    """Find the smallest changes of the settings of ``engine`` that make ``model`` pass ``check``, which it fails now.
 
-    ``check`` is a command, a list of words, in which ``{}`` stands for the model's path and ``{engine}`` for the engine
-    with its settings, or ``{settings}`` for the settings alone; other commands than ``biopsy run`` may read the
-    environment variable ``BIOPSY_ENGINE`` instead. It is no function, since some settings take effect only in a fresh
-    process. ``check_timeout`` is in seconds, by default 20 times as long as the first run, at least 60. ``folder`` is
-    where external weights stand. ``executor`` are other machines, as of ``RayExecutor``, which run the check, with many
-    settings at once; the result is the same. ``switches`` of it are the smallest changes, none if there are none.
+    ``check`` is a command, as a list of words in which ``{}`` stands for the model's path and ``{engine}`` for the
+    engine with its settings, or ``{settings}`` for the settings alone; a command other than ``biopsy run`` may read the
+    environment variable ``BIOPSY_ENGINE`` instead. It cannot be a function, because some settings take effect only in a
+    fresh process. ``check_timeout`` is in seconds, by default 20 times as long as the first run, at least 60.
+    ``folder`` is where external weights are. ``executor`` (a ``RayExecutor``) runs the check on other machines, with
+    many settings at once; the result is the same.
+
+    The result's ``switches`` are the smallest changes, none if nothing helps.
 
     Raises OriginalPasses if the model passes, CheckError if the check cannot be run, UsageError for a check or an
-    engine that cannot be used, EngineMissing and ModelError.
+    engine that cannot be used, EngineMissing or ModelError.
     """
     if callable(check):
         raise errors.UsageError(
@@ -97,18 +99,18 @@ def flags(
     require_seconds(check_timeout=check_timeout)
     create(engine)
     template = template_of(check, parse_spec(engine))
-    given = rules_of(rules)
+    rules = rules_of(rules)
     with model_file(model, folder) as (path, weights):
-        ModelInput(read_bytes(path), weights, path)  # checks what it names
+        ModelInput(read_bytes(path), weights, path)  # raises ModelError for external weights that may not be read
         with closing(varied_check(template, str(path), check_timeout)) as varied:
-            return find_switches(varied, path, given, listener, weights, executor)
+            return find_switches(varied, path, rules, listener, weights, executor)
 
 
 def template_of(check: Sequence[str], spec: EngineSpec) -> CheckTemplate:
     """The words of a check, with ``{engine}`` or ``{settings}`` where the engine belongs.
 
-    Raises UsageError for a ``biopsy run`` without either: its settings would never change. Any other command may read
-    them from its environment, which a warning says.
+    Raises UsageError for a ``biopsy run`` without either, whose settings would never change. Warns about any other
+    command without them, which must read the environment.
     """
     command = parse(check)
     template = CheckTemplate(command.words, spec, is_own_run=isinstance(command, OwnRun))
@@ -119,13 +121,13 @@ def template_of(check: Sequence[str], spec: EngineSpec) -> CheckTemplate:
             f"check={list(check)!r}: its engine would keep its settings, for nothing in it says where they belong",
             next_steps=["write {engine} in its place: ['biopsy', 'run', '{}', '--engine', '{engine}', ...]"],
         )
-    told = "the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment"
-    warnings.warn(told, UserWarning, stacklevel=3)
+    message = "the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment"
+    warnings.warn(message, UserWarning, stacklevel=3)
     return template
 
 
 BuildCheck = Callable[[Path, str], object]
-"""Called with what was built and the engine with its settings; True if that build is bad."""
+"""Called with the path of a build and the engine with its settings; returns True if the build is bad."""
 
 
 def build(
@@ -143,19 +145,20 @@ def build(
     executor: OtherMachines | None = None,
     listener: events.Listener = events.ignore,
 ) -> BuildFindings:
-    """Build ``model`` with ``engine`` again and again, check every build, and say what bad ones have in common.
+    """Build ``model`` with ``engine`` again and again, check every build, and say what bad builds have in common.
 
-    ``check`` is called with the path of what was built (of the model, if the engine saves nothing) and the engine with
-    its settings, such as ``"openvino:precision=bf16"``: True if the build is bad. Or it is a command, a list of words
-    with ``{}`` for that path and ``{engine}`` for the engine. None: a build that fails is bad.
+    ``check`` is called with the path of the build (of the model, if the engine saves nothing) and the engine with its
+    settings, such as ``"openvino:precision=bf16"``; it returns True if the build is bad. Or it is a command, as a list
+    of words with ``{}`` for that path and ``{engine}`` for the engine. With None, a build is bad if building fails.
 
-    ``until`` is how many builds, or ``"good"`` or ``"bad"`` to stop after the first of these. ``vary`` has settings of
-    the engine, and variables of the environment written ``env.NAME``, each with its values: every combination is built,
-    in an order drawn from ``seed``. Timeouts are in seconds. What is built is removed at the end; the result has the
-    choices of each build. ``executor`` are other machines, as of ``RayExecutor``, which build and check, as many at
-    once as have room; the check is a command then, or None.
+    ``until`` is the number of builds, or ``"good"`` or ``"bad"`` to stop after the first such build. ``vary`` maps
+    settings of the engine, and environment variables written ``env.NAME``, to their values: every combination is built,
+    in an order drawn from ``seed``. Timeouts are in seconds. Builds are removed at the end; the result has the choices
+    of each. ``executor`` (a ``RayExecutor``) builds and checks on other machines, as many at once as have room; the
+    check must then be a command or None.
 
-    Raises CheckError if the check cannot be run, EngineMissing, ModelError, and UsageError for what cannot be used.
+    Raises CheckError if the check cannot be run, EngineMissing, ModelError, or UsageError for an argument that cannot
+    be used.
     """
     if isinstance(until, int):
         require_whole(until=until)
@@ -206,7 +209,10 @@ def _runs(
     machines: OtherMachines | None,
     listener: events.Listener,
 ) -> Iterator[BuildRuns]:
-    """Who builds and checks. Raises UsageError for a function where variables of the environment vary."""
+    """Runs of the build and the check, here or on ``machines``.
+
+    Raises UsageError for a function as the check if environment variables vary or ``timeout`` is given.
+    """
     if machines is not None:
         assert not callable(check)
         template = CheckTemplate(("build",), plan.spec) if check is None else template_of(check, plan.spec)
@@ -223,9 +229,9 @@ def _runs(
 
         def with_engine(change: SettingChange) -> FunctionCheck:
             spec = CheckTemplate((), plan.spec).changed(change).text
-            # Where building alone is checked, the check is never called.
-            called = functools.wraps(check or bool)(lambda path: check is not None and check(path, spec))
-            return FunctionCheck(called, as_proto=False)
+            # Without a check, only the building counts, and this function is never called.
+            is_bad = functools.wraps(check or bool)(lambda path: check is not None and check(path, spec))
+            return FunctionCheck(is_bad, as_proto=False)
 
         yield BuildsHere(plan, with_engine, listener)
     else:
@@ -253,31 +259,32 @@ def releases(
     executor: OtherMachines | None = None,
     listener: events.Listener = events.ignore,
 ) -> ReleaseFindings:
-    """Find the release of ``package`` since which ``model`` fails ``check``, or fails it no more.
+    """Find the release of ``package`` since which ``model`` fails ``check``, or no longer fails it.
 
-    ``check`` is a command, a list of words, in which ``{}`` stands for the model's path and ``{python}`` for the
+    ``check`` is a command, as a list of words in which ``{}`` stands for the model's path and ``{python}`` for the
     interpreter of an environment that holds a release. In ``biopsy run``, ``{engine}`` stands for the engine of that
-    package, or ``engine``, with its release. The environment variables ``BIOPSY_PYTHON`` and ``BIOPSY_ENGINE`` hold the
-    same. Environments are made from the package index, and kept in the cache.
+    package (or for ``engine``) with its release. The environment variables ``BIOPSY_PYTHON`` and ``BIOPSY_ENGINE`` hold
+    the same. Environments are made from the package index, and kept in the cache.
 
-    ``good`` is a release without the failure and ``bad`` one with it; without them, the search begins with the release
-    that is installed here, else the newest, looks at the newest, and goes back in steps that double. ``versions`` are
-    those to look at: ``A..B``, releases joined by commas, or a specifier. ``beside`` are requirements that each gets
-    besides, such as ``numpy<2``; ``python`` is a version of Python or a path. ``every``: all releases are asked.
-    ``jobs`` environments are made at once. ``check_timeout`` is in seconds. ``folder`` is where external weights stand.
+    ``good`` is a release without the failure and ``bad`` one with it. Without them, the search tries the installed
+    release and the newest, and then goes back in steps that double. ``versions`` limits it to some releases: ``A..B``,
+    releases joined by commas, or a specifier. ``every`` tries all of them. ``beside`` are further requirements of each
+    environment, such as ``numpy<2``; ``python`` is a version of Python or a path. ``jobs`` environments are made at
+    once. ``check_timeout`` is in seconds. ``folder`` is where external weights are. ``executor`` (a ``RayExecutor``)
+    makes environments and runs the check on other machines, as many at once as have room.
+
     A check that fails with every release, and on a model of one Identity node too, says nothing: that is a CheckError,
-    unless ``allow_vacuous_check``. ``executor`` are other machines, as of ``RayExecutor``, which make environments and
-    run the check, as many at once as have room.
+    unless ``allow_vacuous_check``.
 
-    The ``answer`` of the result is "changed", with ``borders``, or "every release tried fails".
+    The result's ``answer`` is "changed", with ``borders``, or "every release tried fails".
 
     Raises OriginalPasses if no release that was tried fails, CheckError if the check cannot be run or uses no release,
     CannotInstall if this machine cannot install anything, UsageError for arguments that cannot be used, ModelError.
     """
-    require_check(check)
+    require_check(check, is_command=True)
     require_seconds(check_timeout=check_timeout)
     require_whole(jobs=jobs)
-    asked = NamedReleases(good=good, bad=bad, versions=versions)
+    named_releases = NamedReleases(good=good, bad=bad, versions=versions)
     command = parse(check)
     is_own_run = isinstance(command, OwnRun)
     if is_own_run and not has_place(command.words):
@@ -285,17 +292,17 @@ def releases(
             f"check={list(check)!r}: nothing in it says where the release belongs",
             next_steps=["write {engine} in its place: ['biopsy', 'run', '{}', '--engine', '{engine}', ...]"],
         )
-    named = engine_of(package)
+    engine_name = engine_of(package)
     release_check = ReleaseCheck(
         package=package,
         words=command.words,
-        spec=parse_spec(engine) if engine else EngineSpec(named) if named else None,
+        spec=parse_spec(engine) if engine else EngineSpec(engine_name) if engine_name else None,
         is_own_run=is_own_run,
         beside=requirements_of(package, beside),
         python=interpreter_of(python),
         python_text=python,
     )
-    span = span_of(package, releases_of(package, python=release_check.python), asked)
+    span = span_of(package, releases_of(package, python=release_check.python), named_releases)
     with model_file(model, folder) as (path, weights):
         question = ReleaseQuestion(
             check=release_check,

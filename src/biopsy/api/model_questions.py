@@ -1,4 +1,4 @@
-"""Asking what of a model is wrong: its layers, their precision, what a tool makes of it."""
+"""``biopsy.layers``, ``biopsy.precision`` and ``biopsy.transform``: which part of a model is wrong, and when."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from biopsy.api.running import (
     GivenInputs,
     GivenRanges,
     Model,
-    asked_of_outputs,
-    fed,
+    checked_feeds,
     feeds_of,
     index_of,
     inputs_of,
@@ -30,6 +29,7 @@ from biopsy.api.running import (
     require_own_files,
     require_seconds,
     require_whole,
+    tolerances_and_stats,
     tolerances_by_name,
 )
 from biopsy.checks.judge import Rules
@@ -85,20 +85,20 @@ def layers(
 ) -> LayerFindings:
     """Find which layers of ``model`` the engine ``suspect`` computes wrongly, and which only pass an error on.
 
-    Each layer is run in isolation with the values that ``reference`` gives, and in the whole model; both engines are
+    Each layer is run in isolation with the values that ``reference`` gives, and in the whole model. Both engines are
     specs such as ``"onnxrt:optimization=none"``, and run in processes of their own. ``inputs``, ``iterations``,
     ``seed``, ``val_range``, ``shapes`` and ``folder`` are those of ``run``, ``atol``, ``rtol`` and ``stat`` those of
     ``compare``, by the names of any tensors. ``nodes`` is a regular expression: only layers whose name, operator or
     output it matches somewhere are measured. ``record_memory`` is in bytes of tensors, ``run_timeout`` in seconds.
 
-    ``passed`` of the result is the verdict; ``suspects`` are the layers and groups that make errors, the worst first.
+    The result's ``passed`` is the verdict; ``suspects`` are the layers and groups that make errors, the worst first.
 
     Raises UsageError if nothing matches ``nodes`` or the reference gives no inner tensors, CannotCompare if the
     reference cannot run the model or ``inputs`` do not fit it, EngineMissing, ModelError or DataError.
     """
     require_whole(record_memory=record_memory, iterations=iterations)
     require_seconds(run_timeout=run_timeout)
-    wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
+    input_options = inputs_of(inputs, iterations, seed, val_range, shapes)
     try:
         pattern = None if nodes is None else re.compile(nodes)
     except re.error as error:
@@ -106,10 +106,10 @@ def layers(
     with model_file(model, folder) as (path, weights), temporary_folder("biopsy-") as scratch:
         question = Question(
             index=index_file(path, weights),
-            feeds=lambda kinds: fed(kinds, wanted),
+            feeds=lambda kinds: checked_feeds(kinds, input_options),
             suspect=suspect,
             reference=reference,
-            judge=Judge(*asked_of_outputs(atol, rtol, stat)),
+            judge=Judge(*tolerances_and_stats(atol, rtol, stat)),
             nodes=pattern,
             limit=record_memory,
             timeout=run_timeout,
@@ -141,21 +141,24 @@ def precision(
     """Find the layers of ``model`` that must be computed in the precision ``high`` so that ``check`` passes.
 
     ``check`` is that of ``reduce``: a function that returns True if a candidate fails and False if it passes, or a
-    command. A candidate with which it does anything else than pass is ruled out. ``output`` is where to write the model
-    in which only the layers that need it are high; None writes none. ``form="emulate"`` rounds by Casts around float32
-    arithmetic, ``"native"`` gives low layers low types. int8 needs ``inputs``, feeds that it is calibrated with.
+    command. A candidate that does anything but pass is ruled out. ``output`` is where the model of mixed precision is
+    written; None writes none. ``form="emulate"`` rounds by Casts around float32 arithmetic, ``"native"`` gives the
+    layers of low precision low types. int8 is calibrated with ``inputs``, and needs them.
 
     ``mode``, ``direction`` and ``cost`` are like the options of ``biopsy debug precision``; ``rules``, ``repeating``,
-    ``budget``, ``parallelism``, ``journal`` and ``listener`` those of ``reduce``. ``high`` of the result has the layers
-    that must be high.
+    ``budget``, ``parallelism``, ``journal`` and ``listener`` are those of ``reduce``.
+
+    The result's ``high`` are the layers that need the high precision.
 
     Raises HighPrecisionFails if the check fails with every layer high, CheckError if the check cannot be run or the
-    result does not pass again, ModelError for a damaged model, UsageError for an argument that cannot be used,
-    Interrupted on Ctrl-C with the best model written.
+    result does not pass again, ModelError for a damaged model, UsageError for an argument that cannot be used, or
+    Interrupted on Ctrl-C, with the best model written.
     """
-    given = {"low": low, "high": high, "form": form, "mode": mode, "takes": takes, "direction": direction, "cost": cost}
-    for (name, value), kind in zip(given.items(), (Low, High, Form, Mode, _Takes, Direction, Cost), strict=True):
-        require_choice(name, value, get_args(kind))
+    for name, value, choices in (
+        ("low", low, Low), ("high", high, High), ("form", form, Form), ("takes", takes, _Takes), ("mode", mode, Mode),
+        ("direction", direction, Direction), ("cost", cost, Cost),
+    ):  # fmt: skip
+        require_choice(name, value, get_args(choices))
     require_check(check)
     precisions = Precisions(low=low, high=high, form=form)
     require_own_files(model, output=output, journal=journal)
@@ -167,15 +170,15 @@ def precision(
         raise errors.UsageError("form='native' has no effect with low='int8', which has a form of its own")
     if not is_int8 and inputs is not None:
         raise errors.UsageError(f"inputs have no effect with low={precisions.low!r}: only int8 is calibrated")
-    feeds_given = feeds_of(inputs)
+    given_feeds = feeds_of(inputs)
     index = index_of(model, folder)
-    feeds, changes = in_declared_types(feeds_given or (), index.declared_type)
+    feeds, changes = in_declared_types(given_feeds or (), index.declared_type)
     if changes:
         warnings.warn(casts_text(changes), UserWarning, stacklevel=2)
     with searching(
         check, takes, "search",
-        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=feeds_given,
-    ) as (search, made):  # fmt: skip
+        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=given_feeds,
+    ) as (search, candidate_check):  # fmt: skip
         job = PrecisionJob(
             output=None if output is None else Path(output),
             mode=mode,
@@ -183,7 +186,9 @@ def precision(
             cost=cost,
             search=search,
         )
-        return run_job(index, lambda where: mixed_models(index, where, precisions, feeds), made, job, listener)
+        return run_job(
+            index, lambda where: mixed_models(index, where, precisions, feeds), candidate_check, job, listener
+        )
 
 
 def transform(
@@ -213,30 +218,32 @@ def transform(
     """Find what the tool ``by`` breaks in ``model``: the smallest piece, and the passes that do it.
 
     ``by`` is a known tool with settings, such as ``"onnxslim"`` or ``"onnxruntime:level=extended"``, or a command with
-    ``{}`` for the model and ``{out}`` for the file to write, whose ``control`` only loads and saves. It runs in
-    processes of its own, never in this one: by this interpreter if it has the tool, else, or if ``packages`` name
-    releases (``["onnxslim==0.1.50"]``), in an environment that is made for it, with the Python ``python``. Only
-    ``passes`` may run, if they are given.
+    ``{}`` for the model and ``{out}`` for the file to write; ``control`` is then a command that only loads and saves.
+    The tool runs in processes of its own: with this interpreter if it is installed here, else (or if
+    ``packages`` name releases, such as ``["onnxslim==0.1.50"]``) in an environment made for it, with the Python
+    ``python``. If ``passes`` are given, only they run.
 
-    The model and what became of it run in ``engine`` with the same ``inputs`` (as in ``run``, with ``iterations``,
-    ``seed``, ``val_range`` and ``shapes``). What rounding explains is no failure, unless ``atol`` or ``rtol`` are
-    given, which then decide alone. Or ``check`` decides, a command with ``{}`` for the transformed model and
-    ``{original}`` for the model itself. ``output`` is where the piece is written, with what becomes of it and its
-    inputs beside it; nothing is written without it. ``reduce=False`` leaves the model as large as it is.
-    ``tool_timeout`` is in seconds for each transformation. ``folder``, that of external weights, must be the model's.
+    The model and the transformed model run in ``engine`` with the same ``inputs`` (as in ``run``, with ``iterations``,
+    ``seed``, ``val_range`` and ``shapes``). Differences that rounding explains are no failure, unless ``atol`` or
+    ``rtol`` are given, which then decide alone. If ``check`` is given, it decides instead: a command with ``{}`` for
+    the transformed model and ``{original}`` for the model itself.
 
-    ``fault`` of the result is ``"transformation"``, or ``"control"`` where only loading and saving is wrong already.
+    ``output`` is where the piece is written, with its transformed model and its inputs beside it; None writes nothing.
+    ``reduce=False`` looks for no smaller piece. ``tool_timeout`` is in seconds per transformation. ``folder``, that of
+    external weights, must be the model's.
 
-    Raises OriginalPasses if the transformed model is right, or the model fails before it is transformed; CheckError if
-    nothing can be said; CannotInstall, EngineMissing, ModelError, and UsageError for what cannot be used.
+    The result's ``fault`` is ``"transformation"``, or ``"control"`` if loading and saving alone breaks the model.
+
+    Raises OriginalPasses if the transformed model is right or the model fails before it is transformed, CheckError if
+    nothing can be said, CannotInstall, EngineMissing, ModelError, or UsageError for an argument that cannot be used.
     """
     require_own_files(model, output=output)
     require_whole(iterations=iterations)
     require_seconds(tool_timeout=tool_timeout)
     tool = parse_tool(by)
-    wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
+    input_options = inputs_of(inputs, iterations, seed, val_range, shapes)
     require_names("packages", packages, "a list")
-    needed, given = ToolPackages(packages=tuple(packages), python=python), {"atol": atol, "rtol": rtol}
+    tool_packages = ToolPackages(packages=tuple(packages), python=python)
     with model_file(model, folder) as (path, weights):
         index = index_file(path, weights)
         if index.has_external_data and weights.resolve() != path.parent.resolve():
@@ -248,15 +255,17 @@ def transform(
         else:
             create(engine)
             kinds = index.fed_types()
-            limits = ({} if value is None else tolerances_by_name(name, value) for name, value in given.items())
             decides = SameEngine(
-                feeds=lambda: fed(kinds, wanted),
-                wider=lambda: wider_sample(index, kinds, wanted),
+                feeds=lambda: checked_feeds(kinds, input_options),
+                wider=lambda: wider_sample(index, kinds, input_options),
                 engine=engine,
-                tolerances=Tolerances(*limits),
+                tolerances=Tolerances(
+                    {} if atol is None else tolerances_by_name("atol", atol),
+                    {} if rtol is None else tolerances_by_name("rtol", rtol),
+                ),
                 is_told=atol is not None or rtol is not None,
             )
-        with tool_python(tool, needed, listener) as interpreter:
+        with tool_python(tool, tool_packages, listener) as interpreter:
             question = TransformationQuestion(
                 index=index,
                 tool=tool,

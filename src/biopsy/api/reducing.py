@@ -1,6 +1,4 @@
-"""Reducing a failing model to the smallest part that still fails, on the machines of a Ray cluster too, and asking
-what may vary in it.
-"""
+"""``biopsy.reduce``, ``biopsy.vary`` and ``biopsy.RayExecutor``: the smallest failing part, and what may vary in it."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ from biopsy.engines.runner import Inputs
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.variation.result import Variation
 from biopsy.questions.variation.vary import USUAL_BUDGET, VariationJob
-from biopsy.questions.variation.vary import vary as found_out
+from biopsy.questions.variation.vary import vary as run_variation
 from biopsy.reduction.problem import Border, Cut
 from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Reduction, Target
@@ -76,29 +74,27 @@ def reduce(
     """Find the smallest part of ``model`` that still fails ``check``, and write it to ``output``.
 
     ``check`` is called with each candidate, a ``pathlib.Path`` or, with ``takes="model"``, an ``onnx.ModelProto``. It
-    returns True if the model fails and False if it passes. An exception is a failure too, of which type and message
-    must be those that the original raises; ``biopsy.EngineFailure`` counts by engine, stage and kind. Or ``check`` is
-    a command, a list of words in which ``{}`` stands for the candidate's path.
+    returns True if the model fails and False if it passes. An exception is a failure too: it is the same failure if
+    type and message are those that the original raises (for ``biopsy.EngineFailure``: engine, stage and kind). Or
+    ``check`` is a command, as a list of words in which ``{}`` stands for the candidate's path.
 
-    ``inputs`` are those of ``run``: feeds, tensor name -> array, of which every one is recorded: cuts that look like
-    shapes are frozen with their values. ``input_shapes`` freezes dynamic inputs. ``values`` says
-    whether candidates may compute other values than the original. ``min_good`` is where to write the passing model
-    closest in size.
+    ``inputs`` are those of ``run``. The values of all feeds are recorded, and cut tensors that look like shapes are
+    frozen with them. ``input_shapes`` freezes dynamic inputs. ``values`` says whether candidates may compute other
+    values than the original. ``min_good`` is where the passing model that is closest in size is written.
 
-    ``passes`` says what is tried besides removing nodes, and what not; ``border`` what becomes of cut tensors, inputs
-    and outputs; ``rules`` which failures count as the same; ``repeating`` how often a candidate must pass if the
-    failure is flaky; ``budget`` what the search may cost: it ends with the best result by then, and ``stopped`` of what
-    is returned says so. ``parallelism`` says how many checks run at once, in threads, or where its executor runs them:
-    another machine must see the folder of temporary files, and get ``check`` by pickle. The result is the same for any
-    number.
+    ``passes`` says what is tried besides removing nodes; ``border`` what becomes of cut tensors, inputs and outputs;
+    ``rules`` which failures count as the same; ``repeating`` how often a candidate must pass if the failure is flaky;
+    ``budget`` what the search may cost: when it is spent, the best result so far is returned, and its ``stopped`` says
+    so. ``parallelism`` says how many checks run at once, in threads or in an executor; an executor on another machine
+    must see the folder of temporary files, and gets ``check`` by pickle. The result does not depend on the number.
 
-    ``journal`` is a file from which an interrupted reduction goes on; it is removed at the end. A ``check`` that fails
-    on a model of one Identity node too says nothing: that is a CheckError, unless ``allow_vacuous_check``.
+    ``journal`` is a file from which an interrupted reduction continues; it is removed at the end. A ``check`` that
+    fails on a model of one Identity node too says nothing: that is a CheckError, unless ``allow_vacuous_check``.
     ``listener`` is called with each event of ``biopsy.events``.
 
     Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run or contradicts itself,
-    ModelError for a damaged model, UsageError for an argument that cannot be used, such as an unknown ``mode``, and for
-    a path that cannot be read or written, Interrupted on Ctrl-C with the best result written.
+    ModelError for a damaged model, UsageError for an argument that cannot be used, such as an unknown ``mode`` or a
+    path that cannot be read or written, or Interrupted on Ctrl-C, with the best result written.
 
     >>> import biopsy, onnx                                                              # doctest: +SKIP
     >>> def has_mul(model: onnx.ModelProto) -> bool:
@@ -123,7 +119,7 @@ def reduce(
     with searching(
         check, takes, "reduction",
         rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=feeds,
-    ) as (search, made):  # fmt: skip
+    ) as (search, candidate_check):  # fmt: skip
         job = ReductionJob(
             target=Target(Path(output), None if min_good is None else Path(min_good)),
             mode=mode,
@@ -136,7 +132,7 @@ def reduce(
             passes=replace(passes, skip=tuple(passes.skip), only=tuple(passes.only)),
             allow_vacuous_check=allow_vacuous_check,
         )
-        return run_job(index_of(model), made, job, listener)
+        return run_job(index_of(model), candidate_check, job, listener)
 
 
 @contextmanager
@@ -152,51 +148,51 @@ def searching(
     journal: str | PathLike[str] | None,
     inputs: Sequence[Feed] | None,
 ) -> Iterator[tuple[SearchOptions, Check]]:
-    """The options of a search as a caller gave them, None where nothing was said, and its check.
+    """The options of a search and its check, which is closed at the end. None stands for the usual options.
 
-    ``search`` is what a person calls it. Raises UsageError for what cannot be used.
+    ``search`` is its name in messages, such as "reduction". Raises UsageError for an argument that cannot be used.
     """
-    repeats = options_of("repeating", repeating, Repeating)
-    limits = options_of("budget", budget, Budget)
-    at_once = options_of("parallelism", parallelism, Parallelism)
-    require_whole(jobs=at_once.jobs, repeat=repeats.repeat, checks=limits.checks)
-    require_seconds(seconds=limits.seconds)
-    if not 0 < repeats.confidence < 1:
-        raise errors.UsageError(f"confidence={repeats.confidence!r}: it is above 0 and below 1")
+    repeating = options_of("repeating", repeating, Repeating)
+    budget = options_of("budget", budget, Budget)
+    parallelism = options_of("parallelism", parallelism, Parallelism)
+    require_whole(jobs=parallelism.jobs, repeat=repeating.repeat, checks=budget.checks)
+    require_seconds(seconds=budget.seconds)
+    if not 0 < repeating.confidence < 1:
+        raise errors.UsageError(f"confidence={repeating.confidence!r}: it is above 0 and below 1")
     about = {} if journal is None else {"inputs": digest_of_feeds(inputs or ())}
     with temporary_folder("biopsy-") as place:
         candidate = place / "candidate.onnx"
         options = SearchOptions(
             rules=rules_of(rules),
             candidate=candidate,
-            parallelism=at_once,
-            budget=limits,
-            repeating=repeats,
+            parallelism=parallelism,
+            budget=budget,
+            repeating=repeating,
             resume=Resume(journal=None if journal is None else Path(journal), about=about, search=search),
         )
         if callable(check):
-            made: Check = FunctionCheck(check, as_proto=takes == "model")
+            candidate_check: Check = FunctionCheck(check, as_proto=takes == "model")
         else:
-            made = command_check(check, str(candidate), jobs=at_once.jobs)
-        with closing(made):
-            yield options, made
+            candidate_check = command_check(check, str(candidate), jobs=parallelism.jobs)
+        with closing(candidate_check):
+            yield options, candidate_check
 
 
 class RayExecutor(RayWorkers):
     """Runs the checks of searches on a Ray cluster, one search after the other: an ``executor`` of ``Parallelism``.
 
-    ``address`` is one that ``ray.init`` takes, such as "ray://HOST:10001"; None for the cluster that is there, or a new
-    one of this machine alone. ``resources`` is what each check has for itself, as Ray counts it, such as
-    ``{"GPU": 1, "CPU": 4}``: one CPU if nothing is said. ``runtime_env`` is Ray's, installed before a check runs.
-    ``require_uniform`` refuses machines that differ in processor, GPU or packages: they are different engines. ``room``
-    is how many checks may run at once, and ``machines`` tells of the cluster in words.
+    ``address`` is one that ``ray.init`` takes, such as "ray://HOST:10001"; None is the running cluster, or a new one on
+    this machine alone. ``resources`` are reserved for each check, as Ray counts them, such as
+    ``{"GPU": 1, "CPU": 4}``; by default one CPU. ``runtime_env`` is Ray's, installed before a check runs.
+    ``require_uniform`` refuses machines that differ in processor, GPU or packages, because then their engines differ.
+    ``room`` is how many checks may run at once, and ``machines`` describes the cluster in words.
 
-    The processes on the machines stay warm from one search to the next: use it in a ``with`` statement, or call
-    ``shutdown``. It is no ``concurrent.futures.Executor``: it can end a check that runs, and runs nothing but checks
-    that are commands.
+    The processes on the machines stay warm from one search to the next: use the executor in a ``with`` statement, or
+    call ``shutdown``. It is no ``concurrent.futures.Executor``: it runs only checks that are commands, and can end
+    them.
 
     Raises EngineMissing without Ray, UsageError if no cluster answers, none of its machines has the resources, or an
-    argument has another form, CheckError if machines may not differ and do, or biopsy cannot run there.
+    argument cannot be used, CheckError if machines differ with ``require_uniform``, or if biopsy cannot run there.
     """
 
     def __init__(
@@ -207,26 +203,26 @@ class RayExecutor(RayWorkers):
         runtime_env: Mapping[str, Any] | None = None,
         require_uniform: bool = False,
     ) -> None:
-        wanted = resources or {}
-        for name, number in wanted.items():
+        resources = resources or {}
+        for name, number in resources.items():
             if not isinstance(number, int | float) or not number >= 0:
                 raise errors.UsageError(f"resources={resources!r}: {name} is no number of at least 0")
-        super().__init__(address, Resources.named(wanted), runtime_env=runtime_env, require_uniform=require_uniform)
+        super().__init__(address, Resources.named(resources), runtime_env=runtime_env, require_uniform=require_uniform)
 
     @property
     def parallelism(self) -> Parallelism:
-        """As many checks at once as there is room for, on these machines."""
+        """The ``parallelism`` of a search that runs as many checks on these machines as have room."""
         return Parallelism(jobs=self.room, executor=self)
 
     def close(self) -> None:
-        """End the checks of a search, and keep the machines for the next one."""
+        """End the running checks, and keep the machines for the next search."""
         runs = list(self._held)
         for run in runs:
             self.stop(run)
         wait(runs)
 
     def shutdown(self) -> None:
-        """End what runs, give the machines back, and leave the cluster if nobody had joined it before."""
+        """End the running checks, release the machines, and leave the cluster if this executor has joined it."""
         super().close()
 
     def __enter__(self) -> RayExecutor:
@@ -252,37 +248,37 @@ def vary(
     folder: Folder = None,
     listener: events.Listener = events.ignore,
 ) -> Variation:
-    """Find out which attributes, sizes, types, weights and inputs of ``model`` may be others, and it still fails.
+    """Find out which attributes, sizes, types, weights and inputs of ``model`` may change without the failure ending.
 
-    ``check`` is as for ``reduce``: a function that is given each candidate and returns True if it fails, or a command.
-    Each feature of the model is changed in several ways. It is ``free`` if changes of different kinds still fail in the
-    same way and none passes, ``fixed`` if some pass: then ``text`` says what it must be, as far as that was tried.
+    ``check`` is as in ``reduce``: a function that gets each candidate and returns True if it fails, or a command. Each
+    feature of the model is changed in several ways. It is ``free`` if changes of different kinds still fail in the
+    same way and none passes, ``fixed`` if some pass; ``text`` then says what it must be, as far as that was tried.
 
     ``inputs`` are fed to the model by a check that is ``biopsy run``, and then varied too. ``values="free"`` says that
-    the check does not compare with recorded values, so that changed values do not fail by themselves; with "auto"
-    that is concluded from the words of a command, or from a failure that is no comparison. If it is not so, nothing is
-    varied, and ``kept`` says why. ``budget`` is 60 checks or 5 minutes if none is given. ``folder`` is where external
-    weights stand. ``rules``, ``repeating``, ``parallelism``, ``journal``, ``allow_vacuous_check`` and ``listener`` are
-    as for ``reduce``.
+    the check does not compare with recorded values, so that changed values alone do not make it fail; with "auto", this
+    is concluded from the words of a command, or from a failure that is no comparison. If the check does compare with
+    recorded values, nothing is varied, and ``kept`` says why. ``budget`` is 60 checks or 5 minutes by default.
+    ``folder`` is where external weights are. ``rules``, ``repeating``, ``parallelism``, ``journal``,
+    ``allow_vacuous_check`` and ``listener`` are as in ``reduce``.
 
     Raises OriginalPasses if the model does not fail, CheckError if the check cannot be run or fails on anything,
-    ModelError for a damaged model, UsageError for an argument that cannot be used, Interrupted on Ctrl-C.
+    ModelError for a damaged model, UsageError for an argument that cannot be used, or Interrupted on Ctrl-C.
     """
     for name, value, known in (("takes", takes, ("path", "model")), ("values", values, get_args(Values))):
         require_choice(name, value, known)
     require_check(check)
-    # What is said, else what the check's own words tell; None to conclude it from the failure.
+    # None: concluded from the failure.
     compares = None if callable(check) else parse(check).compares_recorded
     values_free = values == "free" if values != "auto" else None if compares is None else not compares
     with searching(
         check, takes, "explanation",
         rules=rules, repeating=repeating, budget=budget or USUAL_BUDGET, parallelism=parallelism, journal=journal,
         inputs=inputs,
-    ) as (search, made):  # fmt: skip
+    ) as (search, candidate_check):  # fmt: skip
         job = VariationJob(
             search=search,
             inputs=None if inputs is None else Inputs(given=inputs),
             values_free=values_free,
             allow_vacuous_check=allow_vacuous_check,
         )
-        return found_out(index_of(model, folder), made, job, listener)
+        return run_variation(index_of(model, folder), candidate_check, job, listener)

@@ -1,5 +1,5 @@
-"""Running a model in engines and comparing what two runs gave; and what all functions for Python users take, each
-argument refused if it cannot be used: models, checks, inputs and the options of a search.
+"""``biopsy.run`` and ``biopsy.compare``; and the arguments that several functions of the Python API take: models,
+checks, inputs and options, each validated.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ Model: TypeAlias = "str | PathLike[str] | bytes | onnx.ModelProto"
 """A model: the path of its file, its serialized bytes, or the protobuf object itself."""
 
 Folder: TypeAlias = "str | PathLike[str] | None"
-"""Where external weights stand: None for the model's own folder, or the current one if the model is not a file."""
+"""Where external weights are: None for the model's own folder, or the current one if the model is not a file."""
 
 Function: TypeAlias = "Callable[[Any], object]"
 
 _Option = TypeVar("_Option")
 
 GivenInputs: TypeAlias = "Feed | Sequence[Feed] | str | PathLike[str] | None"
-"""One feed (tensor name -> array), several, or a file of them; None for random ones."""
+"""One feed (tensor name -> array), several, or a file of them; None for random feeds."""
 
 GivenRanges: TypeAlias = "tuple[float, float] | Mapping[str, tuple[float, float]] | None"
-"""From where to where random values go: for all inputs, or by name."""
+"""The range of random values, as (low, high): for all inputs, or by name."""
 
 
 def run(
@@ -75,17 +75,20 @@ def run(
 ) -> list[RunnerResult]:
     """Run a model in one or more engines, one after the other, all with the same inputs.
 
-    ``engines`` are specs such as ``"onnxrt:optimization=none"``; the results come in their order, each named by its
-    spec, runtimes in seconds. ``inputs`` is one feed (tensor name -> array), several, one per iteration, or a file of
-    them; entries that the model does not take are ignored, missing ones are an error, and those of another element type
-    are cast with a warning where that only rounds floats. Without ``inputs``, there are
-    ``iterations`` random ones: the same for the same ``seed``, within ``val_range`` (default 0 to 1; for all inputs, or
-    by name), dimensions that the model leaves open as in ``shapes``, else 1. ``outputs`` are other tensors to return,
-    ``"all"`` for every one. ``folder`` is where external weights stand: by default the model's own folder, or the
-    current one if the model is not a file.
+    ``engines`` are specs such as ``"onnxrt:optimization=none"``; the results are in their order, each named by its
+    spec, with runtimes in seconds. ``inputs`` is one feed (tensor name -> array), several (one per iteration), or a
+    file of feeds. Entries that the model does not take are ignored, missing ones are an error, and those of another
+    element type are cast, with a warning, if that only rounds floats.
+
+    Without ``inputs``, there are ``iterations`` random feeds: the same for the same ``seed``, with values within
+    ``val_range`` (for all inputs, or by name; 0 to 1 by default). ``shapes`` has the sizes of dimensions that the model
+    leaves open, which are otherwise 1. ``outputs`` are the tensors to return instead of the model's outputs, ``"all"``
+    for every tensor. ``folder`` is where external weights are: by default the model's own folder, or the current one
+    if the model is not a file.
 
     Raises EngineFailure if an engine cannot load, build or run the model, EngineMissing if there is no such engine,
-    CannotCompare if ``inputs`` do not fit the model, ModelError or DataError for damaged files, UsageError otherwise.
+    CannotCompare if ``inputs`` do not fit the model, ModelError or DataError for damaged files, or UsageError for an
+    argument that cannot be used.
     """
     if isinstance(outputs, str):
         require_choice("outputs", outputs, ("all",), "or a list of names of tensors")
@@ -94,16 +97,16 @@ def run(
         raise errors.UsageError(f"engines={engines!r}: they are specs, such as 'onnxrt', and one at least")
     path = Path(model) if isinstance(model, str | PathLike) else None
     data = _serialized(model) if path is None else read_bytes(path)
-    given = ModelInput(data, _weights_folder(model, folder), path)
+    model_input = ModelInput(data, _weights_folder(model, folder), path)
     if outputs is not None:
-        given = ModelInput(mark_outputs(data, outputs), given.folder)
-    wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
+        model_input = ModelInput(mark_outputs(data, outputs), model_input.folder)
+    input_options = inputs_of(inputs, iterations, seed, val_range, shapes)
     feeds: Sequence[Feed] | None = None
     results = []
     for engine in [create(spec) for spec in specs]:
-        session = engine.build(given)
+        session = engine.build(model_input)
         if feeds is None:
-            feeds = fed(session.inputs, wanted)
+            feeds = checked_feeds(session.inputs, input_options)
         results.append(run_session(session, feeds, runner=engine.label))
     return results
 
@@ -115,35 +118,36 @@ def compare(
     rtol: float | Mapping[str, float] = DEFAULT_TOLERANCE,
     stat: Stat | Mapping[str, Stat] = "elemwise",
 ) -> RunComparison:
-    """Compare what a run gave with what is expected, output by output, by name.
+    """Compare the outputs of a run with the expected ones, by name.
 
-    Either side is a result of ``run`` or a dictionary of tensors. Tolerances and the statistic held against them are
-    for all outputs, or by name with ``""`` for all others. Shapes must agree; types need not, numbers are compared by
-    value. ``passed`` of the result is the verdict, ``failures`` has the outputs that fail.
+    Either side is a result of ``run`` or a dictionary of tensors. ``atol``, ``rtol`` and ``stat``, the statistic of the
+    error that must be within them, are for all outputs, or by name with ``""`` for all others. Shapes must agree; types
+    need not, numbers are compared by value. The result's ``passed`` is the verdict, ``failures`` are the outputs that
+    fail.
 
-    Raises CannotCompare if the two have no output in common, or none that has an element; DoesNotFit for a name that
-    neither has; UsageError for an unknown ``stat``, a tolerance that is none, and what is no dictionary of arrays.
+    Raises CannotCompare if the two have no output with an element in common, DoesNotFit for a name that neither has, or
+    UsageError for an unknown ``stat``, an invalid tolerance, or a side that is no dictionary of arrays.
     """
-    tolerances, stats = asked_of_outputs(atol, rtol, stat)
+    tolerances, stats = tolerances_and_stats(atol, rtol, stat)
     sides = _result(actual, "actual"), _result(expected, "expected")
-    require_known_outputs(names_by_option(tolerances, stats), {name for one in sides for name in names_of(one)})
+    require_known_outputs(names_by_option(tolerances, stats), {name for side in sides for name in names_of(side)})
     return compare_runs(*sides, tolerances, stats)
 
 
-def asked_of_outputs(
+def tolerances_and_stats(
     atol: float | Mapping[str, float], rtol: float | Mapping[str, float], stat: Stat | Mapping[str, Stat]
 ) -> tuple[Tolerances, Stats]:
-    """Tolerances and statistics by name. Raises UsageError for what is none."""
+    """Tolerances and statistics by name. Raises UsageError for invalid ones."""
     stats = stat if isinstance(stat, Mapping) else {"": stat}
-    for one in stats.values():
-        require_choice("stat", one, get_args(Stat))
+    for value in stats.values():
+        require_choice("stat", value, get_args(Stat))
     return Tolerances(tolerances_by_name("atol", atol), tolerances_by_name("rtol", rtol)), Stats(stats)
 
 
-def tolerance_words(**given: float | Mapping[str, float]) -> tuple[str, ...]:
-    """Tolerances, by the names of their options, as words of ``biopsy run``; none for the usual ones."""
+def tolerance_words(**tolerances: float | Mapping[str, float]) -> tuple[str, ...]:
+    """The words of ``biopsy run`` that set tolerances, given by the names of their options; none for the default."""
     words: list[str] = []
-    for option, value in given.items():
+    for option, value in tolerances.items():
         limits = value if isinstance(value, Mapping) else {"": value}
         if limits != {"": DEFAULT_TOLERANCE}:
             numbers = (f"{name}:{number!r}" if name else repr(number) for name, number in limits.items())
@@ -151,25 +155,21 @@ def tolerance_words(**given: float | Mapping[str, float]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _result(given: RunnerResult | Feed, name: str) -> RunnerResult:
-    if isinstance(given, RunnerResult):
-        return given
-    require_arrays(name, given)
-    return RunnerResult(name, (Iteration(given),))
-
-
-# Models
+def _result(side: RunnerResult | Feed, name: str) -> RunnerResult:
+    if isinstance(side, RunnerResult):
+        return side
+    require_arrays(name, side)
+    return RunnerResult(name, (Iteration(side),))
 
 
 def _weights_folder(model: Model, folder: Folder) -> Path:
-    """Where external weights stand."""
     if folder is not None:
         return Path(folder)
     return Path(model).parent if isinstance(model, str | PathLike) else Path()
 
 
 def index_of(model: Model, folder: Folder = None) -> ModelIndex:
-    """The model as searches take it. Raises UsageError or ModelError if it cannot be used."""
+    """The index of a model, for a search. Raises UsageError or ModelError if the model cannot be used."""
     weights = None if folder is None else Path(folder)
     if isinstance(model, str | PathLike):
         return index_file(Path(model), weights)
@@ -180,30 +180,30 @@ def index_of(model: Model, folder: Folder = None) -> ModelIndex:
 
 @contextmanager
 def model_file(model: Model, folder: Folder) -> Iterator[tuple[Path, Path]]:
-    """The file of a model, a temporary one if it has none, and the folder of its external weights."""
+    """The path of a model, which is a temporary file if it has none, and the folder of its external weights."""
     if isinstance(model, str | PathLike):
         yield Path(model), _weights_folder(model, folder)
         return
-    with temporary_folder("biopsy-") as place:
-        path = place / "model.onnx"
+    with temporary_folder("biopsy-") as scratch:
+        path = scratch / "model.onnx"
         path.write_bytes(_serialized(model))
         yield path, _weights_folder(model, folder)
 
 
 def require_own_files(model: Model, **written: str | PathLike[str] | None) -> None:
-    """Raise UsageError if a file that is written is the model, or is written as something else too.
+    """Raise UsageError if two arguments name the same file.
 
-    ``written`` are paths by the names of the arguments; None is no file.
+    ``written`` are the files that will be written, by the names of the arguments; None is no file.
     """
-    named: dict[str, Path] = {"model": Path(model)} if isinstance(model, str | PathLike) else {}
+    files: dict[str, Path] = {"model": Path(model)} if isinstance(model, str | PathLike) else {}
     for argument, path in written.items():
         if path is None:
             continue
-        for other, taken in named.items():
-            is_same_file = taken.is_file() and Path(path).is_file() and taken.samefile(path)
-            if is_same_file or taken.resolve() == Path(path).resolve():
+        for other, file in files.items():
+            is_same_file = file.is_file() and Path(path).is_file() and file.samefile(path)
+            if is_same_file or file.resolve() == Path(path).resolve():
                 raise errors.UsageError(f"{argument}={str(path)!r} is the file of {other} too: it would be lost")
-        named[argument] = Path(path)
+        files[argument] = Path(path)
 
 
 def _serialized(model: Model) -> bytes:
@@ -214,11 +214,8 @@ def _serialized(model: Model) -> bytes:
     return model.SerializeToString()
 
 
-# Checks
-
-
 def require_check(check: object, *, is_command: bool = False) -> None:
-    """Raise UsageError for what is neither a function nor the words of a command, or not the latter."""
+    """Raise UsageError unless the check is a function or the words of a command; with ``is_command``, only those."""
     wanted = "it is a function, or a command as a list of words"
     if callable(check):
         if is_command:
@@ -231,11 +228,8 @@ def require_check(check: object, *, is_command: bool = False) -> None:
         )
 
 
-# Options
-
-
 def require_choice(name: str, value: object, choices: Sequence[str], more: str = "") -> None:
-    """Raise UsageError, with the nearest choice, if the value is none of them."""
+    """Raise UsageError, with the most similar choice, unless the value is one; ``more`` says what else it may be."""
     if value not in choices:
         known = ", ".join(map(repr, choices))
         near = similar(str(value), choices, most=1)
@@ -246,7 +240,7 @@ def require_choice(name: str, value: object, choices: Sequence[str], more: str =
 
 
 def options_of(name: str, given: _Option | None, kind: type[_Option]) -> _Option:
-    """The object that holds some options, the usual ones if none is given. Raises UsageError for another thing."""
+    """The options given, by default the usual ones. Raises UsageError if they are not of the class ``kind``."""
     if given is None:
         return kind()
     if not isinstance(given, kind):
@@ -254,36 +248,33 @@ def options_of(name: str, given: _Option | None, kind: type[_Option]) -> _Option
     return given
 
 
-def require_whole(**given: int | None) -> None:
-    """Raise UsageError for what is no whole number above 0; None is no number to look at."""
-    for name, value in given.items():
+def require_whole(**numbers: int | None) -> None:
+    """Raise UsageError for anything but None and whole numbers above 0."""
+    for name, value in numbers.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise errors.UsageError(f"{name}={value!r}: it is a whole number above 0")
 
 
-def require_seconds(**given: float | None) -> None:
-    """Raise UsageError for what is no time; None is no time to look at."""
-    for name, value in given.items():
+def require_seconds(**times: float | None) -> None:
+    """Raise UsageError for anything but None and finite times above 0."""
+    for name, value in times.items():
         if value is not None and not 0 < value < float("inf"):
             raise errors.UsageError(f"{name}={value!r}: it is a time above 0, in seconds")
 
 
 def require_names(name: str, names: object, kind: str = "a tuple of names") -> None:
-    """Raise UsageError for a name that stands alone."""
+    """Raise UsageError for a single name instead of a tuple or a list."""
     if isinstance(names, str):
         shown = f"({names!r},)" if "tuple" in kind else f"[{names!r}]"
         raise errors.UsageError(f"{name}={names!r}: it is {kind}", next_steps=[f"{name}={shown}"])
 
 
 def tolerances_by_name(option: str, value: float | Mapping[str, float]) -> Mapping[str, float]:
-    """Tolerances by the name of a tensor, "" for all. Raises UsageError for what is no number, 0 or more."""
+    """Tolerances by the name of a tensor, "" for all. Raises UsageError unless they are finite numbers, 0 or more."""
     by_name: Mapping[str, Any] = value if isinstance(value, Mapping) else {"": value}
     if not all(isinstance(limit, Real) and 0 <= float(limit) < math.inf for limit in by_name.values()):
         raise errors.UsageError(f"{option}={value!r}: it is a number, 0 or more, or a dictionary of these by name")
     return by_name
-
-
-# Inputs and other tensors that Python users give, and how random ones are to be.
 
 
 def inputs_of(
@@ -293,7 +284,10 @@ def inputs_of(
     val_range: GivenRanges = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Inputs:
-    """What was said about inputs. Raises DataError if a file of them is damaged, UsageError for what is no input."""
+    """The inputs for a model, given or random.
+
+    Raises DataError for a damaged file, UsageError for an argument that cannot be used.
+    """
     require_whole(iterations=iterations)
     ranges = val_range if isinstance(val_range, Mapping) else {} if val_range is None else {"": val_range}
     if not all(isinstance(ends, Sequence) and len(ends) == 2 for ends in ranges.values()):
@@ -305,7 +299,7 @@ def inputs_of(
 
 
 def require_shapes(argument: str, shapes: Mapping[str, tuple[int, ...]] | None) -> None:
-    """Raise UsageError for what are no shapes by name."""
+    """Raise UsageError for shapes with anything but whole numbers, 0 or more."""
     for name, shape in (shapes or {}).items():
         sizes = shape if isinstance(shape, Sequence) else [-1]
         if not all(isinstance(size, int | np.integer) and size >= 0 for size in sizes):
@@ -313,7 +307,7 @@ def require_shapes(argument: str, shapes: Mapping[str, tuple[int, ...]] | None) 
 
 
 def feeds_of(inputs: GivenInputs) -> Sequence[Feed] | None:
-    """The feeds that are given; None if there are to be random ones. Raises DataError and UsageError."""
+    """The feeds given; None stands for random feeds. Raises DataError for a damaged file, UsageError for no feeds."""
     if inputs is None:
         return None
     if isinstance(inputs, str | PathLike):
@@ -327,7 +321,7 @@ def feeds_of(inputs: GivenInputs) -> Sequence[Feed] | None:
 
 
 def require_arrays(argument: str, feed: Feed) -> None:
-    """Raise UsageError for what is no dictionary of arrays; what a file holds is one, and is not looked into."""
+    """Raise UsageError unless a feed is a dictionary of arrays. Values of feeds read from a file are not looked at."""
     if not isinstance(feed, Mapping):
         raise errors.UsageError(f"{argument}: {type(feed).__name__} is no dictionary of arrays by name")
     for name, value in feed.items() if isinstance(feed, dict) else ():
@@ -339,19 +333,22 @@ def require_arrays(argument: str, feed: Feed) -> None:
             )
 
 
-def fed(inputs: Mapping[str, ValueType | None], wanted: Inputs) -> Sequence[Feed]:
-    """The feeds that a model takes, with a warning for inputs that are cast."""
-    given = feeds_for(inputs, wanted).feeds
-    feeds = [checked_feed(feed, inputs, number) for number, feed in enumerate(given)]
-    changes = casts(given, feeds)
+def checked_feeds(inputs: Mapping[str, ValueType | None], input_options: Inputs) -> Sequence[Feed]:
+    """The feeds for a model with these inputs. Warns about inputs that are cast, raises CannotCompare for misfits."""
+    uncast = feeds_for(inputs, input_options).feeds
+    feeds = [checked_feed(feed, inputs, number) for number, feed in enumerate(uncast)]
+    changes = casts(uncast, feeds)
     if changes:
         warnings.warn(casts_text(changes), UserWarning, stacklevel=3)
     return feeds
 
 
-def rules_of(given: Rules | None) -> Rules:
-    """The rules, with sets for what may be any collection. Raises UsageError for what cannot be used."""
-    rules = options_of("rules", given, Rules)
+def rules_of(rules: Rules | None) -> Rules:
+    """The rules given, by default the usual ones, with any collection of statuses made a set.
+
+    Raises UsageError for rules that cannot be used.
+    """
+    rules = options_of("rules", rules, Rules)
     require_choice("match", rules.match, get_args(Match))
     for name, codes in (("fail_codes", rules.fail_codes), ("ignored_codes", rules.ignored_codes)):
         if not isinstance(codes, Collection) or not all(isinstance(code, int) for code in codes):
@@ -361,5 +358,9 @@ def rules_of(given: Rules | None) -> Rules:
             f"fail_regexes={rules.fail_regexes!r}: it is a tuple of compiled regular expressions",
             next_steps=["fail_regexes=(re.compile('Op: Mul'),)"],
         )
-    codes, ignored = frozenset(rules.fail_codes), frozenset(rules.ignored_codes)
-    return Rules(fail_codes=codes, ignored_codes=ignored, fail_regexes=tuple(rules.fail_regexes), match=rules.match)
+    return Rules(
+        fail_codes=frozenset(rules.fail_codes),
+        ignored_codes=frozenset(rules.ignored_codes),
+        fail_regexes=tuple(rules.fail_regexes),
+        match=rules.match,
+    )

@@ -200,6 +200,6 @@ def _pack(bundle: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, repor
         rules=question.judging.rules,
         inputs=None if piece is None else path_of(piece.inputs),
         reports=bundling.reports_of(report, console),
-        found=EarlierFindings(notes=notes, how_often=often, links=links),
+        earlier=EarlierFindings(notes=notes, how_often=often, links=links),
     )
     bundling.pack(job, checking.own_run(words), console)

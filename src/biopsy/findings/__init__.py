@@ -1,1 +1,1 @@
-"""What was found, as plain records of bounded size, and what is made of them: report, page, issue and bundle."""
+"""The findings of a command as plain values of bounded size, and their forms: report, page, issue and bundle."""

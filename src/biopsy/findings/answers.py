@@ -1,5 +1,5 @@
-"""The sections of the further questions: known failures, layers, settings, builds, releases, transformations and
-workarounds.
+"""The sections of a report that answer questions about a failing model: known failures, layers, settings, builds,
+releases, transformations and workarounds; and those of ``biopsy run``.
 """
 
 from __future__ import annotations
@@ -35,19 +35,17 @@ from biopsy.text import count
 
 
 def known_verdict(lookup: KnownLookup) -> Verdict:
-    """Whether it looks like a known bug; that is no proof, so what would make it sure is said."""
+    """Whether the piece looks like a known bug. ``certainty`` says what keeps a match from being sure."""
     best = lookup.best
-    left_open = [f"Whether it looks like {each}: comparing them took too long." for each in lookup.undecided]
+    not_tried = [f"Whether it looks like {each}: comparing them took too long." for each in lookup.undecided]
     if best is None:
-        return Verdict(kind="unknown", text=f"It is {lookup.sentence}.", not_tried=left_open)
+        return Verdict(kind="unknown", text=f"It is {lookup.sentence}.", not_tried=not_tried)
     doubt = None if best.is_sure else "pattern, engine, way of failing and release do not all agree, or are not known"
     if doubt is None and best.failure.conditions:
         doubt = f"what else it needs is not checked: {' '.join(best.failure.conditions)}"
     kind = "fails" if lookup.seen.stage or lookup.seen.kind else "unknown"
-    return Verdict(kind=kind, text=f"It {best.sentence}.", certainty=doubt, not_tried=left_open)
+    return Verdict(kind=kind, text=f"It {best.sentence}.", certainty=doubt, not_tried=not_tried)
 
-
-# The sections of an examination of layers: verdict, the layers themselves, and the model as a map of their errors.
 
 _MOST_NAMED = 5
 
@@ -55,7 +53,10 @@ _MOST_NAMED = 5
 def layers_sections(
     findings: LayerFindings, index: ModelIndex, path: Path, engines: Engines, samples: int
 ) -> dict[str, Any]:
-    """What was found about the layers of the model in a file."""
+    """The sections of an examination of layers: ``verdict``, ``whole`` (the map with the errors) and ``layers``.
+
+    ``path`` is the file of the model.
+    """
     ratios: dict[str, dict[int, float]] = {"introduced": {}, "propagated": {}}
     for layer in findings.layers:
         for kind, error in (("introduced", layer.introduced), ("propagated", layer.propagated)):
@@ -71,31 +72,27 @@ def layers_sections(
 
 def _layers_verdict(findings: LayerFindings) -> Verdict:
     unmeasured, misfits, suspects = len(findings.unmeasured), len(findings.misfits), findings.suspects
-    unfit = f"{count(misfits, 'golden value')} not of the type or shape that the model computes"
-    open_ones = {
+    not_tried = {
         "layers that were not measured before it was interrupted": not findings.complete,
         f"{count(unmeasured, 'layer')} that no golden value judges": unmeasured,
-        unfit: misfits,
+        f"{count(misfits, 'golden value')} not of the type or shape that the model computes": misfits,
     }
     kind, text = "unknown", "Tensors are out of tolerance, and no isolated layer makes them so."
     if suspects:
         places = [f" ({suspect.origins.places[0]})" if suspect.origins.places else "" for suspect in suspects]
         named = [f"{suspect.name}{place}" for suspect, place in zip(suspects, places, strict=True)]
         masked = " The outputs are right all the same: what follows hides the error." if findings.is_masked else ""
-        makers = count(len(suspects), "layer or group", "layers or groups")
-        kind, text = "wrong-layers", f"{makers} make errors: {'; '.join(named[:_MOST_NAMED])}.{masked}"
+        number = count(len(suspects), "layer or group", "layers or groups")
+        kind, text = "wrong-layers", f"{number} make errors: {'; '.join(named[:_MOST_NAMED])}.{masked}"
     elif findings.failure is not None:
         kind, text = "fails", f"the engine {findings.failure.text}"
     elif findings.nothing_wrong:
         kind, text = "passes" if findings.passed else "unknown", "No tensor is out of tolerance."
-    return Verdict(kind=kind, text=text, not_tried=[text for text, holds in open_ones.items() if holds])
-
-
-# The sections of a search for the setting that switches a failure off.
+    return Verdict(kind=kind, text=text, not_tried=[text for text, holds in not_tried.items() if holds])
 
 
 def settings_tree(flags: Flags, engine: str, version: str | None) -> Tree:
-    """The key ``settings``; ``engine`` is the one whose settings were varied, as it was named."""
+    """The key ``settings`` of a search for the settings that matter; ``engine`` is the spec that was varied."""
     tree = flags.as_json()
     for entry, trial in zip(tree["tried"], flags.tried, strict=True):
         entry["change"] = trial.change.text
@@ -105,7 +102,7 @@ def settings_tree(flags: Flags, engine: str, version: str | None) -> Tree:
 
 
 def settings_verdict(flags: Flags, lines: Sequence[str]) -> Verdict:
-    """What makes the failure go away, if anything does. ``lines`` are the check with each of the switches."""
+    """Which settings make the failure go away. ``lines`` are command lines of the check with each of the switches."""
     if not flags.switches:
         return Verdict(kind="unknown", text="None of the settings that were tried makes the failure go away.")
     best = flags.switches[0]
@@ -118,14 +115,12 @@ def settings_verdict(flags: Flags, lines: Sequence[str]) -> Verdict:
     return Verdict(kind="fails", text=f"The failure goes away {best.text}.", certainty=doubt, workarounds=workarounds)
 
 
-# The sections of repeated builds and runs: how many failed, and what goes with it.
-
 _MOST_GROUPS = 500
 _MOST_KINDS = 200
 
 
 def builds_tree(builds: BuildFindings) -> Tree:
-    """The key ``builds``: what was built with, what the check said of each build, what bad builds have in common."""
+    """The key ``builds``: the engine, how many builds had which outcome, and what bad builds have in common."""
     return {
         "engine": builds.engine,
         "version": builds.version or None,
@@ -137,7 +132,7 @@ def builds_tree(builds: BuildFindings) -> Tree:
 
 
 def builds_verdict(builds: BuildFindings) -> Verdict:
-    """How many builds are bad, and what goes with it."""
+    """How many builds are bad, and what they have in common."""
     text = f"{builds.bad} of {count(builds.runs, 'build')} are bad."
     causes = [group.told.text for group in builds.difference.decided]
     if causes:
@@ -148,7 +143,7 @@ def builds_verdict(builds: BuildFindings) -> Verdict:
 
 
 def difference_tree(difference: Difference) -> Tree:
-    """What bad builds have chosen more often than good ones, as plain values."""
+    """The choices that are more frequent in bad builds than in good ones."""
     return {
         "good": difference.good,
         "bad": difference.bad,
@@ -169,7 +164,7 @@ def difference_tree(difference: Difference) -> Tree:
 
 
 def repeat_tree(tally: RunTally, command: Sequence[str], until: Any, *, interrupted: bool) -> Tree:
-    """The key ``repeat``: how often a command passed, with the 95 % interval of that rate, and how it failed."""
+    """The key ``repeat``: how often a command passed, the 95 % confidence interval of that rate, and how it failed."""
     return {
         "command": list(command),
         "until": until,
@@ -195,7 +190,7 @@ def repeat_verdict(tally: RunTally) -> Verdict:
 
 
 def releases_verdict(releases: ReleaseFindings) -> Verdict:
-    """Which release it was, in words; ``workarounds`` are the releases to keep to."""
+    """Which release broke or mended it; ``workarounds`` are the releases to keep to."""
     pins = [f"{releases.package}{pin}" for pin in releases.pins]
     workarounds = [Workaround(text=f"Keep to {pin}.", line=f"pip install '{pin}'") for pin in pins]
     unsure = [f"not confirmed when asked again: {border.text}" for border in releases.borders if not border.verified]
@@ -204,16 +199,15 @@ def releases_verdict(releases: ReleaseFindings) -> Verdict:
     return Verdict(kind=kind, text=f"{releases.text}.", certainty=certainty, workarounds=workarounds)
 
 
-# The sections of a transformation that breaks a model.
-
 AGREE = (
     "in the reference evaluator both models give the same: the engine may be wrong about the transformed one, and not "
     "the tool"
 )
+"""The doubt about a tool that breaks a model in the engine, but not in the reference evaluator."""
 
 
 def transformation_verdict(findings: TransformationFindings) -> Verdict:
-    """What the tool does wrong, and how its pass is left out."""
+    """What the tool does wrong, and how to leave out the pass that does it."""
     passes = findings.passes
     if findings.fault == "control":
         return Verdict(kind="fails", text=findings.sentence)
@@ -225,11 +219,8 @@ def transformation_verdict(findings: TransformationFindings) -> Verdict:
     return Verdict(kind="fails", text=findings.sentence, certainty=doubt, workarounds=workarounds)
 
 
-# The sections of a search for workarounds.
-
-
 def workarounds_tree(workarounds: Workarounds, index: ModelIndex) -> Tree:
-    """The key ``workaround``; ``python`` of the best are the lines that call the engine in this way."""
+    """The key ``workaround``; ``python`` of the best ones are lines of Python that run the model with it."""
     tree = workarounds.as_json()
     for entry, change in zip(tree["best"], workarounds.best, strict=True):
         entry["python"] = list(calls_of(parse_spec(change.engine), index))
@@ -237,26 +228,23 @@ def workarounds_tree(workarounds: Workarounds, index: ModelIndex) -> Tree:
 
 
 def workarounds_verdict(search: Workarounds, lines: Mapping[int, str]) -> Verdict:
-    """What makes the model right, if anything does. ``lines`` are the checks that show it, by place among the best."""
+    """Which changes make the model right. ``lines`` are the checks that show it, by rank among the best, from 1."""
+    if not search.tried:
+        return Verdict(kind="unknown", text="No change could be tried.")
     if not search.found:
-        nothing = f"Nothing that was tried makes the model right in {search.engine}."
-        if not search.tried:
-            nothing = "No change could be tried."
-        return Verdict(kind="unknown" if search.stopped or not search.tried else "fails", text=nothing)
-    shown = [Workaround(text=f"{change.text}.", line=lines.get(number)) for number, change in enumerate(search.best, 1)]
+        text = f"Nothing that was tried makes the model right in {search.engine}."
+        return Verdict(kind="unknown" if search.stopped else "fails", text=text)
+    best = [Workaround(text=f"{change.text}.", line=lines.get(rank)) for rank, change in enumerate(search.best, 1)]
     doubt = None
     if not search.trust.confirmed_by:
         doubt = f"what is right is what {search.trust.reference} gives; nothing else confirms it"
     text = f"The model is right with: {search.best[0].text}."
-    return Verdict(kind="fails", text=text, certainty=doubt, workarounds=shown)
-
-
-# The sections of ``biopsy run``: engines, comparisons, what noise says, NaN and infinity.
+    return Verdict(kind="fails", text=text, certainty=doubt, workarounds=best)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineRun:
-    """What became of one engine: seconds of each iteration, None where not measured, or how it failed."""
+    """The run of one engine: ``seconds`` of each iteration (None where not measured), or how it failed."""
 
     engine: Engine
     seconds: Sequence[float | None] = ()
@@ -265,7 +253,7 @@ class EngineRun:
 
     @property
     def version(self) -> str | None:
-        """The version of its package; None of one that has crashed: to ask it could crash this process too."""
+        """The version of the engine's package; None after a crash, since asking could crash this process too."""
         return None if isinstance(self.failure, errors.EngineCrash) else self.engine.version()
 
 
@@ -275,7 +263,7 @@ def run_section(
     noise: Sequence[NoiseReport] = (),
     not_finite: Sequence[tuple[str, NotFinite]] = (),
 ) -> Tree:
-    """The key ``run``; ``not_finite`` are found with the label of their engine."""
+    """The key ``run``; ``not_finite`` pairs the label of an engine with NaN or infinity in its outputs."""
     return {
         "engines": [
             {
@@ -290,5 +278,5 @@ def run_section(
         ],
         "comparisons": [run_tree(each) for each in compared],
         "noise": [noise_tree(each) for each in noise],
-        "not_finite": [not_finite_tree(engine, odd) for engine, odd in not_finite],
+        "not_finite": [not_finite_tree(engine, values) for engine, values in not_finite],
     }

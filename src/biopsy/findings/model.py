@@ -1,4 +1,4 @@
-"""A model in a report: a few facts of it, the whole as a map, and a small one as a graph that can be drawn."""
+"""A model in a report: its facts, a map of all its nodes, and, of a small model, a graph to draw."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from biopsy.processes.reading import digest_of
 from biopsy.text import shortened
 
 _MOST_VALUES = 200
-"""Of inputs, and of outputs."""
+"""The most inputs or outputs that are listed."""
 
 
 def model_tree(index: ModelIndex, path: Path) -> Tree:
-    """The facts of the model in a file."""
+    """The facts of a model; ``path`` is its file."""
+    head = index.model_head
+    producer = " ".join(filter(None, (string_in(head, field, 0, len(head)) for field in (2, 3))))
     return {
         "path": str(path),
         "sha256": digest_of(path),
@@ -38,12 +40,12 @@ def model_tree(index: ModelIndex, path: Path) -> Tree:
         "inputs": values(index, index.fed_inputs()),
         "outputs": values(index, index.outputs),
         "weight_bytes": index.weight_bytes,
-        "producer": producer(index) or None,
+        "producer": producer or None,
     }
 
 
 def model_tree_of(path: Path) -> Tree:
-    """The facts of a model that is not indexed yet; of what is no model only the file's."""
+    """The facts of the model in a file; if it cannot be read, only those of the file."""
     try:
         return model_tree(index_file(path), path)
     except errors.BiopsyError:
@@ -51,7 +53,7 @@ def model_tree_of(path: Path) -> Tree:
 
 
 def opsets(index: ModelIndex) -> dict[str, int]:
-    """Version by domain; the standard's domain is ""."""
+    """The opset version by domain; the domain of the standard is ""."""
     versions_by_domain = {}
     for number, kind, _, start, end in fields(index.model_tail):
         if number == 8 and kind == BYTES:
@@ -62,51 +64,43 @@ def opsets(index: ModelIndex) -> dict[str, int]:
     return versions_by_domain
 
 
-def producer(index: ModelIndex) -> str:
-    """Who made the model, with the version: ``pytorch 2.13.0``; "" if it does not say."""
-    head = index.model_head
-    return " ".join(filter(None, (string_in(head, number, 0, len(head)) for number in (2, 3))))
-
-
 def values(index: ModelIndex, tensors: Iterable[int]) -> list[Tree]:
-    """Inputs or outputs with their types, as far as the model declares them."""
-    return [value_tree(index.names[tensor], index.value_type(tensor)) for tensor in list(tensors)[:_MOST_VALUES]]
+    """Inputs or outputs with the types that the model declares."""
+    return [{"name": index.names[tensor], **_type(index.value_type(tensor))} for tensor in list(tensors)[:_MOST_VALUES]]
 
 
-def value_tree(name: str, kind: ValueType | None) -> Tree:
-    """One value: ``shape`` is None where even the rank is unknown, and for what is no tensor."""
+def _type(kind: ValueType | None) -> Tree:
+    """The keys of a type; ``shape`` is None if the rank is unknown or the value is no tensor."""
     if isinstance(kind, TensorType):
-        return {"name": name, "dtype": kind.dtype, "shape": None if kind.shape is None else list(kind.shape)}
-    return {"name": name, "dtype": None if kind is None else str(kind), "shape": None}
+        return {"dtype": kind.dtype, "shape": None if kind.shape is None else list(kind.shape)}
+    return {"dtype": None if kind is None else str(kind), "shape": None}
 
-
-# A whole model as a map: each node a number, its operator, and the nodes that it reads from.
 
 MOST_NODES = 20_000
-"""A model with more has no map: nobody could look at it."""
+"""The most nodes of a model that gets a map; a larger map could not be read."""
 
 _LONGEST_NAME = 120
 _MOST_READ = 64
-"""Nodes that one node is drawn to read from."""
+"""The most nodes that a node of the map is drawn to read from."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredErrors:
-    """The greatest ratio of an error to the tolerance by the number of the node, where it was measured."""
+    """The largest ratio of error to tolerance by the number of the node, where it was measured."""
 
     introduced: Mapping[int, float] = field(default_factory=dict)
     propagated: Mapping[int, float] = field(default_factory=dict)
 
 
 def map_tree(index: ModelIndex, piece: Iterable[int] = (), measured: MeasuredErrors | None = None) -> Tree | None:
-    """The map of a model, the nodes of the piece marked; None of a model that is too large for one."""
+    """The map of a model, which marks the nodes of the piece; None if the model is too large for a map."""
     if len(index.nodes) > MOST_NODES:
         return None
-    places: dict[str, int] = {}
-    op = [places.setdefault(shortened(node.op_type, _LONGEST_NAME), len(places)) for node in index.nodes]
+    numbers: dict[str, int] = {}
+    op = [numbers.setdefault(shortened(node.op_type, _LONGEST_NAME), len(numbers)) for node in index.nodes]
     ratios = vars(measured or MeasuredErrors())
     return {
-        "ops": list(places),
+        "ops": list(numbers),
         "op": op,
         "names": [shortened(node.name, _LONGEST_NAME) for node in index.nodes],
         "reads": [
@@ -118,20 +112,18 @@ def map_tree(index: ModelIndex, piece: Iterable[int] = (), measured: MeasuredErr
     }
 
 
-# A small model as a graph that can be drawn: nodes with their attributes, tensors with their types and values.
-
 GRAPH_MOST_NODES = 500
-"""Of a larger graph the first ones are told: nobody can look at more."""
+"""The most nodes of a drawn graph: the first ones of a larger model."""
 
 _MOST_ATTRIBUTES = 64
 _MOST_NAMES = 1000
-"""Of the inputs or outputs of one node."""
+"""The most inputs or outputs of a node that are listed."""
 
 _NODE, _OUTPUT, _ATTRIBUTE, _GRAPHS = 1, 2, 5, (6, 11)
 """Fields of onnx.proto3: GraphProto.node, NodeProto.output and .attribute, AttributeProto.g and .graphs."""
 
 _MOST_SUMMARISED = 1 << 12
-"""Elements of a weight whose values are looked at: nothing of the size of a model is read."""
+"""The most elements of a weight whose values are summarised, so that no large weight is read."""
 
 
 def graph_tree(
@@ -142,11 +134,10 @@ def graph_tree(
     tensor_errors: Mapping[str, Any] | None = None,
     sources: Sequence[NodeSource | None] | None = None,
 ) -> Tree:
-    """The graph of a model: the keys ``nodes``, ``inputs``, ``outputs``, ``tensors``, and ``more_nodes`` left out.
+    """The graph of a model: ``nodes``, ``inputs``, ``outputs``, ``tensors``, and how many ``more_nodes`` it has.
 
-    ``kept`` are the nodes of the ``original`` that it was made from, so that each node can be told with its number
-    there. ``tensor_errors`` are errors by the name of the tensor. ``sources`` are those of the nodes, if they are known
-    already.
+    ``kept`` are the nodes of the ``original`` that it was made from, to number each node as there. ``tensor_errors``
+    are errors by the name of the tensor. ``sources`` are the lines of code of the nodes, if they are known already.
     """
     numbers = numbers_in(index, original, kept) if original is not None else [None] * len(index.nodes)
     nodes = list(zip(index.nodes, numbers, sources or sources_of(index, original), strict=False))[:GRAPH_MOST_NODES]
@@ -160,11 +151,11 @@ def graph_tree(
 
 
 def numbers_in(index: ModelIndex, original: ModelIndex, kept: Sequence[int]) -> list[int | None]:
-    """For each node, the number of the one of the original that it was: None where names and operators were changed."""
-    of_output = {original.names[tensor]: number for number in kept for tensor in original.nodes[number].writes}
+    """For each node, its number in the original; None if its name or operator was changed."""
+    writers = {original.names[tensor]: number for number in kept for tensor in original.nodes[number].writes}
     numbers: list[int | None] = []
     for node in index.nodes:
-        number = next((of_output[index.names[t]] for t in node.writes if index.names[t] in of_output), None)
+        number = next((writers[index.names[tensor]] for tensor in node.writes if index.names[tensor] in writers), None)
         is_same = number is not None and original.nodes[number].op_type == node.op_type
         numbers.append(number if is_same else None)
     return numbers
@@ -197,19 +188,20 @@ def _attributes(payload: bytes, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _nodes_inside(payload: bytes) -> int:
-    """The nodes in the bodies of a node, with those in their bodies. How deep they may be, the index has made sure."""
+    """The number of nodes in the bodies of a node, and in their bodies. The index has bounded the depth."""
     attributes = (payload[start:end] for start, end in _spans(payload, _ATTRIBUTE))
-    graphs = [one[start:end] for one in attributes for part in _GRAPHS for start, end in _spans(one, part)]
+    graphs = [body[start:end] for body in attributes for part in _GRAPHS for start, end in _spans(body, part)]
     nodes = [graph[start:end] for graph in graphs for start, end in _spans(graph, _NODE)]
     return len(nodes) + sum(map(_nodes_inside, nodes))
 
 
 def _tensors(index: ModelIndex, tensor_errors: Mapping[str, Any]) -> Iterator[tuple[str, Tree]]:
-    """Each tensor that a node shown reads or writes, and the outputs, with what is known of it."""
+    """The names and facts of all tensors that the listed nodes read or write, and of the outputs."""
     nodes = index.nodes[:GRAPH_MOST_NODES]
     used = [tensor for node in nodes for tensor in (*node.reads, *node.writes)]
     infos = infer_value_infos(without_weights(index)) if len(index.nodes) <= GRAPH_MOST_NODES else {}
-    fed, given = frozenset(index.fed_inputs()), frozenset(index.outputs)
+    kinds = dict.fromkeys(index.outputs, "output") | dict.fromkeys(index.fed_inputs(), "input")
+    kinds |= dict.fromkeys(index.weights, "weight")
     for tensor in dict.fromkeys([*used, *index.outputs[:GRAPH_MOST_NODES]]):
         name, known = index.names[tensor], index.value_type(tensor)
         inferred = parts.value_type(infos[name]) if name in infos else None
@@ -217,15 +209,12 @@ def _tensors(index: ModelIndex, tensor_errors: Mapping[str, Any]) -> Iterator[tu
             known = inferred
         elif isinstance(known, TensorType) and isinstance(inferred, TensorType) and not known.is_static:
             known = inferred if inferred.is_static or known.shape is None else known  # the type that says more
-        kind = "weight" if tensor in index.weights else "input" if tensor in fed else "inner"
-        kind = "output" if kind == "inner" and tensor in given else kind
-        value = value_tree(name, known)
-        del value["name"]
-        yield name, {"kind": kind, **value, "values": _summary(index, tensor), "error": tensor_errors.get(name)}
+        facts = {"kind": kinds.get(tensor, "inner"), **_type(known), "values": _summary(index, tensor)}
+        yield name, {**facts, "error": tensor_errors.get(name)}
 
 
 def _summary(index: ModelIndex, tensor: int) -> str | None:
-    """The values of a weight in a line; of a large one nothing is read."""
+    """The values of a weight in a line; None for a large weight, which is not read."""
     weight = index.weights.get(tensor)
     if weight is None or weight.sparse:
         return None

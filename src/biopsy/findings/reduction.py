@@ -1,6 +1,4 @@
-"""The sections of a reduction: how the original fails, the piece, where in the model it stands, and how it was
-found.
-"""
+"""The sections of a reduction: how the original fails, the piece, its place in the model, and the search for it."""
 
 from __future__ import annotations
 
@@ -25,22 +23,20 @@ from biopsy.reduction.result import Reduction
 from biopsy.text import count
 
 _MOST_OTHERS = 100
-
-
 _MOST_MISMATCHES = 10
 """Of each kind."""
 
 _MOST_OUTPUTS = 100
-_LOOKED_AT = 1 << 12
+_SHOWN_OUTPUT = 1 << 12
 """Bytes of the end of what a check printed."""
 
 
 def reduction_sections(
     reduction: Reduction, index: ModelIndex, history: SearchHistory, mode: str, folder: Path
 ) -> dict[str, Any]:
-    """The sections of a finished reduction of a model; paths are written as seen from ``folder``."""
+    """The sections of a finished reduction of the model ``index``; paths are relative to ``folder``."""
     piece, numbers, before = None, list(reduction.kept), reduction.judged_before
-    if reduction.output.is_file():  # it may have gone into a pipe or a device
+    if reduction.output.is_file():  # not a pipe or a device
         with contextlib.suppress(errors.BiopsyError):
             piece = index_file(reduction.output)
             numbers = [number for number in numbers_in(piece, index, reduction.kept) if number is not None]
@@ -63,7 +59,7 @@ def reduction_sections(
 
 
 def search_tree(reduction: Reduction, history: SearchHistory, mode: str) -> Tree:
-    """The course of the search, and what it came to."""
+    """The course of the search and its result."""
     return {
         "mode": mode,
         **history.tree(),
@@ -77,13 +73,12 @@ def search_tree(reduction: Reduction, history: SearchHistory, mode: str) -> Tree
 
 
 def _piece_tree(reduction: Reduction, piece: ModelIndex, original: ModelIndex, folder: Path) -> Tree:
-    """The result: its file, how it fails, its graph with the error at each output that differs."""
     judged = reduction.judged_after
     mismatches = () if judged is None else judged.evidence.verdict.mismatches[:GRAPH_MOST_NODES]
     tensor_errors = {}
     for each in mismatches:
         worst = {"index": list(each.index), "actual": each.actual, "expected": each.expected, "error": each.error}
-        tensor_errors[each.output] = {  # in the form of an error of a layer
+        tensor_errors[each.output] = {  # the form that errors of layers have
             "tensor": each.output,
             "sample": None,
             "passed": False,
@@ -103,7 +98,7 @@ def _piece_tree(reduction: Reduction, piece: ModelIndex, original: ModelIndex, f
 
 
 def file_tree(piece: Path, inputs: Path | None, folder: Path) -> Tree:
-    """The file of a piece and that of its inputs, as seen from the folder of the report."""
+    """The file of a piece and that of its inputs, with paths relative to the folder of the report."""
     return {
         "path": relative(piece, folder),
         "sha256": digest_of(piece),
@@ -113,34 +108,33 @@ def file_tree(piece: Path, inputs: Path | None, folder: Path) -> Tree:
 
 
 def relative(path: Path | None, folder: Path) -> str | None:
-    """A path as seen from the folder of the report, where that is possible without a detour."""
+    """A path relative to the folder of the report; an absolute path outside of that folder stays absolute."""
     if path is None:
         return None
     try:
-        seen = os.path.relpath(path, folder)
+        from_folder = os.path.relpath(path, folder)
     except ValueError:  # on another drive
         return str(path)
-    return str(path) if seen.startswith("..") and path.is_absolute() else seen
+    return str(path) if from_folder.startswith("..") and path.is_absolute() else from_folder
 
 
 def failure_tree(judged: Judged, error: ErrorSize | None = None) -> Tree:
-    """How a model fails, from what its check left behind; ``error`` may know more of its rounding than the check."""
-    evidence, said = judged.evidence, judged.evidence.verdict
-    signature = signature_of(replace(evidence, output=evidence.output[-_LOOKED_AT:]))
-    rounding = said.rounding if error is None else error.rounding or said.rounding
+    """How a model fails, from the evidence of its check; the rounding is that of ``error`` if it has one."""
+    evidence, verdict = judged.evidence, judged.evidence.verdict
+    output = evidence.output[-_SHOWN_OUTPUT:]
     tree: Tree = plain(
         {
-            "signature": str(signature),
+            "signature": str(signature_of(replace(evidence, output=output))),
             "reason": judged.reason,
-            "engine": said.engine or None,
-            "stage": said.stage or None,
-            "kind": said.kind or None,
-            "message": said.message or None,
-            "outputs": list(said.outputs[:_MOST_OUTPUTS]),
-            "mismatches": list(most_telling(said.mismatches, _MOST_MISMATCHES)),
-            "rounding": rounding,
+            "engine": verdict.engine or None,
+            "stage": verdict.stage or None,
+            "kind": verdict.kind or None,
+            "message": verdict.message or None,
+            "outputs": list(verdict.outputs[:_MOST_OUTPUTS]),
+            "mismatches": list(most_telling(verdict.mismatches, _MOST_MISMATCHES)),
+            "rounding": (None if error is None else error.rounding) or verdict.rounding,
             "status": evidence.status,
-            "output": evidence.output[-_LOOKED_AT:].decode("utf-8", "replace"),
+            "output": output.decode("utf-8", "replace"),
         }
     )
     return tree

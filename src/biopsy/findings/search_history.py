@@ -1,4 +1,4 @@
-"""The course of a search, as its events tell it: passes and checks, with their times."""
+"""The passes and checks of a search with their times, collected from its events."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from biopsy.findings.report import Tree
 from biopsy.text import shortened
 
 MOST_CHECKS = 4000
-"""Of a longer search, the first and the last half of so many checks are listed; all are counted."""
+"""The most checks that are listed, half of them the first ones and half the last ones; all are counted."""
 
 _LONGEST_REASON = 300
 _MOST_PASSES = 2000
 
 
 class SearchHistory:
-    """A listener that keeps what the report tells of a search; ``started`` is by ``time.monotonic``."""
+    """A listener that keeps what the report says about a search; ``started`` is a time of ``time.monotonic``."""
 
     def __init__(self, started: float | None = None) -> None:
         self._started = time.monotonic() if started is None else started
         self._announced: dict[int, tuple[str, int | None]] = {}
-        """The words of each check that was begun, and how many nodes the candidate has."""
+        """The description of each running check, and how many nodes the candidate has; by the check's number."""
         self._passes: list[Tree] = []
         self._first: list[Tree] = []
         self._last: deque[Tree] = deque(maxlen=MOST_CHECKS // 2)
@@ -30,7 +30,7 @@ class SearchHistory:
         self._facts: Tree = {}
 
     def __call__(self, event: events.Event) -> None:
-        """Take note of one event."""
+        """Record one event."""
         match event:
             case events.Checking():
                 nodes = event.nodes if isinstance(event, events.CheckingCandidate) else None
@@ -74,17 +74,17 @@ class SearchHistory:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was checked."""
+        """Whether no check has ended."""
         return not self._outcomes
 
     @property
     def how_often(self) -> str:
-        """In how many runs a flaky failure shows, in words; "" if it is not known to be flaky."""
+        """How many runs a flaky failure shows in, in words; "" if the failure is not known to be flaky."""
         rate = self._facts.get("flaky")
         return f"it fails in {rate['failed']} of {rate['runs']} runs" if rate else ""
 
     def tree(self) -> Tree:
-        """What is known so far, in the form of the key ``search``."""
+        """The search so far, in the form of the key ``search``."""
         checks = [*self._first, *self._last]
         return {
             "passes": list(self._passes),

@@ -1,4 +1,4 @@
-"""What was found, in words, and the notes that a terminal, a page and an issue show of it, each in its own way."""
+"""The verdict of a command in words, and the notes about it that a terminal, a page and an issue show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from biopsy import errors
 
 @dataclass(frozen=True, kw_only=True)
 class Workaround:
-    """What avoids a failure: it was tried, and passed. ``line`` is to paste."""
+    """What avoids a failure: it was tried, and passed. ``line`` is a command line or line of code to paste."""
 
     text: str
     line: str | None = None
@@ -28,7 +28,7 @@ class Verdict:
 
 
 def verdict_of_error(error: errors.BiopsyError) -> Verdict:
-    """What it means that a command ended with an error."""
+    """The verdict of a command that ended with an error."""
     kept = f" Kept: {error.kept}." if error.kept else ""
     if isinstance(error, errors.OriginalPasses):
         return Verdict(kind="passes", text=error.message)
@@ -39,7 +39,7 @@ def verdict_of_error(error: errors.BiopsyError) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A sentence about a verdict under a label such as ``workaround``, with the line to paste that belongs to it."""
+    """A sentence about a verdict under a label such as ``workaround``, with its line to paste, if there is one."""
 
     label: str
     text: str = ""
@@ -47,9 +47,9 @@ class Note:
 
 
 def notes_of(verdict: Verdict, following: Iterable[tuple[str | None, str | None]] = ()) -> Iterator[Note]:
-    """All notes: ``sure``, ``workaround``, ``open``, and ``next`` of each line that follows, given with its why."""
+    """The notes ``sure``, ``workaround``, ``open``, and ``next`` for each line that follows, given with its reason."""
     if verdict.certainty:
         yield Note(label="sure", text=verdict.certainty)
     yield from (Note(label="workaround", text=each.text, line=each.line) for each in verdict.workarounds)
     yield from (Note(label="open", text=text) for text in verdict.not_tried)
-    yield from (Note(label="next", text=why or "", line=line) for line, why in following)
+    yield from (Note(label="next", text=reason or "", line=line) for line, reason in following)

@@ -1,6 +1,6 @@
-"""From a PyTorch module to the guilty line of Python: what runs in the process that has the module.
+"""From a PyTorch module to the guilty line of Python.
 
-Names are loaded when they are first used, and PyTorch only when one is called: ``import biopsy.torch`` needs neither.
+Names are loaded when they are first used, and PyTorch when a function is called: ``import biopsy.torch`` loads neither.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = found
-    return found
+    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

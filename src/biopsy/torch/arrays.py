@@ -1,5 +1,5 @@
-"""PyTorch itself, imported here and nowhere else; its tensors as arrays in the form of ONNX and back, and what a
-module gives beside its model.
+"""The import of PyTorch, which only this module does; its tensors as arrays and back; and the outputs of a module under
+the names of its ONNX model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from biopsy.tensors.types import dtype_named
 def imported(name: str = "torch") -> Any:
     """PyTorch, or a module of it, such as ``torch.fx``. Raises EngineMissing if it is not installed or does not work.
 
-    Its types are not known to us: who type-checks biopsy need not have half a gigabyte of it.
+    It is typed as Any, so that biopsy can be type-checked without PyTorch, which is large.
     """
     try:
         return import_module(name)
@@ -30,8 +30,6 @@ def imported(name: str = "torch") -> Any:
             why = "biopsy.torch needs PyTorch, which is not installed"
         raise errors.EngineMissing(why, next_steps=['pip install "biopsy[torch]"', "or see: biopsy doctor"]) from error
 
-
-# Tensors of PyTorch as arrays, in the form that they have in an ONNX model, and arrays as tensors.
 
 _SAME_NAME = (
     *("bool", "float16", "float32", "float64", "bfloat16"),
@@ -44,10 +42,10 @@ _PAIRS = {"float4_e2m1fn_x2": "float4_e2m1fn"}
 
 
 def type_in_model(value: Any) -> np.dtype[Any] | None:
-    """The type of the elements that a value of a program has in the model; None if the model has no such tensor.
+    """The element type that a value of a program has in the ONNX model; None if ONNX has no such tensor.
 
-    ``value`` may be one that stands for it without having any elements. A complex number is two real ones in the model,
-    and a number of Python a tensor without dimensions.
+    ``value`` may be a fake tensor without elements. In the model, a complex number is two real ones, and a Python
+    number is a tensor without dimensions.
     """
     torch = imported()
     if isinstance(value, bool | torch.SymBool):
@@ -59,12 +57,15 @@ def type_in_model(value: Any) -> np.dtype[Any] | None:
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_quantized:
         return None
     name = str(value.dtype).removeprefix("torch.")
-    found = name if name in _SAME_NAME else _REAL_PARTS.get(name) or _PAIRS.get(name)
-    return None if found is None else dtype_named(found)
+    name_in_model = name if name in _SAME_NAME else _REAL_PARTS.get(name) or _PAIRS.get(name)
+    return None if name_in_model is None else dtype_named(name_in_model)
 
 
 def as_array(value: Any, *, copy: bool = True) -> Array:
-    """A value that ``type_in_model`` has a type for. Later operators may write into the tensor: so it is copied."""
+    """The array of a value that has a ``type_in_model``. It is a copy, since later operators may write into the tensor.
+
+    Without ``copy``, it may share memory with the tensor.
+    """
     torch = imported()
     dtype = type_in_model(value)
     assert dtype is not None
@@ -77,22 +78,22 @@ def as_array(value: Any, *, copy: bool = True) -> Array:
     if str(here.dtype).removeprefix("torch.") in _PAIRS:
         return _unpacked(here.view(torch.uint8).numpy()).view(dtype)
     if dtype.isbuiltin == 1:
-        found: Array = here.numpy()
-        return found
-    # NumPy has no such type: the bytes go over as integers.
+        array: Array = here.numpy()
+        return array
+    # A type of ml_dtypes, which PyTorch does not know: the bytes are passed as integers.
     bits: Array = here.view(torch.uint8 if dtype.itemsize == 1 else torch.int16).numpy()
     return bits.view(dtype)
 
 
 def as_tensor(value: Array) -> Any:
-    """An array as a tensor of its own. Raises DataError if PyTorch has no such type."""
+    """A tensor with a copy of an array. Raises DataError if PyTorch has no such type."""
     torch = imported()
     if value.dtype.kind not in "biufcV":
         raise errors.DataError(f"PyTorch has no tensor of {value.dtype.name}")
     own = value.copy()
     if own.dtype.isbuiltin == 1:
         return torch.from_numpy(own)
-    # NumPy has no such type: the bytes go over as integers.
+    # A type of ml_dtypes, which PyTorch does not know: the bytes are passed as integers.
     bits = torch.from_numpy(own.view("uint8" if own.dtype.itemsize == 1 else "int16"))
     kind = getattr(torch, own.dtype.name, None)
     if kind is None or kind.itemsize != own.dtype.itemsize:
@@ -101,19 +102,13 @@ def as_tensor(value: Array) -> Any:
 
 
 def _unpacked(packed: Array) -> Array:
-    """Elements of four bits, each in a byte of its own: twice as many in the last dimension."""
+    """Elements of four bits, each in a byte of its own, which doubles the last dimension."""
     return np.stack([packed & 0xF, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
-
-
-# What a module gives beside what its ONNX model gives: by place, for names may be changed.
-#
-# The exporter flattens outputs as ``torch.utils._pytree`` does, and leaves out what is no tensor and cannot vary. The
-# order is that of the signature of the program that it translated.
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One value of nested arguments or outputs: where it stands, as Python writes it (``['logits'][0]``), and it."""
+    """A value in nested arguments or outputs; ``path`` is its place as Python writes it: ``['logits'][0]``."""
 
     path: str
     value: Any
@@ -121,30 +116,32 @@ class Leaf:
 
 def leaves_of(nested: Any) -> list[Leaf]:
     """The values of nested lists, tuples, dictionaries and registered classes, in the order of the exporter."""
-    found, _ = imported("torch.utils._pytree").tree_flatten_with_path(nested)
-    return [Leaf(imported("torch.utils._pytree").keystr(path), value) for path, value in found]
+    pytree = imported("torch.utils._pytree")
+    return [Leaf(pytree.keystr(path), value) for path, value in pytree.tree_flatten_with_path(nested)[0]]
 
 
 def array_of_leaf(value: Any) -> Array | None:
-    """A value as an array: a tensor, or a number or text of Python; None for what is neither, or a quantized tensor."""
+    """A tensor, number or text as an array; None for any other value, and for a quantized tensor."""
     if isinstance(value, str):
         return np.asarray(value)
     return None if type_in_model(value) is None else as_array(value)
 
 
 def outputs_of(onnx_program: Any, leaves: Sequence[Leaf]) -> dict[str, Leaf]:
-    """By the name of each output of the ONNX model the value of the module's output that it stands for.
+    """The values that the module returned, by the names of the ONNX model's outputs.
 
-    Raises CannotCompare if they are not as many.
+    Raises CannotCompare if their numbers differ.
     """
+    # They are paired by position, since the exporter may rename outputs. It flattens outputs as torch.utils._pytree
+    # does, leaves out constants that are no tensors, and keeps the order of the exported program's signature.
     program = onnx_program.exported_program
     specs = [spec for spec in program.graph_signature.output_specs if spec.kind.name == "USER_OUTPUT"]
     names = [value.name for value in onnx_program.model.graph.outputs]
     if len(specs) != len(leaves):
         raise errors.CannotCompare(f"the module gives {len(leaves)} values, and its exported program {len(specs)}")
-    given = [leaf for spec, leaf in zip(specs, leaves, strict=True) if type(spec.arg).__name__ != "ConstantArgument"]
-    if len(given) != len(names):
+    tensors = [leaf for spec, leaf in zip(specs, leaves, strict=True) if type(spec.arg).__name__ != "ConstantArgument"]
+    if len(tensors) != len(names):
         raise errors.CannotCompare(
-            f"the module gives {len(given)} tensors, and the ONNX model has {len(names)} outputs"
+            f"the module gives {len(tensors)} tensors, and the ONNX model has {len(names)} outputs"
         )
-    return dict(zip(names, given, strict=True))
+    return dict(zip(names, tensors, strict=True))

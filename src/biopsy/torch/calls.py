@@ -1,5 +1,5 @@
-"""A module and what it is called with, as a command line names them too: every run gets arguments and a module that no
-other run has touched, and whatever it changes is put back.
+"""Calling a module: with copies of its arguments, and with its state restored after each run; and the modules and
+arguments that a command line names.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _LONGEST = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """What a module is called with; ``kwargs`` by name."""
+    """The arguments of a module."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def copied(self) -> Arguments:
-        """The same values in tensors of their own, for a module may change what it is given."""
+        """Copies of the arguments, since a module may change them."""
         args, kwargs = imported("torch.utils._pytree").tree_map(_copied, (self.args, dict(self.kwargs)))
         return Arguments(args=args, kwargs=kwargs)
 
 
 def _copied(value: Any) -> Any:
-    """A tensor, or an object that holds some, such as a dataclass; what cannot be copied is given as it is."""
+    """A copy of a tensor or of an object with tensors, such as a dataclass; the value itself if it cannot be copied."""
     if isinstance(value, imported().Tensor):
         return value.detach().clone()
     try:
@@ -55,15 +55,12 @@ def _copied(value: Any) -> Any:
 
 
 class ModuleExitsError(Exception):
-    """The code of a module ends Python. As an exception like others it cannot end biopsy, with a status of its own."""
+    """The code of a module calls ``sys.exit``. It stands for SystemExit, which would end biopsy."""
 
 
 @contextmanager
-def persons_code() -> Iterator[None]:
-    """Run a person's code; the current folder is the same afterwards.
-
-    Raises ModuleExitsError where that code would end Python.
-    """
+def user_code() -> Iterator[None]:
+    """Run the user's code, and restore the current folder. Raises ModuleExitsError if the code calls ``sys.exit``."""
     folder = Path.cwd()
     try:
         yield
@@ -74,28 +71,29 @@ def persons_code() -> Iterator[None]:
 
 
 def arguments_of(args: Any, kwargs: Mapping[str, Any] | None = None) -> Arguments:
-    """The arguments of ``module(*args, **kwargs)``; what is neither a tuple nor a list is the only one."""
+    """The arguments of ``module(*args, **kwargs)``; ``args`` that is no tuple or list is the only argument."""
     return Arguments(args=tuple(args) if isinstance(args, tuple | list) else (args,), kwargs=dict(kwargs or {}))
 
 
-def require_evaluation(module: Any, called: str = "the module", hint: str = "module.eval()") -> None:
-    """Raise UsageError unless this is a module in evaluation mode; ``hint`` is what to type then."""
+def require_evaluation(module: Any, name: str = "the module", hint: str = "module.eval()") -> None:
+    """Raise UsageError unless this is a module in evaluation mode. ``name`` and ``hint`` are for the message."""
     if not isinstance(module, imported().nn.Module):
         raise errors.UsageError(f"module={type(module).__name__}: it is a torch.nn.Module")
     if module.training:
         raise errors.UsageError(
-            f"{called} is in training mode, in which dropout and BatchNorm give other values than an ONNX model",
+            f"{name} is in training mode, in which dropout and BatchNorm give other values than an ONNX model",
             next_steps=[hint],
         )
 
 
-def called(function: Callable[..., Any], given: Arguments) -> list[Leaf]:
-    """What a module or program gives, without gradients, in tensors of its own. Raises what it raises.
+def leaves_of_call(function: Callable[..., Any], given: Arguments) -> list[Leaf]:
+    """The values that a module or program returns, without gradients and in tensors of their own.
 
-    It is called many times: what it warns of, its author has seen before. Raises ModuleExitsError if it ends Python.
+    Warnings are silenced, since the module is called many times. Raises what the module raises, and ModuleExitsError if
+    it calls ``sys.exit``.
     """
     fresh = given.copied()
-    with imported().no_grad(), persons_code(), warnings.catch_warnings():
+    with imported().no_grad(), user_code(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         leaves = leaves_of(function(*fresh.args, **fresh.kwargs))
         return [
@@ -104,36 +102,33 @@ def called(function: Callable[..., Any], given: Arguments) -> list[Leaf]:
         ]
 
 
-def eager(module: Any, state: ModuleState, given: Arguments) -> list[Leaf]:
-    """What the module itself gives; it is as before afterwards. Raises CannotCompare if it raises."""
+def eager_leaves(module: Any, state: ModuleState, given: Arguments) -> list[Leaf]:
+    """The values that the module returns in PyTorch; its state is restored. Raises CannotCompare if it raises."""
     try:
-        return called(module, given)
+        return leaves_of_call(module, given)
     except Exception as error:
         raise errors.CannotCompare(
-            f"the module itself raises {said(error)}", next_steps=["run module(*args, **kwargs) by hand"]
+            f"the module itself raises {exception_text(error)}", next_steps=["run module(*args, **kwargs) by hand"]
         ) from error
     finally:
         state.restore()
 
 
-def said(error: BaseException) -> str:
+def exception_text(error: BaseException) -> str:
     """An exception in one line: its type, and the first line of its message."""
     message = shortened(first_line(str(error)), _LONGEST)
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
-
-# A module as it was: whatever running it changes is put back.
-#
-# That is its buffers (statistics of BatchNorm, caches, counters), plain attributes and what they hold, gradients,
-# whether its parts are in training mode, and the generators of random numbers. Parameters are not copied, since they
-# may be all of the memory; that they stay as they are is made sure of.
 
 _PIECE = 1 << 20
 _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
 class ModuleState:
-    """What a module was when this was made. ``restore`` puts it back."""
+    """The state of a module when this was made: its buffers and plain attributes.
+
+    Parameters are not copied, since they may fill the memory; ``restore`` checks that they have not changed.
+    """
 
     def __init__(self, module: Any) -> None:
         self._buffers = [(name, buffer, buffer.detach().clone()) for name, buffer in module.named_buffers()]
@@ -147,7 +142,7 @@ class ModuleState:
         """Names of the buffers that runs have changed, as far as ``restore`` has seen."""
 
     def restore(self) -> None:
-        """Put everything back. Raises CannotCompare if the module has changed its own parameters: they are lost."""
+        """Restore the module. Raises CannotCompare if it has changed its own parameters, which are lost."""
         self._plain.restore()
         torch = imported()
         with torch.no_grad():
@@ -161,7 +156,7 @@ class ModuleState:
                     buffer.resize_(before.shape).copy_(before)
         changed = [name for name, parameter, version, _ in self._parameters if parameter._version != version]
         if not changed and not self._are_sure:
-            # What writes into ``.data`` counts no versions: so parameters are read, once.
+            # Writing into ``.data`` increases no version, so the parameters themselves are read, once.
             self._are_sure = True
             changed = [name for name, parameter, _, digest in self._parameters if _digest(parameter) != digest]
         if changed:
@@ -171,17 +166,17 @@ class ModuleState:
 
 
 def _digest(parameter: Any) -> int | None:
-    """The sum of its elements as integers, which does not depend on their order; None for what has no such form."""
+    """The sum of the elements' bit patterns, which does not depend on their order; None for types without any."""
     integers = _INTEGERS.get(parameter.element_size())
     try:
         flat = parameter.detach().view(getattr(imported(), integers or "")).reshape(-1)
-        return sum(int(part.sum()) for part in flat.split(_PIECE))  # a sum is made of 64-bit copies
+        return sum(int(part.sum()) for part in flat.split(_PIECE))  # in pieces, since a sum makes 64-bit copies
     except (AttributeError, RuntimeError):
         return None
 
 
-def in_training(module: Any) -> str:
-    """Which parts of a module are in training mode, as a sentence with a space before it; nothing if none is."""
+def training_hint(module: Any) -> str:
+    """A sentence, after a space, on the parts of a module that are in training mode; "" if none is."""
     names = [name for name, part in module.named_modules() if name and part.training]
     if not names:
         return ""
@@ -189,35 +184,33 @@ def in_training(module: Any) -> str:
 
 
 @contextmanager
-def kept(module: Any) -> Iterator[ModuleState]:
-    """Keep a module, its gradients and the generators of random numbers as they are, whatever happens inside."""
+def preserved(module: Any) -> Iterator[ModuleState]:
+    """Restore a module, its gradients and the random number generators at the end."""
     torch = imported()
     state = ModuleState(module)
     gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
-    ours, numpys = random.getstate(), np.random.get_state()
+    python_random, numpy_random = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng():
             yield state
     finally:
-        random.setstate(ours)
-        np.random.set_state(numpys)
+        random.setstate(python_random)
+        np.random.set_state(numpy_random)
         for parameter, gradient in gradients:
             parameter.grad = gradient
         state.restore()
 
 
-# What a module keeps, in its registers and in plain attributes: lists, dictionaries, tensors, objects.
-
 _MOST = 100_000
-"""Objects that are looked at: what a module merely refers to, such as a data set, may be without end."""
+"""The most objects that are looked at, since a module may refer to a data set without end."""
 
 _NOT_KEPT = (str, bytes, int, float, complex, bool, type, FunctionType, ModuleType)
 
 
 class PlainState:
-    """The content of everything that can be reached from some objects. ``restore`` puts it back, in the same objects.
+    """The contents of all lists, dictionaries, sets and tensors that can be reached from some objects.
 
-    ``others`` are objects that somebody else keeps. Parameters are not copied, nor what stands behind a function.
+    ``others`` are objects that are restored elsewhere. Parameters are not copied, and functions are not followed.
     """
 
     def __init__(self, objects: Iterable[Any], others: Iterable[Any]) -> None:
@@ -233,10 +226,10 @@ class PlainState:
                 waiting.extend(self._inside(value))
 
     def _inside(self, value: Any) -> Iterable[Any]:
-        """What can be reached from an object; its content is remembered."""
+        """The objects that an object refers to; its content is recorded."""
         torch = imported()
         if isinstance(value, torch.Tensor):
-            # Tracing leaves stand-ins without values behind, of classes of their own.
+            # Tracing leaves fake tensors, of other classes, behind.
             if type(value) is torch.Tensor and value.layout == torch.strided and not value.is_meta:
                 self._contents.append((value, value.detach().clone()))
             return ()
@@ -249,7 +242,7 @@ class PlainState:
         return [vars(value)] if isinstance(getattr(value, "__dict__", None), dict) else ()
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore the contents, in the same objects."""
         torch = imported()
         for value, before in self._contents:
             if isinstance(value, torch.Tensor):
@@ -267,18 +260,14 @@ def _entries(value: Any) -> Iterable[Any]:
     return (*value, *value.values()) if isinstance(value, dict) else value
 
 
-# A module that a command line names, and what it is called with.
-#
-# ``PKG.MOD:FACTORY`` is imported as Python would import it in the current folder, and called without arguments: the
-# code of a person who named it. Files of tensors are not code: what would have to run something to be read is refused.
-
 _PLACE = "PKG.MOD:FACTORY"
 
 
 def named_call(text: str, file: Path | None) -> tuple[Any, Arguments]:
-    """The module that ``PKG.MOD:FACTORY`` names, and what it is called with: what a file holds, or else FACTORY gives.
+    """The module that ``PKG.MOD:FACTORY`` names, and its arguments: those in ``file``, else those that FACTORY gives.
 
-    Raises what ``named_module`` and ``arguments_in`` raise, and UsageError if there are no arguments.
+    The user's code is run, but a file may not hold code. Raises what ``named_module`` and ``arguments_in`` raise, and
+    UsageError if there are no arguments.
     """
     module, given = named_module(text)
     given = given if file is None else arguments_in(file, module)
@@ -291,36 +280,36 @@ def named_call(text: str, file: Path | None) -> tuple[Any, Arguments]:
 
 
 def named_module(text: str) -> tuple[Any, Arguments | None]:
-    """Import the function that ``PKG.MOD:FACTORY`` names, call it, and take what it gives: a module, or a module with
-    a tuple of arguments, or with that and a dictionary of keyword arguments. A module may stand there itself.
+    """Import and call the function that ``PKG.MOD:FACTORY`` names, from the current folder as Python would.
 
-    Returns the module, and what it is called with, None if that is not given.
+    FACTORY returns a module, or a tuple of a module, its arguments, and perhaps its keyword arguments; it may also be a
+    module itself. Returns the module and its arguments, or None for the latter if FACTORY gives none.
 
-    Raises UsageError if there is no such function, if it raises anything or gives something else, and if the module is
+    Raises UsageError if there is no such function, if it raises anything or returns something else, or if the module is
     in training mode; EngineMissing without PyTorch.
     """
     package, name = _parts(text)
     torch = imported()
-    with _own_code(text):
-        found = getattr(import_module(package), name, None)
-        if found is None:
-            near = did_you_mean(name, (one for one in vars(import_module(package)) if not one.startswith("_")))
+    with _factory_code(text):
+        value = getattr(import_module(package), name, None)
+        if value is None:
+            near = did_you_mean(name, (other for other in vars(import_module(package)) if not other.startswith("_")))
             hint = f"{_PLACE}    a function in a module"
             raise errors.UsageError(f"{package} has no {name!r}", next_steps=[*near, hint])
-        if not isinstance(found, torch.nn.Module):
-            if not callable(found):
-                raise errors.UsageError(f"{text} is no function, but a {type(found).__name__}")
-            found = found()
-    module, *rest = found if isinstance(found, tuple) else (found,)
+        if not isinstance(value, torch.nn.Module):
+            if not callable(value):
+                raise errors.UsageError(f"{text} is no function, but a {type(value).__name__}")
+            value = value()
+    module, *arguments = value if isinstance(value, tuple) else (value,)
     if not isinstance(module, torch.nn.Module):
         raise errors.UsageError(f"{text} gives no torch.nn.Module, but a {type(module).__name__}")
     require_evaluation(module, f"the module of {text}", "return module.eval()")
-    if not rest:
+    if not arguments:
         return module, None
-    args, kwargs = rest[0], rest[1] if len(rest) == 2 else {}
+    args, kwargs = arguments[0], arguments[1] if len(arguments) == 2 else {}
     if isinstance(args, torch.Tensor):
         args = (args,)
-    if len(rest) > 2 or not isinstance(args, tuple | list) or not isinstance(kwargs, Mapping):
+    if len(arguments) > 2 or not isinstance(args, tuple | list) or not isinstance(kwargs, Mapping):
         raise errors.UsageError(f"{text} gives more than (module, args) or (module, args, kwargs)")
     return module, Arguments(args=tuple(args), kwargs=dict(kwargs))
 
@@ -332,7 +321,7 @@ def _parts(text: str) -> tuple[str, str]:
             f"{text} is not loaded: reading a saved program or module executes code that the file holds",
             next_steps=[f"{_PLACE}    a function that makes the module"],
         )
-    if package.endswith(".py") and name:  # a file
+    if package.endswith(".py") and name:
         module = ".".join(Path(package).with_suffix("").parts).lstrip("/.")
         raise errors.UsageError(f"{text!r} is not {_PLACE}", next_steps=[f"{module}:{name}"])
     if not name or not all(part.isidentifier() for part in (*package.split("."), name)):
@@ -347,9 +336,9 @@ def _parts(text: str) -> tuple[str, str]:
 
 @contextmanager
 def surroundings(*, is_stdout_ours: bool = False) -> Iterator[None]:
-    """While a person's code may run: what it imports late is found in the current folder, as in ``python -m``.
+    """Let the user's code import from the current folder at any time, as in ``python -m``.
 
-    ``is_stdout_ours``: what it prints goes to stderr, since another program reads what we print.
+    With ``is_stdout_ours``, what it prints goes to stderr, since another program reads biopsy's own output.
     """
     with _importable(str(Path.cwd())), redirect_stdout(sys.stderr) if is_stdout_ours else nullcontext():
         yield
@@ -366,67 +355,67 @@ def _importable(folder: str) -> Iterator[None]:
 
 
 @contextmanager
-def _own_code(text: str) -> Iterator[None]:
-    """Run a person's code: the current folder can be imported from, and stays the current one."""
+def _factory_code(text: str) -> Iterator[None]:
+    """Run the code of ``PKG.MOD:FACTORY``, which may import from the current folder. Raises UsageError if it fails."""
     folder = str(Path.cwd())
     with _importable(folder):
         try:
-            with persons_code():
+            with user_code():
                 yield
         except errors.BiopsyError:
             raise
         except ModuleNotFoundError as error:
             if error.name is None or error.name != text.partition(":")[0].partition(".")[0]:
-                raise errors.UsageError(f"{text} failed{_line(error, folder)}: {said(error)}") from error
+                raise errors.UsageError(f"{text} failed{_line(error, folder)}: {exception_text(error)}") from error
             raise errors.UsageError(
                 f"there is no Python module {error.name!r} in {folder}, nor is one installed",
                 next_steps=["cd to the folder that it is imported from", "PYTHONPATH=FOLDER biopsy ..."],
             ) from error
         except Exception as error:
             cause = error.__cause__ if isinstance(error, ModuleExitsError) else error
-            raise errors.UsageError(f"{text} failed{_line(cause or error, folder)}: {said(error)}") from error
+            raise errors.UsageError(f"{text} failed{_line(cause or error, folder)}: {exception_text(error)}") from error
 
 
 def _line(error: BaseException, folder: str) -> str:
-    """Where in the person's own files an exception came from, as `` in models.py:3``."""
+    """The last line in the user's own files that an exception came through, as `` in models.py:3``; "" if none."""
     frames = ((Path(frame.f_code.co_filename), line) for frame, line in walk_tb(error.__traceback__))
     own = [f" in {file.name}:{line}" for file, line in frames if str(file).startswith(folder)]
     return own[-1] if own else ""
 
 
 def arguments_in(path: Path, module: Any) -> Arguments:
-    """What a file says that a module is called with.
+    """The arguments of a module that a file holds.
 
     A .pt file, written by ``torch.save``, holds a tuple or list of arguments, a dictionary of keyword arguments, or one
-    tensor; it is loaded with ``weights_only=True``. A .safetensors, .npz or .json file holds tensors named as the
-    parameters of ``module.forward``, or by their places: 0, 1, ...
+    tensor; it is loaded with ``weights_only=True``. A .safetensors, .npz or .json file holds tensors that are named as
+    the parameters of ``module.forward``, or numbered: 0, 1, ...
 
     Raises UsageError if it cannot be used, DataError if it is damaged or would run code.
     """
     if path.suffix.lower() == ".pt2":
         raise errors.UsageError(f"{path} is not loaded: reading a saved program executes code that the file holds")
     if path.suffix.lower() not in (".pt", ".pth"):
-        return _of_tensors(path, module)
+        return _arguments_of_tensors(path, module)
     if not path.is_file():
         raise errors.UsageError(f"cannot read {path}: there is no such file")
     try:
-        held = imported().load(path, map_location="cpu", weights_only=True)
+        content = imported().load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise errors.DataError(
             f"cannot read {path}: it is damaged, or holds more than tensors, numbers, texts, lists and dictionaries, "
             "which is not loaded because that can run code",
             next_steps=["torch.save((x, mask), 'inputs.pt')"],
         ) from error
-    if isinstance(held, imported().Tensor):
-        return Arguments(args=(held,))
-    if isinstance(held, Mapping) and all(isinstance(name, str) for name in held):
-        return Arguments(args=(), kwargs=dict(held))
-    if isinstance(held, tuple | list):
-        return Arguments(args=tuple(held))
-    raise errors.DataError(f"{path} holds no arguments, but a {type(held).__name__}")
+    if isinstance(content, imported().Tensor):
+        return Arguments(args=(content,))
+    if isinstance(content, Mapping) and all(isinstance(name, str) for name in content):
+        return Arguments(args=(), kwargs=dict(content))
+    if isinstance(content, tuple | list):
+        return Arguments(args=tuple(content))
+    raise errors.DataError(f"{path} holds no arguments, but a {type(content).__name__}")
 
 
-def _of_tensors(path: Path, module: Any) -> Arguments:
+def _arguments_of_tensors(path: Path, module: Any) -> Arguments:
     feeds = read_feeds(path)
     if len(feeds) != 1:
         raise errors.UsageError(f"{path} holds {len(feeds)} samples: a module is called with one")

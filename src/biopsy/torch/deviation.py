@@ -1,5 +1,5 @@
-"""What a module gives beside its captured program: in other sizes, on the fast path of attention, and where two runs
-of it begin to differ.
+"""Reasons why a module and its captured program, or two runs of the module, differ: other sizes, the fast path of
+attention, and the operator at which two runs begin to differ.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from biopsy.torch.facts import ModuleLine
 
 
 def with_other_sizes(program: Any, given: Arguments) -> Iterator[Arguments]:
-    """Arguments in which every open size is another one, a few ways, within what the program says that it takes.
+    """Arguments with other sizes in all open dimensions, up to three variants within the constraints of the program.
 
-    Nothing where no size is open, or where they cannot be told. Elements along a dimension are those given, in their
-    order, from the beginning again where there are more: so they stay in their domain, such as that of identifiers.
+    Yields nothing if no size is open or the open sizes are unknown. A longer dimension repeats its elements, a shorter
+    one drops the last, so that values stay in their domain, such as identifiers.
     """
     pytree = imported("torch.utils._pytree")
     names = program.call_spec.in_spec.children()[1].context or []  # in the order in which they were captured
@@ -36,7 +36,7 @@ def with_other_sizes(program: Any, given: Arguments) -> Iterator[Arguments]:
     shapes = _open_shapes(program)
     if len(shapes) != len(values):
         return
-    # What the symbols are now: those that stand alone for a dimension.
+    # The values of the symbols that are the size of a dimension.
     sizes = {
         size: int(value.shape[place])
         for shape, value in zip(shapes, values, strict=True)
@@ -44,7 +44,7 @@ def with_other_sizes(program: Any, given: Arguments) -> Iterator[Arguments]:
         if not isinstance(size, int) and size.is_Symbol
     }
     numbered = list(enumerate(sizes.items()))
-    for other in (  # each symbol another one, so that sizes that were equal by chance are not
+    for other in (  # the first two make sizes differ that were equal by chance
         {symbol: size + 1 + place for place, (symbol, size) in numbered},
         {symbol: size * (2 + place) for place, (symbol, size) in numbered},
         {symbol: size - 1 for _, (symbol, size) in numbered},
@@ -62,13 +62,13 @@ def with_other_sizes(program: Any, given: Arguments) -> Iterator[Arguments]:
 
 
 def sizes_of(given: Arguments) -> str:
-    """The shapes of all tensors, in words."""
+    """The shapes of all tensors, joined by commas."""
     values = [leaf.value for leaf in leaves_of((given.args, dict(given.kwargs)))]
     return ", ".join(str(list(value.shape)) for value in values if isinstance(value, imported().Tensor))
 
 
 def _open_shapes(program: Any) -> list[Sequence[Any]]:
-    """The shape of each value that the program takes: numbers, and expressions of SymPy where a size is open."""
+    """The shape of each input of the program: numbers, and SymPy expressions for open sizes."""
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     shapes: list[Sequence[Any]] = []
@@ -80,35 +80,34 @@ def _open_shapes(program: Any) -> list[Sequence[Any]]:
 
 
 def _resized(value: Any, shape: Sequence[Any], sizes: Mapping[Any, int]) -> Any:
-    """A value in other sizes; None if a size cannot be told."""
+    """A value in other sizes; None if a size cannot be computed."""
     torch = imported()
     if not isinstance(value, torch.Tensor):
         return value
     for place, size in enumerate(shape):
         if isinstance(size, int):
             continue
-        wanted = size.subs(sizes)
+        new_size = size.subs(sizes)
         before = value.shape[place]
-        if not getattr(wanted, "is_Integer", False) or wanted < 1 or not before:
+        if not getattr(new_size, "is_Integer", False) or new_size < 1 or not before:
             return None
-        value = value.index_select(place, torch.arange(int(wanted)) % before)
+        value = value.index_select(place, torch.arange(int(new_size)) % before)
     return value.detach()
 
 
-# The fast path of PyTorch's attention, which only an eager module takes in evaluation mode.
-#
-# ``nn.TransformerEncoder``, its layers and ``nn.MultiheadAttention`` then compute in one operator, and give 0 where a
-# padding mask hides a word. ``torch.export`` captures the slow path, which gives something else there.
+# In evaluation mode, an eager ``nn.TransformerEncoder``, its layers and ``nn.MultiheadAttention`` take a fast path: one
+# operator, which gives 0 where a padding mask hides a word. ``torch.export`` captures the slow path, which gives
+# something else there.
 
 FAST_PATH = (
     "after torch.backends.mha.set_fastpath_enabled(False) the module gives what the program gives. "
     "(The fast path gives 0 for words that a padding mask hides.)"
 )
-"""What there is to say where the module without it gives what was captured."""
+"""The explanation if the module without the fast path gives the same as its captured program."""
 
 
 def fast_part(module: Any) -> ModuleLine | None:
-    """The outermost part of a module that may take the fast path, if it has one; the module itself has no name."""
+    """The outermost part of a module that may take the fast path, or None; the module itself has no name."""
     nn = imported("torch.nn")
     kinds = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
     for name, part in module.named_modules():
@@ -119,7 +118,7 @@ def fast_part(module: Any) -> ModuleLine | None:
 
 @contextmanager
 def without_fast_path() -> Iterator[None]:
-    """Attention takes the path that ``torch.export`` captures."""
+    """Make attention take the slow path, which ``torch.export`` captures."""
     attention = imported("torch.backends.mha")
     before = attention.get_fastpath_enabled()
     attention.set_fastpath_enabled(False)
@@ -129,17 +128,13 @@ def without_fast_path() -> Iterator[None]:
         attention.set_fastpath_enabled(before)
 
 
-# Where a module begins to give something else: its operators, one by one, in two runs with the same arguments.
-#
-# Names of operators are those of PyTorch's dispatcher, below autograd; the first of them whose results differ is
-# where the two runs part. Results of operators that give memory as it is (``torch.empty``) say nothing.
-
-_MEMORY_AS_IT_IS = ("aten.empty", "aten.new_empty")
+_UNINITIALIZED = ("aten.empty", "aten.new_empty")
+"""Operators that return uninitialized memory, which may differ from run to run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Result:
-    """What an operator gave, and where it was called."""
+    """The digest of an operator's results, and the place of the call."""
 
     operator: str
     digest: str
@@ -147,9 +142,9 @@ class _Result:
 
 
 def origin_of_variation(module: Any, call: Callable[[], object], restore: Callable[[], None]) -> ModuleLine | None:
-    """The first operator that gives something else in a second run; None if none does, or nobody can tell.
+    """The first operator of PyTorch's dispatcher whose results differ in a second run; None if it cannot be found.
 
-    ``call`` runs the module, ``restore`` puts it back afterwards.
+    ``call`` runs the module, ``restore`` restores its state.
     """
     runs: list[list[_Result]] = []
     for _ in range(2):
@@ -157,7 +152,7 @@ def origin_of_variation(module: Any, call: Callable[[], object], restore: Callab
             with _modules_entered(module) as entered:
                 runs.append(_results(call, entered))
         except Exception:
-            return None  # what a module does below the dispatcher may not be looked at
+            return None  # a module may not work below a dispatch mode
         finally:
             restore()
     before, after = runs
@@ -169,38 +164,35 @@ def origin_of_variation(module: Any, call: Callable[[], object], restore: Callab
 
 def place_of_traceback(error: BaseException) -> ModuleLine | None:
     """The innermost line of the author's own code that an exception came through."""
-    own = [one for one in walk_tb(error.__traceback__) if _is_authors(one[0].f_code.co_filename)]
+    own = [entry for entry in walk_tb(error.__traceback__) if _is_authors(entry[0].f_code.co_filename)]
     return _place(*own[-1]) if own else None
 
 
 def _results(call: Callable[[], object], entered: list[str]) -> list[_Result]:
     mode = imported("torch.utils._python_dispatch").TorchDispatchMode
-    found: list[_Result] = []
+    results: list[_Result] = []
 
     class Listening(mode):  # type: ignore[misc, valid-type]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            given = func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
             name = str(func)
-            if not name.startswith(_MEMORY_AS_IT_IS):
+            if not name.startswith(_UNINITIALIZED):
                 module = entered[-1] if entered else ""
                 frames = walk_stack(sys._getframe(1))
-                own = next((one for one in frames if _is_authors(one[0].f_code.co_filename)), None)
+                own = next((frame for frame in frames if _is_authors(frame[0].f_code.co_filename)), None)
                 place = ModuleLine(module=module or None, operators=(name,))
-                found.append(
-                    _Result(
-                        operator=name, digest=_digest(given), place=place if own is None else _place(*own, module, name)
-                    )
-                )
-            return given
+                place = place if own is None else _place(*own, module, name)
+                results.append(_Result(operator=name, digest=_digest(result), place=place))
+            return result
 
     with Listening():
         call()
-    return found
+    return results
 
 
 @contextmanager
 def _modules_entered(module: Any) -> Iterator[list[str]]:
-    """The names of the parts of a module that are being called, the innermost last; no part of it is changed."""
+    """The names of the parts of a module that are being called, the innermost last. The hooks are global ones."""
     hooks = imported("torch.nn.modules.module")
     names = {id(part): name for name, part in module.named_modules()}
     entered: list[str] = []
@@ -217,10 +209,10 @@ def _modules_entered(module: Any) -> Iterator[list[str]]:
         yield entered
 
 
-def _digest(given: Any) -> str:
+def _digest(result: Any) -> str:
     torch = imported()
     digest = hashlib.blake2b(digest_size=16)
-    for value in (leaf.value for leaf in leaves_of(given)):
+    for value in (leaf.value for leaf in leaves_of(result)):
         if isinstance(value, torch.Tensor):
             digest.update(str(tuple(value.shape)).encode())
             digest.update(value.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8).numpy())
@@ -242,5 +234,5 @@ def _place(frame: FrameType, line: int, module: str = "", operator: str = "") ->
 
 
 def _is_authors(file: str) -> bool:
-    installed = (imported().__file__, biopsy.__file__)
-    return not is_of_packages(file) and not any(Path(file).is_relative_to(Path(one).parent) for one in installed if one)
+    packages = [Path(origin).parent for origin in (imported().__file__, biopsy.__file__) if origin]
+    return not is_of_packages(file) and not any(map(Path(file).is_relative_to, packages))

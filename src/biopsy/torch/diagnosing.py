@@ -1,5 +1,5 @@
-"""Asking which line of a PyTorch module is to blame: the questions about it, one after the other, until a verdict is
-what is left.
+"""``biopsy.torch.diagnose``: the questions that are asked about a PyTorch module, one after the other, until there is a
+verdict.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors, events
-from biopsy.api.running import asked_of_outputs, require_seconds
+from biopsy.api.running import require_seconds, tolerances_and_stats
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.diagnosis.context import TimeUpError
 from biopsy.engines.registry import create
@@ -28,12 +28,12 @@ from biopsy.torch.calls import (
     Arguments,
     ModuleState,
     arguments_of,
-    called,
-    eager,
-    in_training,
-    kept,
+    eager_leaves,
+    exception_text,
+    leaves_of_call,
+    preserved,
     require_evaluation,
-    said,
+    training_hint,
 )
 from biopsy.torch.deviation import (
     FAST_PATH,
@@ -54,12 +54,12 @@ from biopsy.torch.evaluation import (
     Sample,
     Steps,
     TimeLeft,
-    blamed,
+    accusation_of,
     difference_of_leaves,
 )
-from biopsy.torch.exporting import CannotCaptureError, CannotTranslateError, captured, save, translated
+from biopsy.torch.exporting import CannotCaptureError, CannotTranslateError, capture, save, translate
 from biopsy.torch.facts import ModuleLine, TorchDiagnosis, TorchVerdict
-from biopsy.torch.location import LOCATING, Location, line_of_node, line_of_program_node
+from biopsy.torch.location import LOCATING, Locator, line_of_node, line_of_program_node
 from biopsy.torch.recording import input_values, random_nodes
 
 
@@ -80,18 +80,18 @@ def diagnose(
 ) -> TorchDiagnosis:
     """Find out why ``module``, exported to ONNX, gives something else in the engine ``suspect`` than in PyTorch.
 
-    ``args`` and ``kwargs`` are what the module is called with, ``dynamic_shapes`` and ``export`` what
-    ``torch.onnx.export`` is told besides (``{"optimize": False}``, ``{"custom_translation_table": ...}``). ``atol`` and
-    ``rtol`` are those of ``compare``. ``output`` is a folder, new or empty, that keeps the model, its inputs, the
-    values of the module, and the smallest part that still fails, ready to send; without it, nothing is kept.
-    ``run_timeout`` is in seconds per run of an engine. ``max_time`` is in seconds, too: what is known by then is told,
-    and which questions are open; PyTorch itself and its exporter are not interrupted.
+    ``args`` and ``kwargs`` are the arguments of the module. ``dynamic_shapes`` and ``export`` are further arguments of
+    ``torch.onnx.export`` (``{"optimize": False}``, ``{"custom_translation_table": ...}``). ``atol`` and ``rtol`` are
+    those of ``compare``. ``output`` is a new or empty folder that keeps the model, its inputs, the values of the
+    module, and the smallest part that still fails, ready to send; None keeps nothing. ``run_timeout`` is in seconds per
+    run of an engine. ``max_time`` is in seconds too: the result then has what is known and the open questions; PyTorch
+    itself and its exporter are not interrupted.
 
-    ``verdict`` of the result says who is to blame, ``places`` at which lines, ``failed`` whether anything fails. The
-    module, its gradients and the generators of random numbers are left as they were.
+    The result's ``verdict`` says what is to blame, ``places`` at which lines, ``failed`` whether anything fails. The
+    state of the module, its gradients and the random number generators are restored.
 
-    Raises UsageError for what is no module, is in training mode, or for arguments that cannot be used; CannotCompare
-    if the module itself raises, or returns nothing that can be compared; EngineMissing without PyTorch or the engine.
+    Raises UsageError for anything but a module in evaluation mode and for arguments that cannot be used, CannotCompare
+    if the module itself raises or returns nothing that can be compared, EngineMissing without PyTorch or the engine.
     """
     require_seconds(run_timeout=run_timeout, max_time=max_time)
     require_evaluation(module)
@@ -109,7 +109,7 @@ def diagnose(
         given=arguments_of(args, kwargs),
         dynamic_shapes=dynamic_shapes,
         suspect=suspect,
-        asked=Judge(*asked_of_outputs(atol, rtol, "elemwise")),
+        judge=Judge(*tolerances_and_stats(atol, rtol, "elemwise")),
         export=dict(export or {}),
         folder=folder,
         timeout=run_timeout,
@@ -120,17 +120,17 @@ def diagnose(
         require_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        with kept(module) as state, temporary_folder("biopsy-torch-") as scratch:
+        with preserved(module) as state, temporary_folder("biopsy-torch-") as scratch:
             diagnosis = Inquiry(question, state, scratch, listener).run()
     finally:
-        if folder is not None and is_new:  # without anything in it, it does not stay
+        if folder is not None and is_new:  # remove it if it is empty
             with suppress(OSError):
                 folder.rmdir()
     return diagnosis if folder is None or folder.is_dir() else replace(diagnosis, folder=None)
 
 
 def require_folder(folder: Path) -> None:
-    """Raise UsageError unless a diagnosis can be kept in a folder: a new one, or an empty one."""
+    """Raise UsageError unless the folder is new or empty, and can be written to."""
     if folder.is_dir() and any(folder.iterdir()):
         raise errors.UsageError(
             f"the folder {folder} is not empty, and nothing is overwritten there", next_steps=["name a new folder"]
@@ -139,12 +139,12 @@ def require_folder(folder: Path) -> None:
 
 
 INPUTS, OTHER_INPUTS = "inputs.safetensors", "other_inputs.safetensors"
-"""What the model is fed with: the arguments that were given, and those of other sizes."""
+"""The files of inputs: the arguments given, and those of other sizes."""
 
 _PACKAGES = ("torch", "onnxscript", "onnx")
 
 _OTHER_SEED = 20_011
-"""Of random numbers that are drawn once more."""
+"""The seed of a second run, which shows whether the result depends on random numbers."""
 
 _QUESTIONS = {
     "steady": "does the module give the same twice?",
@@ -158,13 +158,13 @@ _QUESTIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleQuestion:
-    """What is asked: see ``diagnose``."""
+    """The arguments of ``diagnose``."""
 
     module: Any
     given: Arguments
     dynamic_shapes: Any
     suspect: str
-    asked: Judge
+    judge: Judge
     export: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     timeout: float | None = None
@@ -172,7 +172,7 @@ class ModuleQuestion:
 
 
 class Inquiry:
-    """Asks the questions. ``scratch`` is a folder for transient files; ``state`` is that of the module at first."""
+    """Asks the questions. ``state`` is the state of the module to restore, ``scratch`` a folder for transient files."""
 
     def __init__(self, question: ModuleQuestion, state: ModuleState, scratch: Path, listener: events.Listener) -> None:
         self._question = question
@@ -186,10 +186,10 @@ class Inquiry:
         self._failure: Evaluation | None = None
 
     def run(self) -> TorchDiagnosis:
-        """The answer. Raises EngineMissing, and CannotCompare if the module itself raises."""
+        """Ask until there is a verdict. Raises EngineMissing, or CannotCompare if the module itself raises."""
         question, began = self._question, time.monotonic()
-        with Evaluators(question.asked, self._scratch, question.timeout, self._left) as engines:
-            engines.worker(question.suspect).start()  # it is there when it is asked
+        with Evaluators(question.judge, self._scratch, question.timeout, self._left) as engines:
+            engines.worker(question.suspect).start()  # early, while PyTorch works
             release = {question.suspect: engines.worker(question.suspect).version()}
             try:
                 first = Sample(given=self._question.given, expected=self._steps.ask("steady", self._steady))
@@ -201,22 +201,22 @@ class Inquiry:
                 )
                 number, suspected = self._steps.ask("engine", lambda: self._suspected(engines, models))
                 accusation = self._steps.ask("blame", lambda: self._blamed(engines, program, suspected, models[number]))
-            except BlamedError as known:
-                accusation = known.accusation
+            except BlamedError as verdict:
+                accusation = verdict.accusation
             except TimeUpError:
                 accusation = self._unfinished()
         model = accusation.model
-        location = Location(
+        locator = Locator(
             given=question.given if model is None else model.sample.given,
-            asked=question.asked,
+            judge=question.judge,
             timeout=question.timeout,
             folder=self._folder,
             scratch=self._scratch,
             steps=self._steps,
             listener=self._listener,
         )
-        found = location.located(accusation, bundled=question.folder is not None)
-        accusation = found.accusation
+        located = locator.locate(accusation, bundled=question.folder is not None)
+        accusation = located.accusation
         if self._steps.open:
             left_open = f"open, for the time was over: {', '.join(self._steps.open)}"
             accusation = replace(accusation, reason="; ".join(filter(None, [accusation.reason, left_open])))
@@ -226,11 +226,11 @@ class Inquiry:
             ),
             suspect=question.suspect,
             steps=tuple(self._steps.reports),
-            places=found.places,
+            places=located.places,
             error=accusation.error or (accusation.difference.text if accusation.difference is not None else ""),
             mismatches=() if accusation.difference is None else accusation.difference.mismatches,
-            values=found.values,
-            piece=found.piece,
+            values=located.values,
+            piece=located.piece,
             remarks=tuple(self._remarks),
             versions={**{name: version(name) for name in _PACKAGES}, **release},
             folder=question.folder,
@@ -238,106 +238,112 @@ class Inquiry:
         )
 
     def _unfinished(self) -> Accusation:
-        """What is known where the time was over before anybody could be accused."""
-        if (seen := self._failure) is None:
+        """The verdict if the time was over before it was known what is to blame."""
+        if (failure := self._failure) is None:
             return Accusation(blame="unknown", text="The time was over before it was known who is to blame.")
-        over = "the time was over before it was known who is to blame."
-        known = Accusation(blame="unknown", text=f"{seen.engine} does not give what the module gives: {over}")
-        return replace(known, difference=seen.difference, error=seen.failure, engine=seen.engine)
-
-    # The questions
+        return Accusation(
+            blame="unknown",
+            text=f"{failure.engine} does not give what the module gives: the time was over before it was known who is "
+            "to blame.",
+            difference=failure.difference,
+            error=failure.failure,
+            engine=failure.engine,
+        )
 
     def _eager(self, given: Arguments) -> list[Leaf]:
-        return eager(self._question.module, self._state, given)
+        return eager_leaves(self._question.module, self._state, given)
 
     def _steady(self) -> tuple[list[Leaf], str]:
         question = self._question
         first, second = self._eager(question.given), self._eager(question.given)
-        found = difference_of_leaves(second, first, question.asked)
+        variation = difference_of_leaves(second, first, question.judge)
         if self._state.changed:
             names = first_of(sorted(self._state.changed), 4)
             self._remarks.append(f"the module changes its buffers ({names}): an ONNX model does not keep that")
-        if found is None:
+        if variation is None:
             return first, "yes"
         place = origin_of_variation(
-            question.module, lambda: called(question.module, question.given), self._state.restore
+            question.module, lambda: leaves_of_call(question.module, question.given), self._state.restore
         )
         by = f", {place.operators[0]} the first in it" if place is not None else ""
         text = f"The module gives something else each time it is called{by}: no other model can give the same."
-        text += in_training(question.module)
-        raise BlamedError(Accusation(blame="varies", text=text, difference=found, places=_places(place)))
+        text += training_hint(question.module)
+        raise BlamedError(Accusation(blame="varies", text=text, difference=variation, places=_places(place)))
 
     def _captured(self, sample: Sample) -> tuple[Any, str]:
         question = self._question
         try:
-            program = captured(question.module, self._state, question.given, question.dynamic_shapes)
+            program = capture(question.module, self._state, question.given, question.dynamic_shapes)
         except CannotCaptureError as error:
             places = _places(place_of_traceback(error.__cause__ or error))
             text = f"torch.export cannot capture the module: {error}"
             raise BlamedError(Accusation(blame="capture", text=text, error=str(error), places=places)) from error
         try:
-            given = self._called(program, question.given)
+            outputs = self._called(program, question.given)
         except Exception as error:
-            text = f"The program that torch.export captures raises where the module does not: {said(error)}"
-            raise BlamedError(Accusation(blame="capture", text=text, error=said(error))) from error
-        self._require_as_captured(given, sample, "")
-        self._require_no_chance(program, sample)
+            text = f"The program that torch.export captures raises where the module does not: {exception_text(error)}"
+            raise BlamedError(Accusation(blame="capture", text=text, error=exception_text(error))) from error
+        self._require_as_module(outputs, sample, "")
+        self._require_not_random(program, sample)
         return program, "yes"
 
-    def _require_no_chance(self, program: Any, sample: Sample) -> None:
-        """Raise BlamedError if what the program gives depends on random numbers: a module may set the seed itself."""
-        drawn = random_nodes(program.graph.nodes)
-        if not drawn:
+    def _require_not_random(self, program: Any, sample: Sample) -> None:
+        """Raise BlamedError if the program's outputs depend on random numbers, whose seed the module may set itself."""
+        drawn_by = random_nodes(program.graph.nodes)
+        if not drawn_by:
             return
         imported().manual_seed(_OTHER_SEED)
         try:
-            found = difference_of_leaves(
-                self._called(program, self._question.given), sample.expected, self._question.asked
+            variation = difference_of_leaves(
+                self._called(program, self._question.given), sample.expected, self._question.judge
             )
         except Exception:
             return
-        if found is not None:
-            first = next(iter(drawn))
-            text = f"The module draws random numbers ({drawn[first]}) after a seed of its own: no other model does."
+        if variation is not None:
+            first = next(iter(drawn_by))
+            text = f"The module draws random numbers ({drawn_by[first]}) after a seed of its own: no other model does."
             place = line_of_program_node(first)
-            raise BlamedError(Accusation(blame="varies", text=text, difference=found, places=_places(place)))
+            raise BlamedError(Accusation(blame="varies", text=text, difference=variation, places=_places(place)))
 
     def _called(self, program: Any, given: Arguments) -> list[Leaf]:
-        """What a captured program gives; it may share buffers with the module, which are put back."""
+        """The outputs of a captured program. It may share buffers with the module, which are restored."""
         try:
-            return called(program.module(), given)
+            return leaves_of_call(program.module(), given)
         finally:
             self._state.restore()
 
-    def _require_as_captured(self, given: list[Leaf], sample: Sample, where: str) -> None:
-        found = difference_of_leaves(given, sample.expected, self._question.asked)
-        if found is None:
+    def _require_as_module(self, outputs: list[Leaf], sample: Sample, where: str) -> None:
+        """Raise BlamedError if the captured program's outputs differ from those of the module."""
+        error = difference_of_leaves(outputs, sample.expected, self._question.judge)
+        if error is None:
             return
         text = f"The program that torch.export captures gives something else than the module{where}"
         fast = fast_part(self._question.module)
         if fast is not None:
             with without_fast_path():
                 slow = self._eager(sample.given)
-            if difference_of_leaves(given, slow, self._question.asked) is None:
+            if difference_of_leaves(outputs, slow, self._question.judge) is None:
                 text = f"{text}, which takes PyTorch's fast path for attention: {FAST_PATH}"
-                raise BlamedError(Accusation(blame="capture", text=text, difference=found, places=(fast,)))
-        raise BlamedError(Accusation(blame="capture", text=f"{text}.", difference=found))
+                raise BlamedError(Accusation(blame="capture", text=text, difference=error, places=(fast,)))
+        raise BlamedError(Accusation(blame="capture", text=f"{text}.", difference=error))
 
     def _second(self, program: Any) -> tuple[Sample | None, str]:
-        """Arguments of other sizes, and what the module gives for them; None where no size is open, or none works."""
+        """A sample with arguments of other sizes; None if no size is open or no other size works."""
         refused = ""
         for given in with_other_sizes(program, self._question.given):
             sizes = sizes_of(given)
             try:
                 sample = Sample(given=given, expected=self._eager(given), sizes=sizes)
             except errors.CannotCompare:
-                continue  # sizes that the module does not take
+                continue  # the module does not take these sizes
             try:
-                captured_ = self._called(program, given)
+                outputs = self._called(program, given)
             except Exception as error:
-                refused = f"with sizes {sizes} the captured program raises, and the module does not: {said(error)}"
+                refused = (
+                    f"with sizes {sizes} the captured program raises, and the module does not: {exception_text(error)}"
+                )
                 continue
-            self._require_as_captured(captured_, sample, f", with tensors of sizes {sizes}")
+            self._require_as_module(outputs, sample, f", with tensors of sizes {sizes}")
             return sample, f"yes, with {sizes}"
         if refused:
             self._remarks.append(refused)
@@ -346,38 +352,39 @@ class Inquiry:
     def _exported(
         self, program: Any, samples: Sequence[Sample], name: str, options: Mapping[str, Any]
     ) -> tuple[list[OnnxModel], str]:
-        """The exported model in a file, with what it is fed and what it should give, for each sample."""
+        """The exported model in a file, with the inputs and expected outputs of each sample."""
         question = self._question
         try:
-            made = translated(program, question.given, question.dynamic_shapes, **options)
+            onnx_program = translate(program, question.given, question.dynamic_shapes, **options)
         except CannotTranslateError as error:
             text = f"torch.onnx.export raises for what torch.export has captured: {error.cause}"
             places = _places(line_of_node(program, str(error)))
             accusation = Accusation(blame="exporter", text=text, part="translation", error=error.cause, places=places)
             raise BlamedError(accusation) from error
         path = self._folder / f"{name}.onnx"
-        save(made, path)
+        save(onnx_program, path)
         models = []
         for sample in samples:
             feeds = self._folder / (OTHER_INPUTS if sample.sizes else INPUTS)
             given = sample.given.copied()
-            write_feeds(feeds, [input_values(made, given.args, given.kwargs)])
-            golden = {output: array_of_leaf(leaf.value) for output, leaf in outputs_of(made, sample.expected).items()}
+            write_feeds(feeds, [input_values(onnx_program, given.args, given.kwargs)])
+            outputs = outputs_of(onnx_program, sample.expected)
+            golden = {output: array_of_leaf(leaf.value) for output, leaf in outputs.items()}
             expected = {output: value for output, value in golden.items() if value is not None}
-            models.append(OnnxModel(path=path, feeds=feeds, expected=expected, program=made, sample=sample))
-        return models, count(sum(1 for _ in made.model.graph), "node")
+            models.append(OnnxModel(path=path, feeds=feeds, expected=expected, program=onnx_program, sample=sample))
+        return models, count(sum(1 for _ in onnx_program.model.graph), "node")
 
     def _suspected(self, engines: Evaluators, models: Sequence[OnnxModel]) -> tuple[tuple[int, Evaluation], str]:
-        """The first sample that the suspect is wrong for, by more than rounding, and what it gives."""
+        """The number of the first sample for which the suspect is wrong by more than rounding, and its evaluation."""
         suspect = self._question.suspect
         rounded: ModuleDifference | None = None
         for number, model in enumerate(models):
-            found = engines.evaluation(suspect, model)
-            if not found.is_right:
-                self._failure = found
-                told = found.failure or (found.difference.text if found.difference is not None else "")
-                return (number, found), f"no{model.sample.where}: {told}"
-            rounded = rounded or found.difference
+            evaluation = engines.evaluation(suspect, model)
+            if not evaluation.is_right:
+                self._failure = evaluation
+                error = evaluation.failure or (evaluation.difference.text if evaluation.difference is not None else "")
+                return (number, evaluation), f"no{model.sample.where}: {error}"
+            rounded = rounded or evaluation.difference
         if rounded is not None:
             text = f"{suspect} differs from the module by rounding alone: the tolerances are narrower than that."
             raise BlamedError(Accusation(blame="tolerance", text=text, difference=rounded))
@@ -392,7 +399,7 @@ class Inquiry:
             return self._exported(program, [model.sample], "unoptimized", options)[0][0]
 
         is_optimized = bool(self._question.export.get("optimize", True))
-        accusation = blamed(engines, suspected, model, plain if is_optimized else None)
+        accusation = accusation_of(engines, suspected, model, plain if is_optimized else None)
         part = f", its {accusation.part}" if accusation.part else ""
         return accusation, f"{accusation.blame}{part}"
 

@@ -1,5 +1,5 @@
-"""An exported model in engines, held value by value against what the module gives, within the time that is left; and
-who is to blame where that differs.
+"""Running an exported model in engines, comparing its outputs with those of the module, and concluding what is to blame
+for a difference, all within a time limit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _PERTURBED = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Arguments of a module, and what it gives for them. ``sizes`` in words, "" if they are those that were given."""
+    """Arguments of a module, and the outputs that it gives for them.
+
+    ``sizes`` are the shapes of the arguments in words, "" for the user's own arguments.
+    """
 
     given: Arguments
     expected: Sequence[Leaf]
@@ -49,15 +52,15 @@ class Sample:
 
     @property
     def where(self) -> str:
-        """The end of a sentence that says with which sizes; "" for those that were given."""
+        """The end of a sentence on the sizes; "" for the user's own arguments."""
         return f", also with sizes {self.sizes}" if self.sizes else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxModel:
-    """A model in a file, a file of what it is fed with, and what the module gives for it, by the names of outputs.
+    """A model in a file, a file of its inputs, and the expected outputs by name.
 
-    ``program`` is the ``ONNXProgram`` that it was saved from, ``sample`` where the values come from.
+    ``program`` is the ``ONNXProgram`` that it was saved from, ``sample`` the sample that the values come from.
     """
 
     path: Path
@@ -69,9 +72,10 @@ class OnnxModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What an engine gives of a model: ``failure`` says why it gives nothing, ``difference`` how that is wrong.
+    """The result of a model in an engine.
 
-    ``rounding``: whether rounding explains the difference.
+    ``failure`` says why there are no outputs; ``difference`` is that from the expected outputs, and ``rounding`` says
+    whether rounding explains it.
     """
 
     engine: str
@@ -82,24 +86,24 @@ class Evaluation:
 
     @property
     def ran(self) -> bool:
-        """Whether it gave anything."""
+        """Whether the engine gave outputs."""
         return not self.failure
 
     @property
     def is_right(self) -> bool:
-        """Whether it gave what is expected, but for rounding."""
+        """Whether the engine gave the expected outputs, except for rounding."""
         is_rounding = self.rounding is not None and self.rounding.verdict == "rounding"
         return self.ran and (self.difference is None or is_rounding)
 
 
 class Evaluators:
-    """Runs models in engines. Use it in a ``with``: their processes end there. ``scratch`` is for transient files.
+    """Runs models in engines, in processes that end with the ``with`` statement. ``scratch`` is for transient files.
 
-    ``timeout`` is in seconds per run. ``left`` is the time for all of them: once it is over, TimeUpError is raised.
+    ``timeout`` is in seconds per run. ``left`` is the time for all runs; once it is over, TimeUpError is raised.
     """
 
-    def __init__(self, asked: Judge, scratch: Path, timeout: float | None, left: TimeLeft) -> None:
-        self._asked = asked
+    def __init__(self, judge: Judge, scratch: Path, timeout: float | None, left: TimeLeft) -> None:
+        self._judge = judge
         self._left = left
         self._scratch = scratch
         self._timeout = timeout
@@ -113,34 +117,38 @@ class Evaluators:
             worker.close()
 
     def worker(self, engine: str) -> Worker:
-        """The process of an engine."""
+        """The process of an engine, which is made if there is none."""
         if engine not in self._workers:
             self._workers[engine] = Worker(engine, self._scratch, self._timeout)
         return self._workers[engine]
 
     def evaluation(self, engine: str, model: OnnxModel) -> Evaluation:
-        """What an engine gives of a model, judged.
+        """Run a model in an engine and compare its outputs with the expected ones.
 
-        Raises EngineMissing, CannotCompare if nothing can be judged, TimeUpError.
+        Raises EngineMissing, CannotCompare if nothing can be compared, TimeUpError.
         """
         try:
             outputs = self._run(engine, model, model.feeds)
         except _CANNOT_RUN as error:
             stage = f"cannot {error.stage} it: " if isinstance(error, errors.EngineFailure) else ""
             return Evaluation(engine=engine, failure=f"{stage}{first_line(error.message)}")
-        differs = difference(outputs, model.expected, self._asked)
+        deviation = difference(outputs, model.expected, self._judge)
         rounding = None
-        if differs is not None and differs.may_be_rounding:
-            rounding = self._explained(model, outputs, model.expected, differs)
-        return Evaluation(engine=engine, outputs=outputs, difference=differs, rounding=rounding)
+        if deviation is not None and deviation.may_be_rounding:
+            rounding = self._rounding(model, outputs, model.expected, deviation)
+        return Evaluation(engine=engine, outputs=outputs, difference=deviation, rounding=rounding)
 
     def agree(self, one: Evaluation, other: Evaluation, model: OnnxModel) -> bool:
-        """Whether two engines give the same, but for rounding."""
-        found = difference(one.outputs, other.outputs, self._asked)
-        share = found.share_of(one.difference) if found is not None and one.difference is not None else None
-        if found is None or (share is not None and share <= _SMALL_PART):
+        """Whether two engines give the same outputs, except for rounding."""
+        disagreement = difference(one.outputs, other.outputs, self._judge)
+        if disagreement is None:
             return True
-        return found.is_of_values and self._explained(model, one.outputs, other.outputs, found).verdict == "rounding"
+        share = None if one.difference is None else disagreement.share_of(one.difference)
+        if share is not None and share <= _SMALL_PART:
+            return True
+        if not disagreement.is_of_values:
+            return False
+        return self._rounding(model, one.outputs, other.outputs, disagreement).verdict == "rounding"
 
     def _run(self, engine: str, model: OnnxModel, feeds: Path) -> Outputs:
         self._left.require()
@@ -149,11 +157,11 @@ class Evaluators:
         try:
             return worker.run(ModelInput(b"", model.path.parent, model.path), feeds)[0]
         except errors.BiopsyError:
-            self._left.require()  # it may have been ended by that, be it while it started
+            self._left.require()  # the end of the time may have ended the run
             raise
 
-    def _explained(self, model: OnnxModel, actual: Outputs, expected: Outputs, differs: ModuleDifference) -> Rounding:
-        """Whether the roundings of plain float32 explain how two runs differ."""
+    def _rounding(self, model: OnnxModel, actual: Outputs, expected: Outputs, error: ModuleDifference) -> Rounding:
+        """Whether the rounding errors of plain float32 explain the difference of two runs."""
         try:
             exact, plain = self._run(EXACT, model, model.feeds), None
             for engine in PLAIN[:-1]:
@@ -161,20 +169,20 @@ class Evaluators:
                     plain = plain or self._run(engine, model, model.feeds)
             plain = plain or self._run(PLAIN[-1], model, model.feeds)
             runs = {"actual": actual, "expected": expected, "plain": plain, "exact": exact}
-            sides = [only(_result(name, outputs), differs.outputs) for name, outputs in runs.items()]
+            sides = [only(_result(name, outputs), error.outputs) for name, outputs in runs.items()]
             return explained(sides[0], sides[1], sides[2], sides[3], lambda: self._perturbed(model))
-        except errors.BiopsyError as error:
-            return Rounding("unknown", reason=first_line(error.message))
+        except errors.BiopsyError as failure:
+            return Rounding("unknown", reason=first_line(failure.message))
 
     def _perturbed(self, model: OnnxModel) -> Iterator[RunnerResult]:
-        given = read_feeds(model.feeds)
+        feeds = read_feeds(model.feeds)
         for seed in range(_PERTURBED):
-            others = roundings_off(given, _ROUNDINGS, seed)
-            if not differ(given, others):
+            perturbed = roundings_off(feeds, _ROUNDINGS, seed)
+            if not differ(feeds, perturbed):
                 return
             path = self._scratch / f"perturbed-{seed}.safetensors"
             try:
-                write_feeds(path, others)
+                write_feeds(path, perturbed)
                 yield _result("perturbed", self._run(EXACT, model, path))
             finally:
                 path.unlink(missing_ok=True)
@@ -184,81 +192,79 @@ def _result(name: str, outputs: Outputs) -> RunnerResult:
     return RunnerResult(name, (Iteration(outputs),))
 
 
-# What two runs give, value by value: tensors within tolerances, of the same type and shape, and all else equal.
-
-_MOST_TOLD = 8
+_MOST_MISMATCHES = 8
 _SMALL_PART = 0.01
 _LONE = "output"
-"""What the one value is called that a module returns as it is."""
+"""The name of the value that a module returns outside of any tuple or dictionary."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleDifference:
-    """How two runs differ: the greatest mismatches of each kind, the gravest first."""
+    """How two runs differ: the largest mismatches of each kind, the gravest first."""
 
     mismatches: tuple[Mismatch, ...]
 
     @property
     def worst(self) -> Mismatch:
-        """The one that tells most."""
+        """The gravest mismatch."""
         return self.mismatches[0]
 
     @property
     def text(self) -> str:
-        """The worst, in words."""
+        """The gravest mismatch in words."""
         return error_text(ErrorSize(self.worst))
 
     @property
     def outputs(self) -> set[str]:
-        """The outputs that differ."""
-        return {one.output for one in self.mismatches}
+        """The names of the outputs that differ."""
+        return {mismatch.output for mismatch in self.mismatches}
 
     @property
     def is_of_values(self) -> bool:
-        """Whether numbers differ, and nothing else: what rounding may explain."""
-        return all(one.kind == "mismatch" for one in self.mismatches)
+        """Whether only values differ, which rounding may explain, and no types, shapes or names."""
+        return all(mismatch.kind == "mismatch" for mismatch in self.mismatches)
 
     @property
     def may_be_rounding(self) -> bool:
-        """Whether it is worthwhile to ask float64: numbers differ, and not by far more than rounding could make."""
+        """Whether only values differ, and not by far more than rounding errors: then float64 is worth asking."""
         return self.is_of_values and may_be_rounding(self.mismatches)
 
     def share_of(self, other: ModuleDifference) -> float | None:
-        """How far numbers differ, as a share of how far they do in another case; None where either is not known."""
-        error, whole = self.worst.error, other.worst.error
-        if not self.is_of_values or error is None or whole is None:
+        """The error as a share of the error of another difference; None if either is unknown."""
+        error, other_error = self.worst.error, other.worst.error
+        if not self.is_of_values or error is None or other_error is None:
             return None
-        return error / whole if whole else math.inf
+        return error / other_error if other_error else math.inf
 
 
-def difference(actual: Outputs, expected: Outputs, asked: Judge) -> ModuleDifference | None:
-    """How arrays differ from those that are expected, by name; None if they do not.
+def difference(actual: Outputs, expected: Outputs, judge: Judge) -> ModuleDifference | None:
+    """How arrays differ from the expected ones of the same names; None if they do not.
 
     Raises CannotCompare if there is nothing to compare: no array has an element.
     """
-    found = [Mismatch(output=name, kind="missing-output") for name in actual.keys() ^ expected.keys()]
+    mismatches = [Mismatch(output=name, kind="missing-output") for name in actual.keys() ^ expected.keys()]
     common = actual.keys() & expected.keys()
-    found += [
+    mismatches += [
         Mismatch(output=name, kind="type-mismatch")
         for name in common
         if actual[name].dtype.kind != "U" and actual[name].dtype != expected[name].dtype
     ]
-    if not common and not found:
+    if not common and not mismatches:
         raise errors.CannotCompare("the module returns no tensor and no number: there is nothing to compare")
     if common:
         sides = _result("actual", actual), _result("expected", expected)
         try:
-            found += run_mismatches(*sides, compare_runs(*sides, asked.tolerances, asked.stats))
+            mismatches += run_mismatches(*sides, compare_runs(*sides, judge.tolerances, judge.stats))
         except errors.CannotCompare:
-            if not found:
+            if not mismatches:
                 raise
-    return ModuleDifference(mismatches=most_telling(found, _MOST_TOLD)) if found else None
+    return ModuleDifference(mismatches=most_telling(mismatches, _MOST_MISMATCHES)) if mismatches else None
 
 
-def difference_of_leaves(actual: Sequence[Leaf], expected: Sequence[Leaf], asked: Judge) -> ModuleDifference | None:
-    """How what two runs return differs, in structure, in what is no number, and in numbers; None if it does not."""
+def difference_of_leaves(actual: Sequence[Leaf], expected: Sequence[Leaf], judge: Judge) -> ModuleDifference | None:
+    """How the values that two runs return differ, in structure, types or numbers; None if they do not."""
     arrays: list[dict[str, Array]] = []
-    kinds: list[dict[str, str]] = []  # of each value that is no array; None has a name of its own
+    kinds: list[dict[str, str]] = []  # the type of each value that is no array
     for leaves in (actual, expected):
         values = {leaf.path or _LONE: (leaf.value, array_of_leaf(leaf.value)) for leaf in leaves}
         arrays.append({name: array for name, (_, array) in values.items() if array is not None})
@@ -266,44 +272,42 @@ def difference_of_leaves(actual: Sequence[Leaf], expected: Sequence[Leaf], asked
         kinds.append({name: "None" if value is None else type(value).__name__ for name, value in others.items()})
     if kinds[0] != kinds[1]:
         names = [name for name in {**kinds[0], **kinds[1]} if kinds[0].get(name, "") != kinds[1].get(name, "")]
-        mismatches = tuple(Mismatch(output=name, kind="type-mismatch") for name in names[:_MOST_TOLD])
+        mismatches = tuple(Mismatch(output=name, kind="type-mismatch") for name in names[:_MOST_MISMATCHES])
         return ModuleDifference(mismatches=mismatches)
-    return difference(arrays[0], arrays[1], asked)
+    return difference(arrays[0], arrays[1], judge)
 
-
-# The time that a diagnosis may take: what is left of it for a run, and when it is over.
 
 _LEAST_SECONDS = 1.0
 
 
 class TimeLeft:
-    """Counts from when it is made; ``seconds`` is None for no limit."""
+    """The time that a diagnosis may still take, of ``seconds`` from now on; None for no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
 
     @property
     def seconds(self) -> float | None:
-        """What is left, never less than 0; None without a limit."""
+        """The seconds that are left, at least 0; None without a limit."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left."""
+        """Whether no time is left."""
         return self.seconds == 0
 
     def require(self) -> None:
-        """Raise TimeUpError if it is over."""
+        """Raise TimeUpError if no time is left."""
         if self.is_over:
             raise TimeUpError
 
     def for_run(self, timeout: float | None) -> float | None:
-        """The seconds that a run may take which may take ``timeout`` by itself; None for any."""
+        """The seconds that a run with this ``timeout`` may take; None for no limit."""
         left = None if self.seconds is None else max(_LEAST_SECONDS, self.seconds)
-        return min((one for one in (timeout, left) if one is not None), default=None)
+        return min((limit for limit in (timeout, left) if limit is not None), default=None)
 
     def bounding(self, listener: events.Listener) -> events.Listener:
-        """A listener for work that knows of no limit: it raises TimeUpError once the time is over."""
+        """A listener that ends any work by raising TimeUpError once the time is over."""
 
         def bounded(event: events.Event) -> None:
             listener(event)
@@ -312,14 +316,12 @@ class TimeLeft:
         return bounded
 
 
-# Who is to blame, the exporter or the engine, and what shows it.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Accusation:
-    """Who is to blame, and what for. ``model`` is what shows it in ``engine``; ``error`` what was raised, in a line.
+    """What is to blame, with the evidence.
 
-    ``places`` are known where the question itself has told them.
+    ``model`` shows the fault in ``engine``; ``error`` is what was raised, in a line. ``places`` are the lines of code
+    if the question that accuses knows them.
     """
 
     blame: Blame
@@ -333,12 +335,12 @@ class Accusation:
     places: tuple[ModuleLine, ...] = ()
 
 
-def blamed(
+def accusation_of(
     engines: Evaluators, suspected: Evaluation, model: OnnxModel, unoptimized: Callable[[], OnnxModel] | None
 ) -> Accusation:
-    """Who is to blame for what the suspect gives of a model, which is wrong.
+    """Who is to blame for a model that is wrong in the suspected engine.
 
-    ``unoptimized`` makes the model without onnxscript's optimizer; None if it did not run.
+    ``unoptimized`` exports the model without onnxscript's optimizer; None if the optimizer did not run.
     """
     if not suspected.ran:
         light = judged_form(parse(read_bytes(model.path), model.path))
@@ -349,8 +351,8 @@ def blamed(
     if suspected.rounding is not None and suspected.rounding.verdict == "unknown":
         return _undecided(suspected, model, f"rounding cannot be told from a fault: {suspected.rounding.reason}")
     others = [engines.evaluation(engine, model) for engine in PLAIN if engine != suspected.engine]
-    wrong = [one for one in others if one.ran and not one.is_right]
-    right = [one.engine for one in others if one.is_right]
+    wrong = [other for other in others if other.ran and not other.is_right]
+    right = [other.engine for other in others if other.is_right]
     if right:
         does = "compute" if len(right) > 1 else "computes"
         gives = suspected.failure or "gives something else"
@@ -360,17 +362,17 @@ def blamed(
         reason = f"{wrong[0].engine} is wrong, too" if wrong else ""
         return _shown_by(suspected, model, "engine", text, reason=reason)
     if not wrong:
-        reasons = "; ".join(f"{one.engine} {one.failure}" for one in others)
+        reasons = "; ".join(f"{other.engine} {other.failure}" for other in others)
         text = "No engine that could be trusted runs the exported model."
         return _shown_by(suspected, model, "unknown", text, reason=reasons)
     is_confirmed = _is_confirmed(engines, wrong, model)
     if is_confirmed and unoptimized is not None:
-        before = unoptimized()
-        plain = [engines.evaluation(engine, before) for engine in PLAIN]
-        if any(one.is_right for one in plain):
+        plain_model = unoptimized()
+        plain = [engines.evaluation(engine, plain_model) for engine in PLAIN]
+        if any(each.is_right for each in plain):
             text = "onnxscript's optimizer makes a model that computes something else; without it, the model is right."
             return _shown_by(wrong[0], model, "exporter", text, part="optimizer")
-        is_confirmed = _is_confirmed(engines, [one for one in plain if one.ran], before)
+        is_confirmed = _is_confirmed(engines, [each for each in plain if each.ran], plain_model)
     if not is_confirmed:
         reason = "the engines to be trusted disagree with each other, and all of them are wrong"
         if len(wrong) == 1:
@@ -382,35 +384,33 @@ def blamed(
 
 
 def _is_confirmed(engines: Evaluators, wrong: list[Evaluation], model: OnnxModel) -> bool:
-    """Whether several engines give the same, all of it wrong."""
-    return len(wrong) > 1 and all(engines.agree(one, wrong[0], model) for one in wrong[1:])
+    """Whether several engines give the same wrong outputs."""
+    return len(wrong) > 1 and all(engines.agree(each, wrong[0], model) for each in wrong[1:])
 
 
 def _undecided(suspected: Evaluation, model: OnnxModel, reason: str) -> Accusation:
-    text = f"{suspected.engine} does not give what the module gives: nobody can tell whose fault it is."
+    text = f"{suspected.engine} does not give what the module gives, and whose fault that is could not be found out."
     return _shown_by(suspected, model, "unknown", text, reason=reason)
 
 
 def _shown_by(
-    seen: Evaluation, model: OnnxModel, blame: Blame, text: str, *, part: ExporterPart | None = None, reason: str = ""
+    shown: Evaluation, model: OnnxModel, blame: Blame, text: str, *, part: ExporterPart | None = None, reason: str = ""
 ) -> Accusation:
-    """An accusation whose evidence is what an engine gave."""
-    evidence = Accusation(blame=blame, text=text, difference=seen.difference, error=seen.failure, engine=seen.engine)
+    """An accusation whose evidence is the result of an engine."""
+    evidence = Accusation(blame=blame, text=text, difference=shown.difference, error=shown.failure, engine=shown.engine)
     return replace(evidence, part=part, reason=reason, model=model)
 
-
-# Questions that are asked one after the other: each is told when it begins, and when it has an answer.
 
 _Answer = TypeVar("_Answer")
 
 _OPEN = "open: the time was over"
 
-_ANSWERS = {"passes": "yes", "tolerance": "no, by rounding alone", "unknown": "nobody can tell"}
-"""What a question is answered with that ends in a verdict, whose own text follows: to all others the answer is no."""
+_ANSWERS = {"passes": "yes", "tolerance": "no, by rounding alone", "unknown": "unknown"}
+"""The answer to a question that ends in the verdict, by the blame; "no" for any other. The verdict's text follows."""
 
 
 class BlamedError(Exception):
-    """The verdict is known: no further question is asked about whose fault it is."""
+    """The verdict is known, so no further question is asked about whose fault it is."""
 
     def __init__(self, accusation: Accusation) -> None:
         super().__init__(accusation.text)
@@ -418,7 +418,7 @@ class BlamedError(Exception):
 
 
 class Steps:
-    """Asks ``questions``, which are known by their names, and keeps what became of each in ``reports``.
+    """Asks ``questions``, a mapping from name to question, and keeps a report of each in ``reports``.
 
     ``left`` is the time for all of them.
     """
@@ -430,9 +430,10 @@ class Steps:
         self.reports: list[StepReport] = []
 
     def ask(self, name: str, answer: Callable[[], tuple[_Answer, str]]) -> _Answer:
-        """Ask a question, and report the line that ``answer`` gives; returns the value beside that line.
+        """Ask a question by calling ``answer``, which returns a value and the answer in a line.
 
-        Raises what ``answer`` raises, which is reported too, and TimeUpError if the time was over before.
+        Emits the events of the step and returns the value. Raises what ``answer`` raises, which is reported too, and
+        TimeUpError if the time is over.
         """
         question, began = self._questions[name], time.monotonic()
         number = list(self._questions).index(name) + 1
@@ -441,10 +442,10 @@ class Steps:
         line = ""
         try:
             self.left.require()
-            found, line = answer()
+            value, line = answer()
             outcome = "done"
-        except BlamedError as known:
-            outcome, line = "done", _ANSWERS.get(known.accusation.blame, "no")
+        except BlamedError as verdict:
+            outcome, line = "done", _ANSWERS.get(verdict.accusation.blame, "no")
             raise
         except TimeUpError:
             outcome, line = "stopped", _OPEN
@@ -461,12 +462,12 @@ class Steps:
             seconds = time.monotonic() - began
             self.reports.append(StepReport(name=name, question=question, outcome=outcome, answer=line, seconds=seconds))
             self._listener(events.StepDone(name=name, outcome=outcome, answer=line, seconds=seconds, checks=0))
-        return found
+        return value
 
     @property
     def open(self) -> list[str]:
-        """The names of the questions that there was no time for; none if there was enough."""
+        """The names of the questions that there was no time for."""
         if all(report.outcome != "stopped" for report in self.reports):
             return []
-        asked = {report.name for report in self.reports if report.outcome != "stopped"}
-        return [name for name in self._questions if name not in asked]
+        answered = {report.name for report in self.reports if report.outcome != "stopped"}
+        return [name for name in self._questions if name not in answered]

@@ -1,4 +1,4 @@
-"""What a diagnosis of a module has found out: the verdict first, then where, how much, and what is left to look at."""
+"""The result of ``biopsy.torch.diagnose``: the verdict, the lines to look at, the error, and the files to look at."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from biopsy.records import plain
 from biopsy.text import html_table, printable
 
 Blame: TypeAlias = Literal["passes", "varies", "capture", "exporter", "engine", "tolerance", "unknown"]
-"""Who is to blame: nobody, for nothing fails; the module, which gives another answer each time; ``torch.export``;
-``torch.onnx``; the engine; the tolerances, for it is rounding; or nobody can tell."""
+"""What is to blame: nothing ("passes"); the module, which gives another result in each run ("varies"); ``torch.export``
+("capture"); ``torch.onnx`` ("exporter"); the engine; the tolerances, since only rounding differs; or it is unknown."""
 
 ExporterPart: TypeAlias = Literal["decomposition", "translation", "optimizer"]
-"""What of the exporter: operators of the program made of others, their translation, or onnxscript's optimizer."""
+"""The part of the exporter to blame: the decomposition of operators, their translation, or onnxscript's optimizer."""
 
 
 GOLDEN = "golden.safetensors"
@@ -26,11 +26,11 @@ GOLDEN = "golden.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleLine:
-    """Where in the module's code something comes from. None, or nothing, where nobody wrote that down.
+    """A place in the module's code; fields are None or empty if the exporter has not noted them.
 
-    ``file``, ``line``, ``function`` and ``code`` are of the innermost frame of the author's own code; ``module`` is the
-    path of the part of the module, as ``named_modules`` has it. ``operators`` are the operators that were translated
-    there, in order, such as ``aten.gelu.default``.
+    ``file``, ``line``, ``function`` and ``code`` are those of the innermost frame of the author's own code; ``module``
+    is the name of the submodule in ``named_modules``. ``operators`` are the operators that were translated there, in
+    order, such as ``aten.gelu.default``.
     """
 
     file: str | None = None
@@ -47,9 +47,9 @@ class ModuleLine:
 
 @dataclass(frozen=True, kw_only=True)
 class SmallestPiece:
-    """The reduced model: its nodes, of how many, and its files, which are None if nothing was to be kept.
+    """The reduced model: its nodes, the number ``of`` nodes of the original, and its files.
 
-    ``bundle`` is the folder to send, None without one.
+    ``path`` and ``inputs`` are None if no files are kept. ``bundle`` is the folder to send, None if there is none.
     """
 
     nodes: tuple[str, ...]
@@ -61,7 +61,7 @@ class SmallestPiece:
 
 @dataclass(frozen=True, kw_only=True)
 class GoldenCount:
-    """How many of the ONNX model's tensors the program has a value of."""
+    """How many of the ONNX model's tensors have a golden value from PyTorch."""
 
     matched: int
     of: int
@@ -69,7 +69,7 @@ class GoldenCount:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchVerdict:
-    """The verdict: who is to blame, in a sentence. ``reason`` says why nobody can tell, or how sure it is."""
+    """What is to blame, in a sentence. ``reason`` says why it is unknown or not sure."""
 
     blame: Blame
     text: str
@@ -79,10 +79,11 @@ class TorchVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchDiagnosis:
-    """What was found. ``places`` are the lines to look at, the first one first; ``error`` is how far values are off.
+    """What was found out about a module.
 
-    ``mismatches`` are the same in numbers. ``versions`` are those of packages and of the suspect. ``folder`` holds the
-    model, its inputs and golden values; None if nothing was to be kept.
+    ``places`` are the lines to look at, the most important one first. ``error`` is the error in words, ``mismatches``
+    in numbers. ``versions`` are those of packages and of the suspect. ``folder`` holds the model, its inputs and golden
+    values; None if no files are kept.
     """
 
     verdict: TorchVerdict
@@ -100,13 +101,13 @@ class TorchDiagnosis:
 
     @property
     def failed(self) -> bool | None:
-        """Whether anything fails, whoever is to blame; None if even that is not known."""
+        """Whether anything fails; None if that is unknown."""
         if self.verdict.blame == "unknown" and not self.mismatches and not self.error:
             return None
         return self.verdict.blame != "passes"
 
     def as_json(self) -> dict[str, Any]:
-        """As plain values, for a report."""
+        """The diagnosis as plain values, for a report."""
         verdict = self.verdict
         tree: dict[str, Any] = plain(
             {"blame": verdict.blame, "part": verdict.part, "text": verdict.text, "reason": verdict.reason or None}

@@ -1,15 +1,15 @@
-"""Recording a module that cannot be captured, by what its parts return: one value for each part, not for each operator.
+"""Recording the values that the parts (submodules) of a module return, for a module that cannot be captured.
 
-A part and a tensor belong together by the scopes that the exporter wrote into nodes (``biopsy.model.sources``): the
-one tensor that leaves the nodes of a part is what the part returns. That is refused wherever it is not certain:
+A part is matched to a tensor by the scopes that the exporter wrote into nodes (``biopsy.model.sources``): the part
+returns the one tensor that leaves its nodes. A part is refused if that is not certain:
 
-* a part that is called more than once, or returns anything but one tensor;
-* a part that several tensors leave, or whose tensor goes to a node of unknown scope, which may be the part's own;
-* a part whose weights are others in the model: the exporter has put what follows into its node (Conv and BatchNorm);
-* what another call gives otherwise: it depends on random numbers;
-* a part that returns what it is given, or its elements in another order than the node gives them: exporters put the
-  transposition into the next one;
-* what stands inside of ``torch.cond`` or a loop, where no hook can look.
+* it is called more than once, or returns anything but one tensor;
+* several tensors leave its nodes, or its tensor goes to a node of unknown scope, which may belong to the part;
+* its weights differ in the model, because the exporter has fused it with what follows (Conv and BatchNorm);
+* it returns something else in a second call, because it depends on random numbers;
+* it returns an argument of its own, or elements in another order than its node, because exporters move a transposition
+  into the next node;
+* it is inside of ``torch.cond`` or a loop, where hooks see no values.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from biopsy import errors
 from biopsy.model.sources import source_of
 from biopsy.tensors.results import Array, same_values
 from biopsy.torch.arrays import as_array, imported, leaves_of, type_in_model
-from biopsy.torch.calls import Arguments, arguments_of, kept, persons_code, require_evaluation, said
-from biopsy.torch.exporting import loaded
+from biopsy.torch.calls import Arguments, arguments_of, exception_text, preserved, require_evaluation, user_code
+from biopsy.torch.exporting import read_model
 from biopsy.torch.recording import RecordingFile, TorchRecording, require_safetensors, require_some
 
 _KEEP_ORDER = frozenset(
     {"Transpose", "Einsum", "Slice", "Gather", "Split", "Squeeze", "Unsqueeze", "Identity", "Cast", "Expand"}
 )
-"""Operators that stand behind a transposition only where that has a node, or are one."""
+"""Operators whose output keeps the order of elements that PyTorch has: transpositions, and operators that exporters do
+not move a transposition across."""
 
 _FOLDED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-"""Operators into whose weights an exporter may put what follows them."""
+"""Operators into whose weights an exporter may fold what follows them."""
 
 
 def record_hooks(
@@ -47,24 +48,24 @@ def record_hooks(
     path: str | PathLike[str],
     kwargs: Mapping[str, Any] | None = None,
 ) -> TorchRecording:
-    """Write what the parts of a module return, under the names that these tensors have in ``model``.
+    """Write the values that the parts of a module return, under the names that these tensors have in ``model``.
 
-    For a module that ``torch.export`` cannot capture, such as one that the older exporter (``dynamo=False``) has
-    translated to ``model``, a file; ``record`` gives more, and is to be preferred. The module is called twice, in
-    evaluation mode and without gradients, and is afterwards what it was. ``path`` ends in .safetensors; the inputs of
-    the model are in the file too. ``refused`` names every tensor without a value.
+    This is for a module that ``torch.export`` cannot capture, such as one that the older exporter (``dynamo=False``)
+    has translated to the file ``model``. Otherwise prefer ``record``, which gives more values. The module is called
+    twice, in evaluation mode and without gradients, and its state is restored. ``path`` ends in .safetensors; the file
+    holds the inputs of the model too. The result's ``refused`` names every tensor without a value.
 
     Raises UsageError if module, model, path or arguments cannot be used, ModelError if the model cannot be read,
-    CannotCompare if no tensor has a value, EngineFailure if the module raises, EngineMissing without PyTorch.
+    CannotCompare if no tensor has a value, EngineFailure if the module raises, or EngineMissing without PyTorch.
     """
     require_evaluation(module)
     path, model = Path(path), Path(model)
     require_safetensors(path)
     given = arguments_of(args, kwargs)
-    graph = loaded(model).graph
+    graph = read_model(model).graph
     part_of, of_part, doubts = _parts(graph, dict(module.named_modules()))
     inputs = _inputs(graph, given)
-    chosen: dict[str, str] = {}  # where one tensor is that of several parts, the innermost has it
+    chosen: dict[str, str] = {}  # of several parts that return the same tensor, the innermost
     for part in sorted(of_part, key=lambda part: -part.count(".")):
         name = str(of_part[part].name)
         if name not in chosen.values():
@@ -72,7 +73,7 @@ def record_hooks(
     with RecordingFile(path, inputs, part_of) as file:
         calls = _Calls(chosen, of_part, file)
         own = set(part_of) - set(chosen.values())
-        with kept(module) as state:
+        with preserved(module) as state:
             first = _own_outputs(graph, _returned(module, given, calls), own)
             for name, value in first.items():
                 file.add(name, value)
@@ -84,7 +85,7 @@ def record_hooks(
         named += [name for name, value in first.items() if name in again and same_values(value, again[name])]
         reasons = dict.fromkeys(first, "the module returns something else each time: it depends on random numbers")
         reasons |= {tensor: refusals[part] for part, tensor in chosen.items() if part in refusals}
-        refused = {}  # each for its own reason, for that of its part, or as a step within it
+        refused = {}
         for name, part in part_of.items():
             if name not in named:
                 step = f"it is a step within {f'the module {part}' if part else 'the model itself'}"
@@ -96,7 +97,7 @@ def record_hooks(
 
 
 def _inputs(graph: Any, given: Arguments) -> dict[str, Any]:
-    """What the model is fed: the tensors of the arguments in their order."""
+    """The inputs of the model by name: the tensors of the arguments in their order."""
     tensors = _tensors((given.args, dict(given.kwargs)))
     fed = [value for value in graph.inputs if value.name not in graph.initializers]
     if len(fed) != len(tensors):
@@ -105,7 +106,7 @@ def _inputs(graph: Any, given: Arguments) -> dict[str, Any]:
 
 
 def _own_outputs(graph: Any, returned: Any, names: set[str]) -> dict[str, Array]:
-    """These outputs of the model, by name: what the module returns, in their order; none if they are not as many."""
+    """The values returned for these outputs of the model, paired by position; none if their numbers differ."""
     tensors = _tensors(returned)
     if len(tensors) != len(graph.outputs):
         return {}
@@ -114,22 +115,22 @@ def _own_outputs(graph: Any, returned: Any, names: set[str]) -> dict[str, Array]
 
 
 def _tensors(nested: Any) -> list[Any]:
-    """What nested values have tensors of in a model, in their order."""
+    """The nested values that are tensors in an ONNX model, in order."""
     return [leaf.value for leaf in leaves_of(nested) if type_in_model(leaf.value) is not None]
 
 
 def _parts(graph: Any, modules: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any], dict[str, str]]:
-    """Match the parts of a module, by name, to the tensors of a graph of ``onnx_ir``, as far as that alone tells it.
+    """Match the parts of a module to the tensors of an ``onnx_ir`` graph by the scopes of the nodes.
 
-    Returns the innermost part that each tensor of the main graph stands in which a node computes and anything takes;
-    which tensor each part returns; and the parts that were looked for and not found, with the reason.
+    Returns the innermost part of each tensor that is computed and used in the main graph, the tensor that each part
+    returns, and for each part without one the reason; all by name.
     """
     scopes: dict[Any, tuple[str, ...] | None] = {}
     for node in graph:
         source = source_of(imported("onnx_ir").serde.serialize_node(node).SerializeToString())
         scopes[node] = None if source is None else source.scopes
         if source is None and node.name and node.name.count("/") == 1:
-            scopes[node] = ()  # the older exporter: in the module itself
+            scopes[node] = ()  # the older exporter's name for a node of the module itself
     tensors = [
         value
         for node in graph
@@ -147,11 +148,11 @@ def _parts(graph: Any, modules: Mapping[str, Any]) -> tuple[dict[str, str], dict
 
 
 def _leaving(part: str, module: Any, scopes: Mapping[Any, tuple[str, ...] | None]) -> Any:
-    """The tensor that leaves the nodes of a part; None if it has no nodes, or why it is not certain.
+    """The tensor that leaves the nodes of a part, or the reason, as a text, why that is not certain.
 
-    None for the whole module, too: its outputs are those of its parts, or are steps of its own.
+    None for a part without nodes and for the module itself, whose outputs are recorded separately.
     """
-    nodes = {node for node, around in scopes.items() if around is not None and part in around}
+    nodes = {node for node, scope in scopes.items() if scope is not None and part in scope}
     if not part or not nodes:
         return None
     leaving = [
@@ -163,7 +164,7 @@ def _leaving(part: str, module: Any, scopes: Mapping[Any, tuple[str, ...] | None
     if len(leaving) != 1:
         return f"{len(leaving)} tensors leave the module {part}"
     value = leaving[0]
-    # A node of a subgraph is in no scope of its own: it stands where the node with the subgraph does.
+    # Nodes of subgraphs are not in ``scopes``: they belong where the node with the subgraph does.
     if any(scopes[user] is None for user, _ in value.uses() if user in scopes):
         return f"what comes after the module {part} does not say where it belongs"
     if value.producer().op_type in _FOLDED:
@@ -172,13 +173,13 @@ def _leaving(part: str, module: Any, scopes: Mapping[Any, tuple[str, ...] | None
         inputs = [each for each in value.producer().inputs if each is not None and each.const_value is not None]
         constants = [each.const_value.numpy() for each in inputs]
         if not all(any(np.array_equal(constant, weight) for weight in weights) for constant in constants):
-            others = "are others in the model: the exporter has fused it with what follows"
-            return f"the weights of the module {part} {others}"
+            why = "are others in the model: the exporter has fused it with what follows"
+            return f"the weights of the module {part} {why}"
     return value
 
 
 class _Calls:
-    """Listens to the parts of a module, and writes what they return."""
+    """Hooks on the parts of a module, which write the values that they return."""
 
     def __init__(self, chosen: Mapping[str, str], values: Mapping[str, Any], file: RecordingFile) -> None:
         self._chosen = chosen
@@ -186,20 +187,20 @@ class _Calls:
         self._given: dict[str, dict[int, int | None]] = {}
         self._file = file
         self._times: Counter[str] = Counter()
-        self._other: dict[str, str] = {}
-        self._is_again = False
+        self._refusals: dict[str, str] = {}
+        self._is_second_run = False
         self._is_compiling = imported("torch.compiler").is_compiling
 
     def check(self) -> None:
-        """From now on compare with what is written instead of writing."""
-        self._is_again = True
+        """From now on compare values with those that were written, instead of writing them."""
+        self._is_second_run = True
 
     def listen(self, module: Any) -> Iterator[Any]:
-        """Register the hooks, and give what removes them."""
-        for part, inside in module.named_modules():
-            if part in self._chosen:
-                yield inside.register_forward_pre_hook(partial(self._entered, part), with_kwargs=True)
-                yield inside.register_forward_hook(partial(self._returned, part))
+        """Register the hooks, and yield a handle of each, which removes it."""
+        for name, part in module.named_modules():
+            if name in self._chosen:
+                yield part.register_forward_pre_hook(partial(self._entered, name), with_kwargs=True)
+                yield part.register_forward_hook(partial(self._returned, name))
 
     def _entered(self, part: str, _: Any, args: Any, kwargs: Any) -> None:
         values = [leaf.value for leaf in leaves_of((args, kwargs))]
@@ -207,20 +208,20 @@ class _Calls:
 
     def _returned(self, part: str, _: Any, __: Any, output: Any) -> None:
         if self._is_compiling():
-            return  # inside of torch.cond: there are no values to see
+            return  # inside of torch.cond there are no values
         name = self._chosen[part]
-        self._times[part] += not self._is_again
+        self._times[part] += not self._is_second_run
         if not isinstance(output, imported().Tensor) or type_in_model(output) is None:
-            self._other[part] = f"the module {part} returns no single tensor, but a {type(output).__name__}"
-        elif (why := self._is_other(part, output)) is not None:
-            self._other[part] = f"the module {part} returns {why}"
-        elif self._times[part] == 1 and not self._is_again:
+            self._refusals[part] = f"the module {part} returns no single tensor, but a {type(output).__name__}"
+        elif (what := self._other_value(part, output)) is not None:
+            self._refusals[part] = f"the module {part} returns {what}"
+        elif self._times[part] == 1 and not self._is_second_run:
             self._file.add(name, as_array(output))
         elif self._times[part] == 1 and not self._file.has(name, as_array(output)):
-            self._other[part] = f"the module {part} returns something else each time: it depends on random numbers"
+            self._refusals[part] = f"the module {part} returns something else each time: it depends on random numbers"
 
-    def _is_other(self, part: str, output: Any) -> str | None:
-        """What a part returns instead, surely or maybe, of the tensor that leaves its nodes; None if it is that."""
+    def _other_value(self, part: str, output: Any) -> str | None:
+        """What a part may return instead of the tensor that leaves its nodes, in words; None if it returns that."""
         value = self._values[part]
         given = self._given.get(part, {})
         if id(output) in given and given[id(output)] == _version(output):
@@ -238,14 +239,14 @@ class _Calls:
         return None
 
     def refusals(self) -> dict[str, str]:
-        """The parts whose value is none of the model's, with the reason."""
-        seldom = {
+        """The reasons why parts have no value, by part."""
+        uncalled = {
             part: f"the module {part} was not called where a hook can look: not at all, or inside of torch.cond"
             for part in self._chosen
             if not self._times[part]
         }
         often = {part: f"the module {part} is called {times} times" for part, times in self._times.items() if times > 1}
-        return {**seldom, **often, **self._other}
+        return {**uncalled, **often, **self._refusals}
 
 
 def _version(tensor: Any) -> int | None:
@@ -254,18 +255,18 @@ def _version(tensor: Any) -> int | None:
 
 
 def _returned(module: Any, given: Arguments, calls: _Calls) -> Any:
-    """What the module returns. Raises EngineFailure if it raises."""
+    """The values that the module returns, with the hooks. Raises EngineFailure if it raises."""
     torch = imported()
     hooks = list(calls.listen(module))
     try:
         fresh = given.copied()
-        with torch.no_grad(), persons_code():
+        with torch.no_grad(), user_code():
             return module(*fresh.args, **fresh.kwargs)
     except errors.BiopsyError:
         raise
     except Exception as error:
         raise errors.EngineFailure(
-            f"the module raises {said(error)}", engine="torch", stage="run", kind=type(error).__name__
+            f"the module raises {exception_text(error)}", engine="torch", stage="run", kind=type(error).__name__
         ) from error
     finally:
         for hook in hooks:

@@ -1,4 +1,4 @@
-"""Where it goes wrong: lines, operators and the smallest part of an exported model whose fault is known."""
+"""Locating the fault of an exported model: lines of the module, operators, and the smallest failing part."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from biopsy.torch.evaluation import Accusation, OnnxModel, Steps, difference
 from biopsy.torch.facts import GOLDEN, GoldenCount, ModuleLine, SmallestPiece
 from biopsy.torch.recording import TorchRecording, record
 
-_Found = TypeVar("_Found")
+_Answer = TypeVar("_Answer")
 
 LOCATING = {
     "golden": "which tensors has the program a value of?",
@@ -52,12 +52,12 @@ LOCATING = {
 """The questions, by name."""
 
 _MOST_NAMED = 3
-_AS_GREAT = 0.1
+_COMPARABLE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """Where a fault is, as far as known; ``accusation`` is the one given, with what locating the fault has shown."""
+    """The location of a fault; ``accusation`` is the one given, changed by what locating the fault has shown."""
 
     accusation: Accusation
     places: tuple[ModuleLine, ...] = ()
@@ -66,24 +66,24 @@ class Located:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Location:
-    """Finds where a fault is. ``folder`` is where files go, ``scratch`` where transient ones do.
+class Locator:
+    """Locates a fault. ``folder`` is for files to keep, ``scratch`` for transient ones.
 
-    ``given`` are the arguments for which the model is wrong, ``timeout`` seconds for each run of an engine.
+    ``given`` are the arguments for which the model is wrong, ``timeout`` is in seconds per run of an engine.
     """
 
     given: Arguments
-    asked: Judge
+    judge: Judge
     timeout: float | None
     folder: Path
     scratch: Path
     steps: Steps
     listener: events.Listener
 
-    def located(self, accusation: Accusation, *, bundled: bool) -> Located:
-        """Where the fault of an accusation is; ``bundled``: the smallest part is packed as a folder, too.
+    def locate(self, accusation: Accusation, *, bundled: bool) -> Located:
+        """Locate the fault of an accusation; with ``bundled``, pack the smallest part as a folder to send.
 
-        A question that cannot be answered does not prevent the others.
+        A question without an answer does not prevent the others.
         """
         model = accusation.model
         if model is None:
@@ -96,12 +96,12 @@ class Location:
         if accusation.part == "decomposition":
             return Located(accusation=accusation, values=values)
         failing = FailingExport(
-            model=model.path, engine=accusation.engine, golden=recording.path, asked=self.asked, timeout=self.timeout
+            model=model.path, engine=accusation.engine, golden=recording.path, judge=self.judge, timeout=self.timeout
         )
-        found = self._answer("layers", lambda: self._wrong(failing))
+        layers = self._answer("layers", lambda: self._wrong(failing))
         places: tuple[ModuleLine, ...] = ()
-        if found is not None:
-            findings, index = found
+        if layers is not None:
+            findings, index = layers
             accusation = self._reconsidered(accusation, failing, findings)
             # The lines of the layers and groups that make errors, those of the worst first.
             lines = (lines_of(noted_source(index, node) for node in suspect.nodes) for suspect in findings.suspects)
@@ -115,7 +115,7 @@ class Location:
         piece = SmallestPiece(nodes=part.nodes, of=part.nodes_before)
         if bundled:
             piece = replace(piece, path=part.output, inputs=part.inputs)
-            # Folders of the author's are nobody else's business.
+            # Only the file's name goes into the bundle, since its folder is private.
             first = places[0] if places and places[0].file else None
             where = "" if first is None else f" {Path(first.file or '').name}:{first.line}: {first.code}."
             note = Note(label="found", text=f"{accusation.text}{where}")
@@ -124,7 +124,7 @@ class Location:
             piece = replace(piece, bundle=bundle)
         return Located(accusation=accusation, places=places, values=values, piece=piece)
 
-    def _answer(self, name: str, answer: Callable[[], tuple[_Found, str]]) -> _Found | None:
+    def _answer(self, name: str, answer: Callable[[], tuple[_Answer, str]]) -> _Answer | None:
         try:
             return self.steps.ask(name, answer)
         except errors.EngineMissing:
@@ -134,33 +134,33 @@ class Location:
 
     def _recorded(self, model: OnnxModel) -> tuple[TorchRecording, str]:
         given = self.given.copied()
-        found = record(model.program, given.args, self.folder / GOLDEN, given.kwargs)
-        return found, f"{found.tensors} of {found.of}"
+        recording = record(model.program, given.args, self.folder / GOLDEN, given.kwargs)
+        return recording, f"{recording.tensors} of {recording.of}"
 
     def _with_decomposition(self, accusation: Accusation, model: OnnxModel, recording: TorchRecording) -> Accusation:
-        """The accusation, or that of the program which the exporter makes of the captured one, if that is wrong."""
+        """The accusation, or one of the exporter's decomposition, if the decomposed program is wrong itself."""
         golden = read_feeds(recording.path)[0]
-        wanted = {name: value for name, value in model.expected.items() if name in golden}
-        if accusation.blame not in ("exporter", "unknown") or not wanted:
+        expected = {name: value for name, value in model.expected.items() if name in golden}
+        if accusation.blame not in ("exporter", "unknown") or not expected:
             return accusation
-        found = difference({name: golden[name] for name in wanted}, wanted, self.asked)
-        if found is None or accusation.difference is None:
+        error = difference({name: golden[name] for name in expected}, expected, self.judge)
+        if error is None or accusation.difference is None:
             return accusation
-        # Does the program itself differ from the module by about as much as the exported model does?
-        share = found.share_of(accusation.difference)
-        if not found.is_of_values or (share is not None and share < _AS_GREAT):
+        # The error of the program must be comparable to that of the exported model.
+        share = error.share_of(accusation.difference)
+        if not error.is_of_values or (share is not None and share < _COMPARABLE):
             return accusation
         text = "The exporter decomposes operators into others that give something else, before it translates them."
-        return replace(accusation, blame="exporter", part="decomposition", text=text, difference=found, reason="")
+        return replace(accusation, blame="exporter", part="decomposition", text=text, difference=error, reason="")
 
-    def _reconsidered(self, accusation: Accusation, failing: FailingExport, found: LayerFindings) -> Accusation:
-        """The accusation, or what its layers make of it.
+    def _reconsidered(self, accusation: Accusation, failing: FailingExport, findings: LayerFindings) -> Accusation:
+        """The accusation, revised by the findings about layers.
 
-        Where the whole model left doubt and single layers leave none, it is the exporter's. Where only the order of
-        equal values differs, which PyTorch leaves open, it is nobody's fault.
+        If the whole model left doubt and single layers leave none, the exporter is to blame. If only the order of equal
+        values differs, which PyTorch leaves open, nothing is.
         """
-        wrong = [layer for layer in found.layers if layer.is_suspect]
-        if not wrong or found.groups:
+        wrong = [layer for layer in findings.layers if layer.is_suspect]
+        if not wrong or findings.groups:
             return accusation
         is_doubtful = accusation.blame == "unknown" and accusation.model is not None and accusation.difference
         if is_doubtful and all(layer.is_of_model for layer in wrong):
@@ -181,18 +181,18 @@ class Location:
             feeds=lambda _: read_feeds(within.golden),
             suspect=within.engine,
             reference=within.reference,
-            judge=within.asked,
+            judge=within.judge,
             timeout=within.timeout,
         )
         layers = Examination(question, self.scratch, left.bounding(self.listener)).run()
-        left.require()  # a layer that took longer than that is not slow by itself
+        left.require()  # a layer that took longer than the time left is not slow by itself
         named = first_of([suspect.name for suspect in layers.suspects], _MOST_NAMED, "; ")
         return (layers, question.index), named or "none by itself"
 
     def _smallest(self, failing: FailingExport) -> tuple[Reduction, str]:
         """The smallest part of the model that still differs from its golden values.
 
-        Raises OriginalPasses and CheckError where there is none.
+        Raises OriginalPasses or CheckError if there is none.
         """
         words = failing.check
         candidate = self.scratch / "candidate.onnx"
@@ -208,7 +208,7 @@ class Location:
         return part, f"{len(part.nodes)} of {count(part.nodes_before, 'node')}"
 
     def _packed(self, failing: FailingExport, part: Reduction, earlier: EarlierFindings) -> tuple[Path, str]:
-        """The smallest part as a folder to send, seen to fail without biopsy. Raises CheckError if it does not fail."""
+        """Pack the smallest part as a folder to send. Raises CheckError if its script does not fail."""
         job = BundleJob(
             target=self.folder / BUNDLE,
             original=failing.model,
@@ -218,20 +218,20 @@ class Location:
             run=RunQuestion(
                 engines=[create(failing.engine)],
                 outputs=OutputChoice(),
-                judge=Judge(failing.asked.tolerances, failing.asked.stats),
+                judge=Judge(failing.judge.tolerances, failing.judge.stats),
                 golden=[failing.golden],
             ),
             inputs=part.inputs,
-            found=earlier,
+            earlier=earlier,
         )
         bundle = make_bundle(job)
-        if bundle.standing == "not":
+        if bundle.reproduced == "not":
             raise errors.CheckError(f"no: {BUNDLE}/reproduce.py ended with status {bundle.status}, and says so")
-        return bundle.path, "yes" if bundle.standing == "alone" else "only where biopsy is installed"
+        return bundle.path, "yes" if bundle.reproduced == "alone" else "only where biopsy is installed"
 
 
 def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
-    """The title of the bundle if the exporter is to blame; by itself the bundle would blame the engine that runs it."""
+    """The title of the bundle if the exporter is to blame, since the bundle itself would blame the engine; else ""."""
     if accusation.blame != "exporter":
         return ""
     part = {"optimizer": "onnxscript's optimizer breaks", "decomposition": "torch.onnx decomposes wrongly:"}
@@ -239,32 +239,30 @@ def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
     return f"{part.get(accusation.part or '', 'torch.onnx translates wrongly:')} {operators or 'an operator'}"
 
 
-# Which part of an exported model is wrong: its layers held against golden values, and the smallest part that fails.
-
 PIECE = "piece.onnx"
 BUNDLE = "bundle"
-"""The smallest part that fails, and the folder to send, in the folder that is kept."""
+"""The names of the smallest part and of the folder to send in the folder of the diagnosis."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailingExport:
-    """A model that is wrong in ``engine``, and a file of the golden values of its tensors, its inputs among them."""
+    """A model that is wrong in ``engine``, and a file of golden values of its inputs and other tensors."""
 
     model: Path
     engine: str
     golden: Path
-    asked: Judge
+    judge: Judge
     timeout: float | None = None
 
     @property
     def reference(self) -> str:
-        """The golden values as an engine."""
+        """The spec of the engine that replays the golden values."""
         return EngineSpec("recorded", {"file": str(self.golden)}).text
 
     @property
     def check(self) -> list[str]:
-        """The words of the check that it fails, which feeds a part of it with golden values, too."""
-        limits = self.asked.tolerances.for_output("")
+        """The words of the check that the model fails, which also feeds parts of it with golden values."""
+        limits = self.judge.tolerances.for_output("")
         return [
             *("biopsy", "run", "{}", "--engine", self.engine),
             *("--load-inputs", as_word(self.golden), "--load-outputs", as_word(self.golden)),
@@ -273,26 +271,24 @@ class FailingExport:
 
 
 def are_only_ties(failing: FailingExport, nodes: Sequence[LayerNode], scratch: Path) -> bool:
-    """Whether sorting nodes give the golden values, so that only the places of equal values differ."""
+    """Whether the values of TopK nodes are the golden ones, so that only the indices of equal values differ."""
     golden = read_feeds(failing.golden)[0]
     names = [node.outputs[0] for node in nodes]
     if not all(name in golden for name in names):
         return False
     with Worker(failing.engine, scratch, failing.timeout) as worker, suppress(errors.BiopsyError):
-        found = worker.run(ModelInput(b"", failing.model.parent, failing.model), failing.golden, names)[0]
-        return all(name in found and same_values(found[name], golden[name]) for name in names)
+        outputs = worker.run(ModelInput(b"", failing.model.parent, failing.model), failing.golden, names)[0]
+        return all(name in outputs and same_values(outputs[name], golden[name]) for name in names)
     return False
 
-
-# From nodes of an exported model to lines of the module: what its exporter wrote down, put together.
 
 _QUOTED = re.compile(r"translating node %(\w+) :")
 
 
 def lines_of(sources: Iterable[NodeSource | None]) -> tuple[ModuleLine, ...]:
-    """The lines that some nodes come from, each with the operators that were translated there, in their order.
+    """The lines that some nodes come from, each with the operators that were translated there, in order.
 
-    An operator is named once where its line is called once, however many nodes it has become.
+    An operator that has become several nodes is named once.
     """
     groups: dict[tuple[object, ...], list[NodeSource]] = {}
     for source in sources:
@@ -303,13 +299,13 @@ def lines_of(sources: Iterable[NodeSource | None]) -> tuple[ModuleLine, ...]:
 
 def line_of_node(program: Any, message: str) -> ModuleLine | None:
     """The line of the node of a captured program that a message of the exporter quotes; None if it quotes none."""
-    found = _QUOTED.search(message)
-    nodes = [node for node in program.graph.nodes if found is not None and node.name == found[1]]
+    quoted = _QUOTED.search(message)
+    nodes = [node for node in program.graph.nodes if quoted is not None and node.name == quoted[1]]
     return line_of_program_node(nodes[0]) if len(nodes) == 1 else None
 
 
 def line_of_program_node(node: Any) -> ModuleLine | None:
-    """The line of a node of a captured program; None if it does not say."""
+    """The line of a node of a captured program; None if it is unknown."""
     if not node.meta.get("stack_trace"):
         return None
     classes = [name for _, name in (node.meta.get("nn_module_stack") or {}).values()]

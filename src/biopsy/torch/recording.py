@@ -1,4 +1,4 @@
-"""Recording what a PyTorch module gives, under the names of the exported model, as golden values of it."""
+"""Recording the values of a PyTorch module under the names of the exported model, as its golden values."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from biopsy.tensors.recording import AppendableStore, results_of
 from biopsy.tensors.results import Array, same_values
 from biopsy.text import count
 from biopsy.torch.arrays import as_array, imported, type_in_model
-from biopsy.torch.calls import arguments_of, persons_code, said
+from biopsy.torch.calls import arguments_of, exception_text, user_code
 
 RUNNER = "torch"
-"""Whose values they are, in the file."""
+"""The name of the runner in the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchRecording:
     """A file of golden values.
 
-    ``path`` is the file, which holds the inputs of the model too. ``tensors`` is how many tensors of the main graph
-    have a golden value in it, and ``of`` how many there are that a node computes and anything takes. ``refused`` are
+    ``path`` is the file, which holds the inputs of the model too. ``of`` is the number of tensors of the main graph
+    that are computed and used, ``tensors`` the number of those that have a golden value in the file. ``refused`` are
     the others by name, each with the reason.
     """
 
@@ -43,13 +43,13 @@ class TorchRecording:
 def record(
     onnx_program: Any, args: Any, path: str | PathLike[str], kwargs: Mapping[str, Any] | None = None
 ) -> TorchRecording:
-    """Write what a module gives for its arguments, under the names of the tensors in the model it was exported to.
+    """Write the values that a module computes for its arguments, under the names of the tensors in its ONNX model.
 
     ``onnx_program`` is what ``torch.onnx.export(module, ..., dynamo=True)`` returned; its own program is run
-    (``biopsy.torch.recording.intermediate_values``), once and without gradients. ``args`` and ``kwargs`` are what the
-    module is called with. ``path`` ends in .safetensors; a file that stands there is replaced once all is written. Each
-    tensor is written as it comes, so that memory holds what the program itself needs. The inputs are in the file as
-    well: ``biopsy debug layers model.onnx --load-outputs PATH`` needs no other.
+    (``biopsy.torch.recording.intermediate_values``), once and without gradients. ``args`` and ``kwargs`` are the
+    arguments of the module. ``path`` ends in .safetensors; an existing file is replaced once everything is written.
+    Each tensor is written as soon as it is computed, so that no more memory is needed than for the program itself. The
+    file holds the inputs too, so that ``biopsy debug layers model.onnx --load-outputs PATH`` needs no other file.
 
     Raises UsageError if the path or the arguments cannot be used, CannotCompare if no tensor has a value, EngineFailure
     if PyTorch cannot run the program, EngineMissing without PyTorch. Nothing is written then.
@@ -85,14 +85,15 @@ def require_some(recording: TorchRecording) -> None:
 
 
 class RecordingFile:
-    """A file of one sample that takes tensors as they come. Use it in a ``with``: without ``finish`` nothing stays.
+    """A file of one sample to which tensors are written one by one, in a ``with`` statement.
 
-    ``inputs`` are those of the model, ``names`` the tensors that may come. Raises UsageError if it cannot be written.
+    Without ``finish``, no file is left. ``inputs`` are those of the model, ``names`` the tensors that may be added.
+    Raises UsageError if the file cannot be written.
     """
 
     def __init__(self, path: Path, inputs: Mapping[str, Array], names: Iterable[str]) -> None:
         self._inputs = list(inputs)
-        self._came: Counter[str] = Counter()
+        self._added: set[str] = set()
         self._store = AppendableStore(path, None, [(0, 0, name) for name in dict.fromkeys((*inputs, *names))])
         for name, value in inputs.items():
             self._store.append((0, 0, name), value)
@@ -105,20 +106,20 @@ class RecordingFile:
 
     def add(self, name: str, value: Array) -> None:
         """Write a tensor."""
-        self._came[name] += 1
+        self._added.add(name)
         self._store.append((0, 0, name), value)
 
     def has(self, name: str, value: Array) -> bool:
-        """Whether that is what was written."""
+        """Whether this is the value that was written for a tensor."""
         self._store.commit()
         written = self._store.array((0, 0, name))
         return written is not None and same_values(written, value)
 
     def finish(self, names: Iterable[str]) -> None:
-        """Make it the file, with these of the tensors that came; the others are in it without a name."""
+        """Complete the file with the inputs and those tensors of ``names`` that were added; others get no name."""
         self._store.commit()
-        kept = [*self._inputs, *(name for name in names if name in self._came)]
-        self._store.finish({0: results_of(self._store, kept, 0, RUNNER, 1)})
+        named = [*self._inputs, *(name for name in names if name in self._added)]
+        self._store.finish({0: results_of(self._store, named, 0, RUNNER, 1)})
 
 
 def require_safetensors(path: Path) -> None:
@@ -129,20 +130,17 @@ def require_safetensors(path: Path) -> None:
         )
 
 
-# The values that a module gives on its way, under the names that they have in the exported model.
-
-
 def intermediate_values(
     onnx_program: Any, args: Any, kwargs: Mapping[str, Any] | None = None, *, copy: bool = True
 ) -> Iterator[tuple[str, Array]]:
-    """Run the program that was exported, and give the tensors of the model as they come, each one a copy.
+    """Run the exported program and yield the tensors of the model, by name, as soon as they are computed.
 
-    Without ``copy`` a tensor is what it was until the next one is asked for, and may have changed by then.
+    Each is a copy; without ``copy``, it may change when the next tensor is taken.
 
-    It is the exporter's own program (``onnx_program.exported_program``), run operator by operator without gradients,
-    where its parameters are. ``args`` and ``kwargs`` are what the module is called with. What later operators need no
-    more is freed on the way. The tensors are named as in ``onnx_program.model``; which of them have a value, and why
-    others have none, is told by ``biopsy.torch.recording.named_values``. Those of subgraphs have none.
+    The program is the exporter's own (``onnx_program.exported_program``). It is run operator by operator without
+    gradients, on the device of its parameters; values that are no longer needed are freed. ``args`` and ``kwargs`` are
+    the arguments of the module. The tensors are named as in ``onnx_program.model``; ``named_values`` says which of them
+    have a value, and why others have none. Tensors of subgraphs have none.
 
     Raises UsageError if the arguments are not of the form that was exported, EngineFailure if the program cannot be
     run, EngineMissing without PyTorch.
@@ -154,7 +152,7 @@ def intermediate_values(
 
 
 def input_values(onnx_program: Any, args: Any, kwargs: Mapping[str, Any] | None = None) -> dict[str, Array]:
-    """What the inputs of the model are for these arguments, under their names in ``onnx_program.model``.
+    """The inputs of the model for these arguments, by their names in ``onnx_program.model``.
 
     Raises UsageError if the arguments are not of the form that was exported.
     """
@@ -162,32 +160,32 @@ def input_values(onnx_program: Any, args: Any, kwargs: Mapping[str, Any] | None 
     program = program_of(onnx_program)
     flat = _flat_inputs(program, args, kwargs)
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
-    given = flat[len(flat) - len(specs) :]
-    fed = [value for value, spec in zip(given, specs, strict=True) if not hasattr(spec.arg, "value")]
+    arguments = flat[len(flat) - len(specs) :]
+    values = [value for value, spec in zip(arguments, specs, strict=True) if not hasattr(spec.arg, "value")]
     names = [str(value.name) for value in onnx_program.model.graph.inputs]
-    if len(names) != len(fed):
-        raise errors.UsageError(f"the model has {len(names)} inputs, and the program that it comes from {len(fed)}")
-    for name, value in zip(names, fed, strict=True):
+    if len(names) != len(values):
+        raise errors.UsageError(f"the model has {len(names)} inputs, and the program that it comes from {len(values)}")
+    for name, value in zip(names, values, strict=True):
         if type_in_model(value) is None:
             raise errors.UsageError(f"input {name!r} is no tensor that a file can hold, but a {type(value).__name__}")
-    return {name: as_array(value) for name, value in zip(names, fed, strict=True)}
+    return {name: as_array(value) for name, value in zip(names, values, strict=True)}
 
 
 def _flat_inputs(program: Any, args: Any, kwargs: Mapping[str, Any] | None) -> Sequence[Any]:
-    """What the graph of the program takes: its parameters, buffers and constants, then what it is called with."""
+    """The inputs of the program's graph: its parameters, buffers and constants, then the arguments."""
     given = arguments_of(args, kwargs)
     called_with = given.args, dict(given.kwargs)
     try:
         try:
             return program._graph_module_flat_inputs(*called_with)  # type: ignore[no-any-return]
         except TypeError as error:
-            # PyTorch 2.13 stumbles over named tuples when it compares forms: their type is no class there.
+            # PyTorch 2.13 fails to compare forms with named tuples, whose type is no class there.
             flat, form = program._get_flat_args_with_check(*called_with)
             if form != program.call_spec.in_spec:
                 raise error
     except Exception as error:
         raise errors.UsageError(
-            f"the arguments are not of the form that was exported: {said(error)}",
+            f"the arguments are not of the form that was exported: {exception_text(error)}",
             next_steps=["the module is called as module(*args, **kwargs), as in torch.onnx.export"],
         ) from error
     kinds = [spec for spec in program.graph_signature.input_specs if spec.kind.name != "USER_INPUT"]
@@ -203,14 +201,14 @@ def _values(
     interpreter.args_iter = iter(inputs)
     del inputs
     for node in program.graph.nodes:
-        # Gradients are off for one operator at a time: between two, the caller's code runs.
+        # Gradients are switched off only while an operator runs, since the caller's code runs between two of them.
         with torch.no_grad():
             try:
-                with persons_code():
+                with user_code():
                     result = interpreter.run_node(node)
             except Exception as error:
                 raise errors.EngineFailure(
-                    f"PyTorch cannot run {node.format_node()}: {said(error)}",
+                    f"PyTorch cannot run {node.format_node()}: {exception_text(error)}",
                     engine="torch",
                     stage="run",
                     kind=type(error).__name__,
@@ -223,16 +221,15 @@ def _values(
             del interpreter.env[gone]
 
 
-# Which value of a program each tensor of a model is.
-#
-# The exporter names a tensor after the FX node that it was translated from, and writes that node, as FX prints it,
-# into the metadata of the ONNX node. A name alone proves nothing: every capture of a module numbers its nodes anew,
-# so that ``add_3`` of one program is another value than ``add_3`` of the next. So a tensor has a value only if its
-# node was translated from a node that stands in the program word for word. Once one of them does not, the program is
-# another one, and the same words may speak of other values: then so must all stand there that a node takes.
+# How tensors of a model are matched to values of a program: the exporter names a tensor after the FX node that it was
+# translated from, and writes that node, as FX prints it, into the metadata of the ONNX node. A name alone proves
+# nothing, since every capture of a module numbers its nodes anew: ``add_3`` of one program is another value than
+# ``add_3`` of the next. So a tensor has a value only if the program has a node with the same text. If any text is
+# missing in the program, it is another program, in which the same text may mean another value; then all nodes that the
+# node depends on must have their texts in it too.
 #
 # Not every tensor is a value of the program. An operator may be translated into several ONNX nodes, of which only the
-# last gives what the operator gives, and what the optimizer of the exporter has fused keeps the last name.
+# last gives the operator's result, and a node that the optimizer has fused keeps the last name.
 
 _ORIGINAL_NAME = "pkg.torch.onnx.original_node_name"
 
@@ -241,8 +238,8 @@ _ORIGINAL_NAME = "pkg.torch.onnx.original_node_name"
 class NamedValues:
     """The tensors of a model's main graph that are values of a program.
 
-    ``names`` are the tensors of each FX node, by the node's name. ``refused`` are the others, with the reason. Tensors
-    that nothing takes, and those of Constant nodes, are neither.
+    ``names`` are the tensors of each FX node, by the node's name. ``refused`` are the other tensors, each with the
+    reason. Unused tensors and those of Constant nodes are in neither.
     """
 
     names: Mapping[str, tuple[str, ...]] = field(repr=False)
@@ -250,12 +247,12 @@ class NamedValues:
 
     @property
     def count(self) -> int:
-        """How many tensors have a value."""
+        """The number of tensors that have a value."""
         return sum(map(len, self.names.values()))
 
 
 def named_values(onnx_program: Any) -> NamedValues:
-    """What can be recorded for a ``torch.onnx.ONNXProgram``; nothing is run.
+    """The tensors of a ``torch.onnx.ONNXProgram`` that can be recorded; nothing is run.
 
     Raises UsageError if this is no such program.
     """
@@ -268,11 +265,11 @@ def named_values(onnx_program: Any) -> NamedValues:
     for value in (value for node in nodes for value in node.outputs):
         if not value.name or not (value.uses() or value.is_graph_output()):
             continue
-        found = program_nodes.of(value)
-        if isinstance(found, str):
-            refused[str(value.name)] = found
+        fx_node = program_nodes.of(value)
+        if isinstance(fx_node, str):
+            refused[str(value.name)] = fx_node
         else:
-            names.setdefault(found.name, []).append(str(value.name))
+            names.setdefault(fx_node.name, []).append(str(value.name))
     return NamedValues(names={node: tuple(tensors) for node, tensors in names.items()}, refused=refused)
 
 
@@ -288,7 +285,7 @@ def program_of(onnx_program: Any) -> Any:
 
 
 class _ProgramNodes:
-    """The nodes of a program, for tensors whose nodes were translated from ``texts``."""
+    """The FX nodes of a program; ``texts`` are those that the nodes of a model were translated from."""
 
     def __init__(self, program: Any, texts: set[str]) -> None:
         nodes = list(program.graph.nodes)
@@ -300,7 +297,7 @@ class _ProgramNodes:
             for node in module.graph.nodes
         }
         printed = {str(node.format_node()): node for node in nodes}
-        certain: dict[Any, str] = {}  # those that must be the ones of ``texts``
+        certain: dict[Any, str] = {}  # nodes whose text and all that they depend on are in ``texts``
         for text, node in printed.items():
             is_translated = text in texts or node.target is operator.getitem
             if node.op in ("placeholder", "get_attr") or (
@@ -312,7 +309,7 @@ class _ProgramNodes:
         self._random = random_nodes(nodes)
 
     def of(self, value: Any) -> Any:
-        """The FX node that a tensor is the value of, or why it is that of none."""
+        """The FX node whose value a tensor is, or the reason, as a text, why it is none's."""
         producer = value.producer()
         text = producer.metadata_props.get(FX_NODE)
         if text is None:
@@ -332,7 +329,7 @@ class _ProgramNodes:
 
 
 def _mistyped(value: Any, node: Any) -> str | None:
-    """Why the value of an FX node cannot be that tensor; None if it can."""
+    """Why the value of an FX node cannot be this tensor; None if it can."""
     if "val" not in node.meta:
         return "its program does not say of which type it is"
     dtype = type_in_model(node.meta["val"])
@@ -348,26 +345,24 @@ def _kind(value: Any) -> str:
     return str(getattr(value, "dtype", type(value).__name__))
 
 
-# Which values of a program depend on random numbers: another run, or an engine, gives others, and nobody is wrong.
-
 _SWITCHES = frozenset({"train", "training"})
 _CHANCES = frozenset({"dropout_p", "dropout"})
 
 
 def random_nodes(nodes: Iterable[Any]) -> dict[Any, str]:
-    """The FX nodes, in their order, that draw random numbers or use some; the operator that drew them first."""
-    found: dict[Any, str] = {}
+    """The FX nodes, in order, that draw random numbers or depend on some, each with the operator that drew them."""
+    drawn_by: dict[Any, str] = {}
     for node in nodes:
-        drawn = next((found[source] for source in node.all_input_nodes if source in found), None)
-        if drawn is None and _draws(node):
-            drawn = str(node.target)
-        if drawn is not None:
-            found[node] = drawn
-    return found
+        operator_name = next((drawn_by[source] for source in node.all_input_nodes if source in drawn_by), None)
+        if operator_name is None and _draws(node):
+            operator_name = str(node.target)
+        if operator_name is not None:
+            drawn_by[node] = operator_name
+    return drawn_by
 
 
 def _draws(node: Any) -> bool:
-    """Whether an operator draws random numbers: dropout that is switched off does not."""
+    """Whether an operator draws random numbers. Dropout that is switched off does not."""
     torch = imported()
     if node.op == "get_attr":
         inner = getattr(node.graph.owning_module, node.target, None)

@@ -71,7 +71,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_comparison_is_shown_without_biopsy_by_the_worst_element_of_both_sides(compared: Compared) -> None:
-    assert (compared.made.standing, compared.made.status, compared.made.needs_biopsy) == ("alone", 1, "")
+    assert (compared.made.reproduced, compared.made.status, compared.made.needs_biopsy) == ("alone", 1, "")
     assert "1 of 4 elements are beyond atol 1e-05, rtol 1e-05" in compared.made.output
     assert "the worst, at [0, 1]: 1.0 instead of 1.5, difference 0.5" in compared.made.output
 
@@ -135,7 +135,7 @@ def test_once_the_bug_is_mended_the_script_ends_with_0_and_the_test_passes(compa
 def test_an_engine_that_refuses_the_model_is_shown_with_its_message(here: Path) -> None:
     onnx.save(onnx.parser.parse_model(NOT_IMPLEMENTED), "conv.onnx")
     made = bundle_of(here / "conv.onnx", here / "bundle", "biopsy", "run", "{}", "--onnxrt")
-    assert (made.standing, "inputs.npz" in made.members) == ("alone", False)
+    assert (made.reproduced, "inputs.npz" in made.members) == ("alone", False)
     ended = run_script(here / "bundle")
     assert ended.status == 1
     assert "NOT_IMPLEMENTED" in ended.printed
@@ -152,7 +152,7 @@ def test_a_check_is_copied_with_its_files_and_run_by_the_script(here: Path) -> N
         "import sys, onnx, rule\nassert not rule.wrong(onnx.load(sys.argv[1])), 'too many nodes'\n"
     )
     made = bundle_of(here / "model.onnx", here / "bundle", sys.executable, "check.py", "{}")
-    assert made.standing == "alone"
+    assert made.reproduced == "alone"
     assert {"check.py", "rule.py"} <= set(made.members)
     ended = run_script(here / "bundle")
     assert (ended.status, "too many nodes" in ended.printed) == (1, True)
@@ -166,7 +166,7 @@ def test_a_check_is_copied_with_its_files_and_run_by_the_script(here: Path) -> N
 def test_a_script_that_needs_biopsy_says_so(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check = ("biopsy", "run", "{}", "--engine", "fake:refuse.Relu=build")
     made = bundle_of(here / "model.onnx", here / "bundle", *check)
-    assert (made.standing, made.needs_biopsy) == (
+    assert (made.reproduced, made.needs_biopsy) == (
         "with biopsy",
         "the engine fake, which comes with biopsy or a plug-in of it",
     )
@@ -176,6 +176,14 @@ def test_a_script_that_needs_biopsy_says_so(here: Path, monkeypatch: pytest.Monk
     assert run_script(here / "bundle").status == 1
 
 
+@pytest.mark.slow
+def test_a_script_that_needs_biopsy_loads_no_inputs_for_a_model_without_any(here: Path) -> None:
+    onnx.save(onnx.parser.parse_model(CONSTANT), "constant.onnx")
+    check = ("biopsy", "run", "{}", "--engine", "fake:refuse.Add=run")
+    made = bundle_of(here / "constant.onnx", here / "bundle", *check)
+    assert (made.reproduced, "inputs.npz" in made.members) == ("with biopsy", False)
+
+
 def test_a_failure_told_by_what_is_printed_is_told_by_the_script_too(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +191,7 @@ def test_a_failure_told_by_what_is_printed_is_told_by_the_script_too(
     (here / "check.sh").chmod(0o755)
     rules = Rules(fail_regexes=(re.compile("is 4[0-9]"),))
     made = bundle_of(here / "model.onnx", here / "bundle.zip", "./check.sh", "{}", rules=rules)
-    assert made.standing == "alone"
+    assert made.reproduced == "alone"
     folder = unpacked(here / "bundle.zip", here / "unpacked")
     assert run_script(folder).status == 1
     (folder / "check.sh").write_text("#!/bin/sh\necho no\n")
@@ -195,7 +203,7 @@ def test_a_script_that_does_not_fail_makes_no_fit_bundle_and_all_of_it_says_so(h
     (here / "check.sh").chmod(0o755)
     (here / "there").touch()  # the check looks at a file that no word of it names
     made = bundle_of(here / "model.onnx", here / "bundle", "./check.sh", "{}")
-    assert (made.standing, made.status) == ("not", 0)
+    assert (made.reproduced, made.status) == ("not", 0)
     assert "ended with status 0" in (here / "bundle" / "NOT-REPRODUCED.txt").read_text()
     assert "**NOT REPRODUCED" in (here / "bundle" / "ISSUE.md").read_text()[:400]
 
@@ -245,7 +253,7 @@ def test_a_model_without_inputs_is_compared_too(here: Path) -> None:
     np.savez("golden.npz", y=np.full(2, 4, np.float32))
     loaded = ["--load-inputs", "nothing.npz", "--load-outputs", "golden.npz"]
     made = bundle_of(here / "constant.onnx", here / "bundle", "biopsy", "run", "{}", "--onnxrt", *loaded)
-    assert (made.standing, "inputs.npz" in made.members) == ("alone", False)
+    assert (made.reproduced, "inputs.npz" in made.members) == ("alone", False)
     np.savez(here / "bundle" / "expected.npz", y=np.full(2, 3, np.float32))
     assert run_script(here / "bundle").status == 0
 
@@ -258,14 +266,14 @@ def test_weights_in_a_file_of_their_own_are_in_the_model(here: Path) -> None:
     np.savez("golden.npz", y=np.full(2, 4, np.float32))
     loaded = ["--load-inputs", "nothing.npz", "--load-outputs", "golden.npz"]
     made = bundle_of(here / "outside.onnx", here / "bundle", "biopsy", "run", "{}", "--onnxrt", *loaded)
-    assert (made.standing, "model.onnx.data" in made.members) == ("alone", False)
+    assert (made.reproduced, "model.onnx.data" in made.members) == ("alone", False)
 
 
 @pytest.mark.slow
 def test_a_check_that_never_ends_is_shown_as_one(here: Path) -> None:
     (here / "check.py").write_text("import time\ntime.sleep(600)\n")
     made = bundle_of(here / "model.onnx", here / "bundle", sys.executable, "check.py", "{}", timeout=2.0)
-    assert made.standing == "alone"
+    assert made.reproduced == "alone"
     ended = run_script(here / "bundle")
     assert (ended.status, "no end in time" in made.title) == (1, False)
     assert "no answer in time" in made.title
@@ -275,6 +283,6 @@ def test_a_check_that_never_ends_is_shown_as_one(here: Path) -> None:
 def test_other_measures_than_tolerances_are_asked_without_biopsy(here: Path) -> None:
     words = [*golden(here), "--cosine", "0.9999", "--check-error-stat", "max", "--atol", "0.1"]
     made = bundle_of(here / "model.onnx", here / "bundle", *words)
-    assert made.standing == "alone"
+    assert made.reproduced == "alone"
     assert "max of the errors: absolute 0.5 (limit 0.1)" in made.output
     assert "cosine: 0.99" in made.output

@@ -10,7 +10,7 @@ from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.findings.search_history import SearchHistory
 
 FAILURE = ObservedFailure(kind="command", title="It fails", engine=None, stage="", message="")
-SHOWN = Reproduction(standing="alone", status=1, output="")
+SHOWN = Reproduction(reproduced="alone", status=1, output="")
 
 
 def told(runs: int, how_often: str = "") -> list[str]:

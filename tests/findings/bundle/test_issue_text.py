@@ -8,18 +8,20 @@ import pytest
 from biopsy.engines.registry import create
 from biopsy.findings.bundle.issue import IssueFacts, ObservedFailure, issue_text
 from biopsy.findings.bundle.job import EarlierFindings
-from biopsy.findings.bundle.reproduction import Reproduction, Standing
+from biopsy.findings.bundle.reproduction import Reproduced, Reproduction
 from biopsy.findings.report import versions_tree
 from biopsy.findings.verdict import Note
 
 
-def facts(engine: str, message: str = "it fails", standing: Standing = "alone", title: str = "It fails") -> IssueFacts:
-    status = 1 if standing != "not" else 0
+def facts(
+    engine: str, message: str = "it fails", reproduced: Reproduced = "alone", title: str = "It fails"
+) -> IssueFacts:
+    status = 1 if reproduced != "not" else 0
     return IssueFacts(
         failure=ObservedFailure(
             kind="engine failure", title=title, engine=create(engine), stage="build", message=message
         ),
-        reproduction=Reproduction(standing=standing, status=status, output=message),
+        reproduction=Reproduction(reproduced=reproduced, status=status, output=message),
         model=message,
         script="pass",
         versions=versions_tree([engine]),
@@ -69,7 +71,7 @@ def test_the_lines_that_the_nodes_come_from_stand_in_code() -> None:
 @pytest.mark.parametrize("chain", ["Pow -> Add -> Sqrt", "one node, Pow"])
 def test_a_conclusion_that_holds_no_markdown_is_read_as_a_sentence(chain: str) -> None:
     verdict = f"The optimizer computes something else for {chain}. They fail together: a fusion."
-    assert f"\n{verdict}\n" in issue_text(replace(facts("onnxrt"), found=found(found=verdict)))
+    assert f"\n{verdict}\n" in issue_text(replace(facts("onnxrt"), earlier=found(found=verdict)))
 
 
 HOSTILE = "@everyone #1 ![x](http://x)\n# heading\n```\n<script>alert(1)</script>\n````\n\x1b[31m"
@@ -95,7 +97,7 @@ def test_a_strangers_text_is_never_markdown() -> None:
 def test_what_a_diagnosis_has_found_stands_beside_the_failure() -> None:
     earlier = found(**{"found": "Its optimizer is wrong.", "may vary": "any x"})
     workaround = Note(label="workaround", text="Fusion off: it passes.", line="biopsy run m")
-    text = issue_text(replace(facts("onnxrt"), found=replace(earlier, notes=[*earlier.notes, workaround])))
+    text = issue_text(replace(facts("onnxrt"), earlier=replace(earlier, notes=[*earlier.notes, workaround])))
     assert "Its optimizer is wrong." in text and "as far as it was tried: any x\n" in text
     assert "A workaround that was tried: Fusion off: it passes.\n\n```text\nbiopsy run m\n```" in text
 
@@ -105,13 +107,13 @@ ISSUE = "https://github.com/owner/name/issues/7"
 
 def test_a_reference_of_our_catalogue_is_a_link_and_that_of_anybody_else_is_code() -> None:
     words = {"found": "It looks like owner/name#7: 'x'.", "known": "owner/name#7: the same fingerprint, owner/name#8"}
-    text = issue_text(replace(facts("onnxrt"), found=replace(found(**words), links={"owner/name#7": ISSUE})))
+    text = issue_text(replace(facts("onnxrt"), earlier=replace(found(**words), links={"owner/name#7": ISSUE})))
     assert f"\nIt looks like [owner/name#7]({ISSUE}): `x`.\n" in text
     assert f"known failure: [owner/name#7]({ISSUE}): the same fingerprint, `owner/name#8`\n" in text
-    text = issue_text(replace(facts("onnxrt"), found=found(**words)))
+    text = issue_text(replace(facts("onnxrt"), earlier=found(**words)))
     assert "How it compares with a known failure: `owner/name#7:` the same fingerprint, `owner/name#8`\n" in text
 
 
 def test_what_was_not_reproduced_is_said_first() -> None:
-    assert "**NOT REPRODUCED" in issue_text(facts("onnxrt", standing="not")).split("\n## ")[0]
-    assert "only where biopsy is installed" in issue_text(facts("onnxrt", standing="with biopsy")).split("\n## ")[0]
+    assert "**NOT REPRODUCED" in issue_text(facts("onnxrt", reproduced="not")).split("\n## ")[0]
+    assert "only where biopsy is installed" in issue_text(facts("onnxrt", reproduced="with biopsy")).split("\n## ")[0]

@@ -20,4 +20,4 @@ def test_a_flaky_script_that_passes_by_luck_is_not_said_to_need_biopsy(tmp_path:
     with zipfile.ZipFile(bundle, "w") as stream:
         stream.writestr("reproduce.py", FAILS_FROM_THE_SECOND_RUN_ON.format(runs=str(tmp_path / "runs")))
     found = reproduce(bundle, tmp_path, Limits(60.0, None), needs_biopsy=False, tries=1)
-    assert (found.standing, found.steady) == ("alone", False)
+    assert (found.reproduced, found.steady) == ("alone", False)

@@ -106,7 +106,7 @@ def test_other_measures_are_judged_as_biopsy_does(
     margins = [abs(one.value - value) for one in judged.judged if np.isfinite(one.value)]
     if any(0 < margin < 1e-6 * max(1, abs(value)) for margin in margins):
         return  # rounding decides
-    words = engine_script._by_measures(engine_script._limits("y", criteria, expected))
+    words = engine_script._for_differs_by(engine_script._limits("y", criteria, expected))
     assert failures.differs_by(found, expected, **words) is not judged.passed
 
 
@@ -141,7 +141,7 @@ def raises(error: Exception) -> Any:
 
 
 def test_only_an_error_of_the_kind_that_was_seen_counts() -> None:
-    expected = {"kind": "ValueError", "said": "no"}
+    expected = {"kind": "ValueError", "message": "no"}
     assert failures.expect_failure(raises(ValueError("no")), None, **expected) == 1
     assert failures.expect_failure(raises(RuntimeError("code: VALUE ERROR")), None, **expected) == 1
     assert failures.expect_failure(lambda: 1, raises(ValueError("other")), **expected) == 1

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.findings.page.model_map import Bead, ribbon
+from biopsy.findings.page.model_map import MapNode, map_drawing
 from biopsy.findings.page.piece import Layout, layered
 
 
@@ -20,7 +20,7 @@ def graphs(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
 def check(layout: Layout, count: int, edges: list[tuple[int, int]]) -> None:
     assert len(layout.columns) == len(layout.layers) == count
     assert min(layout.layers) == 0
-    for (source, target), way in zip(edges, layout.ways, strict=True):
+    for (source, target), way in zip(edges, layout.paths, strict=True):
         assert len(way) == layout.layers[target] - layout.layers[source] - 1
         for layer, passes in enumerate(way, start=layout.layers[source] + 1):
             beside = [column for column, at in zip(layout.columns, layout.layers, strict=True) if at == layer]
@@ -46,14 +46,16 @@ def test_a_layout_is_the_same_each_time() -> None:
 
 
 @given(st.lists(st.lists(st.integers(-2, 60), max_size=4), max_size=60))
-def test_every_node_of_a_ribbon_has_a_place_of_its_own(reads: list[list[int]]) -> None:
-    drawing = ribbon("name", "title", [Bead(lines=[str(place)], reads=each) for place, each in enumerate(reads)])
+def test_every_node_of_a_map_has_a_place_of_its_own(reads: list[list[int]]) -> None:
+    drawing = map_drawing(
+        "name", "title", [MapNode(lines=[str(place)], reads=each) for place, each in enumerate(reads)]
+    )
     places = {(mark.x, mark.y) for mark in drawing.marks}
     assert len(places) == len(reads)
     assert all(0 < x < drawing.width and 0 < y < drawing.height for x, y in places)
 
 
 def test_a_model_that_is_one_wide_layer_is_drawn_in_many_columns() -> None:
-    drawing = ribbon("name", "title", [Bead(lines=[], reads=[]) for _ in range(5000)])
+    drawing = map_drawing("name", "title", [MapNode(lines=[], reads=[]) for _ in range(5000)])
     assert drawing.width < 3000
     assert drawing.height < 3000

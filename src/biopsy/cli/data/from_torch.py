@@ -95,8 +95,8 @@ def execute(options: FromTorchOptions, console: Console) -> int:
             )
         module, given = named_call(options.factory, options.arguments)
         dynamic_shapes = exporting.dynamic_shapes_of(module, given, shapes)
-        program = exporting.exported(module, given, dynamic_shapes=dynamic_shapes, optimize=not options.no_optimize)
-        model = program if options.model is None else exporting.of_file(options.model, program)
+        program = exporting.export(module, given, dynamic_shapes=dynamic_shapes, optimize=not options.no_optimize)
+        model = program if options.model is None else exporting.read_exported(options.model, program)
         recording = record(model, given.args, output, given.kwargs)
         if saved is not None:
             exporting.save(program, saved)

@@ -77,14 +77,14 @@ def pack(job: BundleJob, own: RunOptions | None, console: Console, words: Mappin
     console.say(f"bundle   {bundle.path}, {size_text(bundle.size)}: {', '.join(told)}")
     for remark in bundle.remarks:
         console.warn(f"the bundle: {remark}")
-    if bundle.standing == "alone":
+    if bundle.reproduced == "alone":
         console.say("         reproduce.py was run without biopsy, and fails")
-    elif bundle.standing == "with biopsy":
+    elif bundle.reproduced == "with biopsy":
         why = f": without it there is no way to ask for {bundle.needs_biopsy}" if bundle.needs_biopsy else ""
         console.warn(f"reproduce.py fails as it should, but only where biopsy is installed{why}")
     if words is not None and own is not None and (own.load_inputs or own.load_outputs):
         console.warn("inputs.npz and expected.npz of the bundle hold numbers that come from your inputs")
-    if bundle.standing == "not":
+    if bundle.reproduced == "not":
         raise errors.CheckError(
             f"{bundle.path} is not fit to be sent: its reproduce.py does not show the failure (it ended with status "
             f"{bundle.status}, and not with 1)",
@@ -105,7 +105,7 @@ def question_of(own: RunOptions) -> RunQuestion:
         judge=Judge(*own.limits()),
         golden=own.load_outputs or (),
         build_only=own.build_only,
-        beyond=next((f"the option {option}" for option in own.given(_JUDGED_BEYOND)), ""),
+        unscriptable=next((f"the option {option}" for option in own.given(_JUDGED_BEYOND)), ""),
     )
 
 

@@ -171,7 +171,7 @@ def _reduced(
                 rules=options.rules(),
                 inputs=result.inputs,
                 reports={} if words is not None else bundling.reports_of(written, console),  # of the whole original
-                found=EarlierFindings(notes=notes, how_often=progress.history.how_often),
+                earlier=EarlierFindings(notes=notes, how_often=progress.history.how_often),
             )
             bundling.pack(job, own_run, console, words)
         return progress.ended(status, result.nodes)

@@ -42,7 +42,14 @@ from biopsy.processes.writing import require_writable
 from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate
 from biopsy.questions.layers.question import Judge
 from biopsy.questions.workarounds.find import find_workarounds
-from biopsy.questions.workarounds.question import KINDS, PatchedFile, WhatIsRight, WorkaroundQuestion, golden_of
+from biopsy.questions.workarounds.question import (
+    KINDS,
+    PatchedFile,
+    WhatIsRight,
+    WorkaroundQuestion,
+    comparison_template,
+    golden_of,
+)
 from biopsy.questions.workarounds.result import VerifiedChange, Workarounds
 from biopsy.text import count, first_of, is_refused, series
 
@@ -263,13 +270,10 @@ def _template(options: WorkaroundOptions) -> CheckTemplate:
             raise errors.UsageError(
                 "which engine must be used?", next_steps=["--engine NAME", "biopsy doctor    lists them"]
             )
-        spec = parse_spec(options.engine)
-        right = options.reference_engine or next(engine for engine in PLAIN if parse_spec(engine) != spec)
-        words = ["biopsy", "run", "{}", "--engine", right, "--engine", ENGINE_PLACE]
         inputs = options.as_typed(("load_inputs", *groups.MAKING, "input_symbols", "external_data_dir"))
-        for given in (*inputs, *options.as_typed(JudgeOptions.declared)):
-            words += given.words
-        return CheckTemplate(tuple(words), spec, is_own_run=True)
+        limits = options.as_typed(JudgeOptions.declared)
+        words = [word for given in (*inputs, *limits) for word in given.words]
+        return comparison_template(parse_spec(options.engine), options.reference_engine, words)
     if not options.check:
         raise errors.UsageError("there is no command after --check", next_steps=["--check ./check.sh {} {engine}"])
     untold = "the check does not tell which engine must be used: it is not 'biopsy run', or names it as {engine}"

@@ -1,1 +1,1 @@
-"""A failure as a folder to send: the result, its inputs, and a script that shows the failure without biopsy."""
+"""A failure as a folder or archive to send: the model, its inputs, and a script that reproduces the failure."""

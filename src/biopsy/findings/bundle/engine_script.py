@@ -1,5 +1,5 @@
-"""The script of a failure that an engine shows by itself: how an engine with its settings is called by its own
-package, without biopsy, also as lines for whoever calls it.
+"""The script of a failure that needs only an engine: calls of the engine's own package with its settings, which
+``debug workaround`` also shows as lines of Python.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ _INPUTS = 'read(HERE / "inputs.npz", INPUTS)'
 
 @dataclass(frozen=True, kw_only=True)
 class EngineScript:
-    """What stands in such a script besides the failure: keys of tensors in the files, for each sample."""
+    """A script that shows a failure by calling the engine.
+
+    ``inputs`` and ``expected`` are keys of tensors in the files by name, for each sample. A run of more than
+    ``seconds`` counts as one that does not end.
+    """
 
     question: RunQuestion
     failure: ObservedFailure
@@ -40,7 +44,7 @@ class EngineScript:
     seconds: float
 
     def script(self) -> Script:
-        """The script. Raises OnlyBiopsyError if there can be none."""
+        """The script. Raises OnlyBiopsyError if no script can show the failure without biopsy."""
         if self.failure.engine is None:
             raise OnlyBiopsyError("several engines, any of which may be the one that fails")
         call = scripted_engine(self.failure.engine, self.index)
@@ -57,7 +61,7 @@ class EngineScript:
 
     def _of_kind(self, call: ScriptedEngine) -> tuple[Mapping[str, Literal], Sequence[str]]:
         """The constants of the script, and its work."""
-        kind, named = self.failure.kind, {"KIND": self.failure.name, "SAID": self.failure.message}
+        kind, error = self.failure.kind, {"KIND": self.failure.name, "MESSAGE": self.failure.message}
         needs_run = kind in ("comparison", "non-finite") or (kind == "engine failure" and self.failure.stage == "run")
         if needs_run and not call.runs:
             raise OnlyBiopsyError("running what TensorRT has built")
@@ -65,9 +69,9 @@ class EngineScript:
             return self._comparison()
         if kind == "non-finite":
             work = [f"model = {_LOAD}", f"return find_non_finite(lambda feed: run(model, feed, OUTPUTS), {_INPUTS})"]
-            return self._fed, work
+            return self._run_constants, work
         if kind == "engine failure" and not needs_run:
-            return {**named}, [f"return expect_failure(lambda: {_LOAD}, None, kind=KIND, said=SAID)"]
+            return {**error}, [f"return expect_failure(lambda: {_LOAD}, None, kind=KIND, message=MESSAGE)"]
         if kind == "engine failure":
             work = [
                 f"feeds = {_INPUTS}",
@@ -75,10 +79,10 @@ class EngineScript:
                 f"    lambda: {_LOAD},",
                 "    lambda model: [run(model, feed, OUTPUTS) for feed in feeds],",
                 "    kind=KIND,",
-                "    said=SAID,",
+                "    message=MESSAGE,",
                 ")",
             ]
-            return {**self._fed, **named}, work
+            return {**self._run_constants, **error}, work
         if kind not in ("crash", "timeout"):
             raise OnlyBiopsyError("a comparison that is not known")
         ends: dict[str, Literal] = {"ENDS_BY": self.failure.name, "SECONDS": self.seconds}
@@ -86,10 +90,10 @@ class EngineScript:
         if not self.inputs or not call.runs:
             return ends, ["def work():", f"    {_LOAD}", *watch]
         runs = [f"    model = {_LOAD}", f"    for feed in {_INPUTS}:", "        run(model, feed, OUTPUTS)"]
-        return {**self._fed, **ends}, ["def work():", *runs, *watch]
+        return {**self._run_constants, **ends}, ["def work():", *runs, *watch]
 
     @property
-    def _fed(self) -> dict[str, Literal]:
+    def _run_constants(self) -> dict[str, Literal]:
         for tensor in (*self.index.fed_inputs(), *self.index.outputs):
             name, kind = self.index.names[tensor], self.index.value_type(tensor)
             if kind is not None and not isinstance(kind, TensorType):
@@ -99,18 +103,15 @@ class EngineScript:
         return {"OUTPUTS": [self.index.names[tensor] for tensor in self.index.outputs], "INPUTS": list(self.inputs)}
 
     def _comparison(self) -> tuple[Mapping[str, Literal], Sequence[str]]:
-        question, values = (
-            self.question,
-            {name: each for sample in self.failure.expected for name, each in sample.items()},
-        )
-        judge = question.judge
-        if question.beyond:
-            raise OnlyBiopsyError(question.beyond)
+        judge = self.question.judge
+        values = {name: value for sample in self.failure.expected for name, value in sample.items()}
+        if self.question.unscriptable:
+            raise OnlyBiopsyError(self.question.unscriptable)
         if not values:
             raise OnlyBiopsyError("a comparison of outputs that are missing")
         criteria = {name: criteria_for(name, judge.tolerances, judge.stats, judge.limits) for name in values}
         limits = {name: _limits(name, criteria[name], value) for name, value in values.items()}
-        is_plain = all(set(asked) == {"atol", "rtol"} for asked in limits.values())
+        is_plain = all(set(of_output) == {"atol", "rtol"} for of_output in limits.values())
         work = [
             f"model = {_LOAD}",
             f'inputs, expected = {_INPUTS}, read(HERE / "expected.npz", EXPECTED)',
@@ -118,47 +119,44 @@ class EngineScript:
             f"return compare(outputs_of, inputs, expected, LIMITS{'' if is_plain else ', differs_by'})",
         ]
         if not is_plain:
-            limits = {name: _by_measures(asked) for name, asked in limits.items()}
-        return {**self._fed, "EXPECTED": list(self.expected), "LIMITS": limits}, work
+            limits = {name: _for_differs_by(of_output) for name, of_output in limits.items()}
+        return {**self._run_constants, "EXPECTED": list(self.expected), "LIMITS": limits}, work
 
 
 _MEASURED = frozenset({"l2", "cosine", "psnr", "snr"})
-"""Limits that a script follows."""
+"""Metrics whose limits a script can check."""
 
 
-def _limits(name: str, asked: Criteria, expected: Array) -> dict[str, Literal]:
-    """What is asked of an output. Raises OnlyBiopsyError for what only biopsy computes."""
-    other = [limit.metric for limit in asked.limits if limit.metric not in _MEASURED]
+def _limits(name: str, criteria: Criteria, expected: Array) -> dict[str, Literal]:
+    """The arguments of ``differs`` or ``differs_by`` for an output. Raises OnlyBiopsyError for other metrics."""
+    other = [limit.metric for limit in criteria.limits if limit.metric not in _MEASURED]
     if other:
         raise OnlyBiopsyError(f"the limit on {other[0]} of {name!r}")
-    tolerance = asked.tolerance_of(expected)
-    found: dict[str, Literal] = {}
-    if asked.tolerances_decide and asked.stat == "elemwise":
-        found = {"atol": tolerance.atol, "rtol": tolerance.rtol}
-    elif asked.tolerances_decide:
-        found = {"errors": [asked.stat, asked.quantile, tolerance.atol, tolerance.rtol]}
-    limits: list[Literal] = [[limit.metric, limit.value] for limit in asked.limits]
-    return {**found, "limits": limits} if limits else found
+    tolerance = criteria.tolerance_of(expected)
+    tolerances: dict[str, Literal] = {}
+    if criteria.tolerances_decide and criteria.stat == "elemwise":
+        tolerances = {"atol": tolerance.atol, "rtol": tolerance.rtol}
+    elif criteria.tolerances_decide:
+        tolerances = {"errors": [criteria.stat, criteria.quantile, tolerance.atol, tolerance.rtol]}
+    limits: list[Literal] = [[limit.metric, limit.value] for limit in criteria.limits]
+    return {**tolerances, "limits": limits} if limits else tolerances
 
 
-def _by_measures(asked: Mapping[str, Literal]) -> dict[str, Literal]:
-    """The same for the part of a script that knows other measures too."""
-    others = {key: value for key, value in asked.items() if key not in {"atol", "rtol"}}
-    return {"elements": [asked["atol"], asked["rtol"]], **others} if "atol" in asked else others
-
-
-# How a script calls an engine: the part of the script that does it, and the settings it is given.
-#
-# An engine, or an option of one, that no part can follow raises OnlyBiopsyError, which says why.
+def _for_differs_by(limits: Mapping[str, Literal]) -> dict[str, Literal]:
+    others = {key: value for key, value in limits.items() if key not in {"atol", "rtol"}}
+    return {"elements": [limits["atol"], limits["rtol"]], **others} if "atol" in limits else others
 
 
 class OnlyBiopsyError(Exception):
-    """A script cannot ask this without biopsy; the text says what."""
+    """Something that a script cannot do without biopsy; the text says what."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedEngine:
-    """A part of ``script_parts`` with ``load``, and ``run`` if it ``runs``; ``modules`` are what it imports."""
+    """A part of ``script_parts`` that calls an engine, and the settings for its ``load``.
+
+    ``modules`` are the packages that it imports. ``runs`` is False if the part can only build the model.
+    """
 
     part: str
     modules: tuple[str, ...]
@@ -167,7 +165,7 @@ class ScriptedEngine:
 
 
 def scripted_engine(engine: Engine, index: ModelIndex) -> ScriptedEngine:
-    """The call that does what an engine does with its options to a model. Raises OnlyBiopsyError."""
+    """How a script calls an engine with its options. Raises OnlyBiopsyError if no part of a script can."""
     if not engine.imports.is_here:
         raise OnlyBiopsyError("an engine from another release than the one that is installed")
     make = _CALLS.get(engine.name)
@@ -176,8 +174,8 @@ def scripted_engine(engine: Engine, index: ModelIndex) -> ScriptedEngine:
     return make(engine, index)
 
 
-def _changed(part: str, module: str, settings: Mapping[str, tuple[Literal, Literal]]) -> ScriptedEngine:
-    """The call with those settings, each given with its usual value, that are not the usual ones."""
+def _with_changed(part: str, module: str, settings: Mapping[str, tuple[Literal, Literal]]) -> ScriptedEngine:
+    """The call with those settings, each given with its default, that are not the default."""
     changed = {key: value for key, (value, usual) in settings.items() if value != usual}
     return ScriptedEngine(part=part, modules=(module,), settings=changed)
 
@@ -200,7 +198,7 @@ def _onnxrt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
             [{}] * len(providers.names),
         ),
     }
-    return _changed("onnxrt", "onnxruntime", settings)
+    return _with_changed("onnxrt", "onnxruntime", settings)
 
 
 def _openvino(engine: Engine, index: ModelIndex) -> ScriptedEngine:
@@ -212,7 +210,7 @@ def _openvino(engine: Engine, index: ModelIndex) -> ScriptedEngine:
         "precision": (options["precision"], "f32"),
         "config": ({**options["config"], **threads}, {}),
     }
-    return _changed("openvino", "openvino", settings)
+    return _with_changed("openvino", "openvino", settings)
 
 
 def _reference(engine: Engine, index: ModelIndex) -> ScriptedEngine:
@@ -224,7 +222,7 @@ def _reference(engine: Engine, index: ModelIndex) -> ScriptedEngine:
 
 _TRT_FLAGS = ("fp16", "bf16", "fp8", "int8", "tf32")
 _TRT_CALLED = frozenset({"package", "flags", "optimization", "min_shapes", "opt_shapes", "max_shapes", *_TRT_FLAGS})
-"""Options of TensorRT that the script follows."""
+"""Options of TensorRT that a script can follow."""
 
 
 def _trt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
@@ -235,13 +233,14 @@ def _trt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
         raise OnlyBiopsyError(f"the option {other[0]} of TensorRT")
     module = load(options["package"]).module.__name__
     flags = [name.upper() for name in (*_TRT_FLAGS, *options["flags"]) if name in options["flags"] or options[name]]
-    given = {"flags": flags or None, "level": options["optimization"], "profiles": _trt_shapes(engine, index) or None}
-    settings = {"module": module, **{key: value for key, value in given.items() if value is not None}}
+    profiles = _trt_profiles(engine, index)
+    optional = {"flags": flags or None, "level": options["optimization"], "profiles": profiles or None}
+    settings = {"module": module, **{key: value for key, value in optional.items() if value is not None}}
     return ScriptedEngine(part="tensorrt", modules=(module,), settings=settings, runs=False)
 
 
-def _trt_shapes(engine: Engine, index: ModelIndex) -> list[Literal]:
-    """Least, best and greatest shape of each open input, of each profile."""
+def _trt_profiles(engine: Engine, index: ModelIndex) -> list[Literal]:
+    """For each profile, the smallest, optimal and largest shape of each input whose shape is open."""
     types = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
     known = {name: type_ for name, type_ in types.items() if type_ is not None and not type_.is_static}
     if None in types.values():
@@ -258,13 +257,10 @@ def _trt_shapes(engine: Engine, index: ModelIndex) -> list[Literal]:
 _CALLS = {"onnxrt": _onnxrt, "openvino": _openvino, "reference": _reference, "trt": _trt}
 
 
-# An engine with its settings as lines of Python that use its own package, for whoever calls it without biopsy.
-
-
 def calls_of(spec: EngineSpec, index: ModelIndex) -> tuple[str, ...]:
-    """The lines, ``path`` being the model's; the first one may install a release. None where there is no such call.
+    """Lines of Python that load the model at ``path`` with the engine's own package; none if no script can do that.
 
-    Raises what ``create`` raises.
+    A comment in the first line may name a release to install. Raises what ``create`` raises.
     """
     plain = without_release(spec)
     release = None if "release" in plain.settings else spec.settings.get("release")
@@ -277,8 +273,8 @@ def calls_of(spec: EngineSpec, index: ModelIndex) -> tuple[str, ...]:
     lines = tuple(_PYTHON[spec.name](settings))
     if release is None:
         return lines
-    usual = find_class(spec.name).distributions[0]
-    return (f"# pip install {release if '==' in release else f'{usual}=={release}'}", *lines)
+    distribution = find_class(spec.name).distributions[0]
+    return (f"# pip install {release if '==' in release else f'{distribution}=={release}'}", *lines)
 
 
 def _python_of_onnxrt(settings: Mapping[str, Any]) -> Iterator[str]:
@@ -291,8 +287,8 @@ def _python_of_onnxrt(settings: Mapping[str, Any]) -> Iterator[str]:
         yield f"options.intra_op_num_threads, options.inter_op_num_threads = {settings['threads']!r}"
     for key, value in settings.get("config", ()):
         yield f"options.add_session_config_entry({key!r}, {value!r})"
-    named = {key: settings[key] for key in ("providers", "provider_options", "disabled_optimizers") if key in settings}
-    more = "".join(f", {key}={value!r}" for key, value in named.items())
+    names = [name for name in ("providers", "provider_options", "disabled_optimizers") if name in settings]
+    more = "".join(f", {name}={settings[name]!r}" for name in names)
     yield f"session = onnxruntime.InferenceSession(path, options{more})"
 
 

@@ -1,5 +1,5 @@
-"""What a maintainer is told: which failure it is and is not, ``ISSUE.md`` under the headings of the form of that
-engine's tracker, and a regression test.
+"""The texts of a bundle for a maintainer: the failure and what was excluded, ``ISSUE.md`` in the form of the engine's
+tracker, and a regression test.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ _MOST_OF_OUTPUT = 4000
 
 @dataclass(frozen=True, kw_only=True)
 class IssueFacts:
-    """All that the text is made of. ``model`` is the model as text, ``versions`` what it was seen on.
+    """The facts for ``ISSUE.md``.
 
-    ``sizes`` are bytes by the name of each member; ``remarks`` are sentences on what the bundle lacks; ``found`` is
-    what is known of the failure from before. ``places`` are the lines of their author's code that the nodes come from.
-    ``settings`` is what settings files gave to the check, in words.
+    ``model`` is the model as text, ``versions`` those of the packages and the machine that it failed with. ``excluded``
+    and ``remarks`` (on what the bundle lacks) are sentences; ``earlier`` is what was found out before. ``sizes`` are
+    the bytes of each member by name. ``places`` are the lines of code that the nodes come from. ``settings`` are the
+    options that settings files gave to the check, in words.
     """
 
     failure: ObservedFailure
@@ -48,7 +49,7 @@ class IssueFacts:
     script: str
     versions: Mapping[str, Any]
     excluded: Sequence[str] = ()
-    found: EarlierFindings = field(default_factory=EarlierFindings)
+    earlier: EarlierFindings = field(default_factory=EarlierFindings)
     remarks: Sequence[str] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     places: Sequence[str] = ()
@@ -56,25 +57,27 @@ class IssueFacts:
 
 
 def issue_text(facts: IssueFacts) -> str:
-    """The text, in Markdown."""
-    engine, ended = facts.failure.engine, facts.reproduction
+    """The text of ``ISSUE.md``, in Markdown."""
+    engine, reproduction = facts.failure.engine, facts.reproduction
     parts = [f"# {_prose(facts.failure.title)}"]
-    if ended.standing == "not":
+    if reproduction.reproduced == "not":
         parts.append(
-            f"**NOT REPRODUCED: `reproduce.py` ended with status {ended.status} where it was tried, and not with 1. "
-            "This text describes what biopsy saw; do not send it as it is.**"
+            f"**NOT REPRODUCED: `reproduce.py` ended with status {reproduction.status} where it was tried, and not "
+            "with 1. This text describes what biopsy saw; do not send it as it is.**"
         )
-    elif ended.standing == "with biopsy":
+    elif reproduction.reproduced == "with biopsy":
         parts.append(
             "**`reproduce.py` needs more than the engine: it was seen to fail only where biopsy is installed.**"
         )
     for heading, blocks in FORMS.get("" if engine is None else engine.name, FORMS[""]):
-        lines = [blocks] if isinstance(blocks, str) else [_markdown(each, facts.found.links) for each in blocks(facts)]
+        lines = (
+            [blocks] if isinstance(blocks, str) else [_markdown(each, facts.earlier.links) for each in blocks(facts)]
+        )
         parts += [f"## {heading}", *lines] if lines else []
     return "\n\n".join(parts) + "\n"
 
 
-# What belongs under the headings, as blocks: a name of a stranger stands there as ``repr`` writes it.
+# The functions below give the blocks under a heading. They quote names from a model with ``repr``.
 
 _NOTES = {
     "found": "{}",
@@ -82,11 +85,11 @@ _NOTES = {
     "known": "How it compares with a known failure: {}",
     "workaround": "A workaround that was tried: {}",
 }
-"""How notes of earlier findings are told, by their labels."""
+"""Sentences for notes of earlier findings, by their labels."""
 
 
 def _notes(facts: IssueFacts, *labels: str) -> Iterator[DocumentBlock]:
-    for note in (note for note in facts.found.notes if note.label in labels):
+    for note in (note for note in facts.earlier.notes if note.label in labels):
         yield Passage(text=_NOTES[note.label].format(note.text))
         if note.line:
             yield Listing(lines=[printable(note.line)])
@@ -153,9 +156,6 @@ def _operating_system(facts: IssueFacts) -> Iterator[DocumentBlock]:
     yield Passage(text=repr(str(facts.versions["os"])))
 
 
-# Blocks as Markdown, in which no text of a stranger means anything.
-
-
 def _markdown(block: DocumentBlock, links: Mapping[str, str]) -> str:
     if isinstance(block, Listing):
         lines = [printable(line) for line in block.lines]
@@ -171,17 +171,17 @@ def _markdown(block: DocumentBlock, links: Mapping[str, str]) -> str:
 
 
 def _prose(text: str, links: Mapping[str, str] = MappingProxyType({})) -> str:
-    """One line of ours, which may hold a stranger's words: each that could be Markdown stands in code, names too.
+    """One line of text as Markdown. It may quote a model, so each word that could be markup becomes code.
 
-    A name loses the quotes of ``repr`` there. No line of ours holds what cannot be printed: from there on, all is code.
-    ``links`` are references of ours, each with its address: such a word is a link.
+    Names in the quotes of ``repr`` become code without the quotes; from the word with the first unprintable character,
+    all is code. ``links`` maps references of biopsy's own to their addresses: these words become links.
     """
-    strange = next((at for at, char in enumerate(text) if not char.isprintable()), None)
-    ours = text if strange is None else text[: text.rfind(" ", 0, strange) + 1]
-    if ours.startswith(" "):
+    unprintable = next((at for at, char in enumerate(text) if not char.isprintable()), None)
+    prose = text if unprintable is None else text[: text.rfind(" ", 0, unprintable) + 1]
+    if prose.startswith(" "):
         return _inline(text)
     parts: list[str] = []
-    for is_plain, pieces in groupby(filter(None, _PIECES.split(ours)), _is_plain):
+    for is_plain, pieces in groupby(filter(None, _PIECES.split(prose)), _is_plain):
         words = "".join(pieces)
         name = words.rstrip(",.:;")
         if is_plain and (parts or not _BLOCK.match(words)):
@@ -190,7 +190,7 @@ def _prose(text: str, links: Mapping[str, str] = MappingProxyType({})) -> str:
             parts.append(f"[{name}]({links[name]}){words[len(name) :]}")
         else:
             parts.append(_inline(words[1:-1] if len(words) > 2 and _QUOTED.fullmatch(words) else words))
-    return "".join(parts) + ("" if ours == text else _inline(text[len(ours) :]))
+    return "".join(parts) + ("" if prose == text else _inline(text[len(prose) :]))
 
 
 def _is_plain(piece: str) -> bool:
@@ -200,17 +200,17 @@ def _is_plain(piece: str) -> bool:
 _QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)""")
 """A name as ``repr`` writes it."""
 _PIECES = re.compile(rf"({_QUOTED.pattern}|\[[^\[\]]*\]| +)")
-"""What is kept whole, spaces in it too: a name, and a list in brackets; and what stands between words."""
+"""What separates words: spaces, and names and lists in brackets, which may hold spaces themselves."""
 _PLAIN = re.compile(r"""[\w,.:;'"/()+=%?·×-]*|->| +""")
-"""A word that means nothing in Markdown, wherever it stands in a paragraph or a heading, but for its beginning."""
+"""A word that is no markup anywhere in a paragraph or a heading, except perhaps at its beginning."""
 _BLOCK = re.compile(r"[-+=]|\d+[.)]")
-"""What makes a list or a line of what it begins."""
+"""What begins a list or a rule at the beginning of a paragraph."""
 _LIVE = re.compile(r"://|www\.|mailto:|xmpp:|\bGH-\d|\b[0-9a-f]{7,}\b|(?<!\w)_|_(?!\w)|:[\w+-]+:", re.IGNORECASE)
-"""What GitHub makes a link of, a stress or a picture, though none of its characters means anything by itself."""
+"""What GitHub makes a link, emphasis or a picture without any markup character."""
 
 
 def _inline(text: str) -> str:
-    """One line of a stranger's as code."""
+    """One line of text as code."""
     plain = printable(text)
     ticks = "`" * (max((len(run) for run in re.findall("`+", plain)), default=0) + 1)
     pad = " " if not plain.strip(" ") or plain[0] in "` " or plain[-1] in "` " else ""
@@ -218,7 +218,7 @@ def _inline(text: str) -> str:
 
 
 def model_text(path: Path) -> str:
-    """A model as text of the standard, which its parser reads; a description of it where there is too much."""
+    """A model in the text format of ONNX, which its parser reads; a description of a model that is too large."""
     if path.stat().st_size > _MOST_OF_MODEL:
         return describe(path, ("layers", "attrs"))
     import onnx
@@ -228,8 +228,6 @@ def model_text(path: Path) -> str:
     except UnicodeDecodeError:
         return describe(path, ("layers", "attrs"))
 
-
-# The forms in which trackers of engines want to be told of a bug: headings, and what belongs under each.
 
 FORMS: Mapping[str, Sequence[tuple[str, str | Callable[[IssueFacts], Iterator[DocumentBlock]]]]] = {
     "onnxrt": (
@@ -261,10 +259,7 @@ FORMS: Mapping[str, Sequence[tuple[str, str | Callable[[IssueFacts], Iterator[Do
     ),
     "": (("What happens", _description), ("How to reproduce it", _steps), ("Environment", _environment)),
 }
-"""Engine -> the form that its tracker had in 2026; "" for any other."""
-
-
-# What a bundle tells of: which of the three kinds of failure, in words, and the values that show it.
+"""The form of each engine's tracker in 2026, as headings with what belongs under each; "" is for any other engine."""
 
 Kind: TypeAlias = Literal["comparison", "non-finite", "engine failure", "crash", "timeout", "command"]
 
@@ -275,9 +270,9 @@ _LONGEST_MESSAGE = 300
 class ObservedFailure:
     """How the model of a bundle failed.
 
-    ``engine`` is whose fault it is, None where only a command tells. ``stage``, ``name`` (the name of an exception, of
-    a signal) and ``message`` are as the check reported. ``expected`` are values of each sample by output; empty where
-    nothing was compared, or for a function of the user's.
+    ``engine`` is the engine at fault, None if it is not known. ``stage``, ``name`` (of an exception or a signal) and
+    ``message`` are as the check reported them. ``expected`` are the expected outputs of each sample, empty if none were
+    compared; ``against`` says where they are from.
     """
 
     kind: Kind
@@ -291,8 +286,8 @@ class ObservedFailure:
 
 
 def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
-    """The failure that was observed, under the title that was found for it before, if one was."""
-    evidence, said = observation.evidence, observation.evidence.verdict
+    """The failure that was observed, under the title of the earlier findings, if they have one."""
+    evidence, verdict = observation.evidence, observation.evidence.verdict
     engines = () if job.run is None else job.run.engines
     if job.run is None:
         words = str(signature_of(evidence).words)
@@ -301,25 +296,25 @@ def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
         engine = engines[0] if len(engines) == 1 else None
         title = f"{_name(engine)} does not end"
         failure = ObservedFailure(kind="timeout", title=title, engine=engine, name="no end in time")
-    elif said.stage == "compare":
-        failure = _of_values(job.run, observation)
+    elif verdict.stage == "compare":
+        failure = _wrong_outputs(job.run, observation)
     else:
-        # The engine that failed is named in the verdict, and not among those that gave outputs.
-        named = [engine for engine in engines if said.message.startswith(f"{engine.label} ")]
-        left = [engine for place, engine in enumerate(engines) if place not in observation.results]
-        failing = next((engine for engine in (*named, *left) if said.engine in ("", engine.name)), None)
-        is_crash = said.kind.startswith("SIG") or evidence.status < 0
-        name = said.kind or status_text(evidence.status).removeprefix("signal ")
-        does = {"load": "loads", "build": "builds"}.get(said.stage, "runs")
+        # The verdict names the engine that failed; it is not among those that gave outputs.
+        named = [engine for engine in engines if verdict.message.startswith(f"{engine.label} ")]
+        without_outputs = [engine for place, engine in enumerate(engines) if place not in observation.results]
+        failing = next((engine for engine in (*named, *without_outputs) if verdict.engine in ("", engine.name)), None)
+        is_crash = verdict.kind.startswith("SIG") or evidence.status < 0
+        name = verdict.kind or status_text(evidence.status).removeprefix("signal ")
+        does = {"load": "loads", "build": "builds"}.get(verdict.stage, "runs")
         failure = ObservedFailure(
             kind="crash" if is_crash else "engine failure",
             title=f"{_name(failing)} {'crashes' if is_crash else 'fails'} when it {does} the model: {name}",
             engine=failing,
-            stage=said.stage,
+            stage=verdict.stage,
             name=name,
-            message="" if is_crash else _line(first_line(said.message)),
+            message="" if is_crash else _line(first_line(verdict.message)),
         )
-    return replace(failure, title=_line(job.found.title or failure.title))
+    return replace(failure, title=_line(job.earlier.title or failure.title))
 
 
 def _line(text: str) -> str:
@@ -327,51 +322,48 @@ def _line(text: str) -> str:
 
 
 def _name(engine: Engine | None) -> str:
-    """The engine as a sentence begins with it."""
+    """The name of the engine at the beginning of a sentence."""
     title = "the engine" if engine is None else title_of(engine.name)
     return title[:1].upper() + title[1:]
 
 
-def _of_values(question: RunQuestion, observation: Observation) -> ObservedFailure:
-    """Outputs that differ, with what the engine was compared with: the first engine, then golden values."""
-    said, engines, results = observation.evidence.verdict, question.engines, observation.results
-    place = next((at for at, engine in enumerate(engines) if engine.label == said.engine), None)
-    names = ", ".join(map(repr, said.outputs[:3]))
+def _wrong_outputs(question: RunQuestion, observation: Observation) -> ObservedFailure:
+    """The failure of an engine whose outputs differ from those of the first engine, or from golden values."""
+    verdict, engines, results = observation.evidence.verdict, question.engines, observation.results
+    place = next((at for at, engine in enumerate(engines) if engine.label == verdict.engine), None)
+    names = ", ".join(map(repr, verdict.outputs[:3]))
     engine = engines[place or 0]
-    if said.kind == "not-finite":
+    if verdict.kind == "not-finite":
         title = f"{_name(engine)} gives NaN or infinity for {names}"
-        return ObservedFailure(kind="non-finite", title=title, engine=engine, stage="compare", name=said.kind)
+        return ObservedFailure(kind="non-finite", title=title, engine=engine, stage="compare", name=verdict.kind)
     actual = None if place is None else results.get(place)
     if actual is None:
-        return ObservedFailure(kind="command", title=f"Outputs differ: {said.kind}")
+        return ObservedFailure(kind="command", title=f"Outputs differ: {verdict.kind}")
     title = f"{_name(engine)} computes {names or 'an output'} wrongly"
-    failure = ObservedFailure(kind="comparison", title=title, engine=engine, stage="compare", name=said.kind)
+    failure = ObservedFailure(kind="comparison", title=title, engine=engine, stage="compare", name=verdict.kind)
     first = [(engines[0].label, results[0])] if place and 0 in results else []
     golden = (("golden values", result) for path in question.golden for result in read_results(path))
     for against, expected in chain(first, golden):
-        if question.beyond or not _same(question.judge, actual, expected):
-            pairs = zip(actual.iterations, expected.iterations, strict=False)
-            kept = [  # of what may be every tensor of a whole model, what the model of the bundle gives
-                {name: other.outputs[name] for name in one.outputs if name in other.outputs} for one, other in pairs
+        if question.unscriptable or not _agrees(question.judge, actual, expected):
+            samples = [  # golden values may hold every tensor of the original
+                {name: golden.outputs[name] for name in given.outputs if name in golden.outputs}
+                for given, golden in zip(actual.iterations, expected.iterations, strict=False)
             ]
-            return replace(failure, expected=kept, against=against)
+            return replace(failure, expected=samples, against=against)
     return failure
 
 
-def _same(judge: Judge, actual: RunnerResult, expected: RunnerResult) -> bool:
+def _agrees(judge: Judge, actual: RunnerResult, expected: RunnerResult) -> bool:
     try:
         return compare_runs(actual, expected, judge.tolerances, judge.stats, limits=judge.limits, detail="brief").passed
     except errors.CannotCompare:
         return True
 
 
-# What a failure is not, as far as the bundle's own runs tell.
-
-
 def exclusions(
     observation: Observation, failure: ObservedFailure, reproduction: Reproduction, how_often: str = ""
 ) -> Iterator[str]:
-    """A sentence on each thing; and one on each that could not be excluded. ``how_often`` as in ``EarlierFindings``."""
+    """A sentence on each cause that was or was not excluded. ``how_often`` is that of ``EarlierFindings``."""
     rounding = observation.evidence.verdict.rounding
     if failure.kind == "comparison" and rounding is not None:
         if rounding.verdict == "bug":
@@ -386,7 +378,7 @@ def exclusions(
         yield "not excluded, chance: reproduce.py fails in some runs and not in others"
     elif observation.runs > 1:
         yield f"not excluded, chance: it failed only in run {observation.runs} of the check"
-    elif reproduction.standing != "not":
+    elif reproduction.reproduced != "not":
         yield "chance: it failed in the check and in reproduce.py, each in a process of its own"
     engine = failure.engine
     if engine is not None and failure.against.partition(":")[0] == engine.name:
@@ -395,9 +387,7 @@ def exclusions(
         yield f"the model: {failure.against} gives the expected values"
 
 
-# The text of ``test_regression.py``: a test for pytest that fails while the bug is there.
-
-_TEXT = """\
+_TEST = """\
 {docstring}
 
 import subprocess
@@ -413,7 +403,10 @@ def test_the_model_does_not_fail() -> None:
 
 
 def regression_test(title: str, modules: Sequence[str]) -> str:
-    """The test of a script; ``modules`` are what it imports: it is skipped where one is missing."""
+    """The text of a test for pytest that fails as long as the script does.
+
+    The test is skipped if one of ``modules``, which the script imports, is missing.
+    """
     needed = "".join(f'pytest.importorskip("{module}")\n' for module in modules)
     imports = f"\nimport pytest\n\n{needed}" if needed else ""
-    return _TEXT.format(docstring=docstring(f"{title}: reproduce.py beside this file shows it."), imports=imports)
+    return _TEST.format(docstring=docstring(f"{title}: reproduce.py beside this file shows it."), imports=imports)

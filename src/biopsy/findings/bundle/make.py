@@ -1,5 +1,5 @@
-"""A bundle from its beginning to its end: seen to fail, its files written, run without biopsy, examined and put in
-its place.
+"""Making a bundle: the check is run once more, the files are written, the script is tried without biopsy, and the
+archive is searched for secrets before it is published.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.checks.command_line import CommandLine, OwnCommand
+from biopsy.checks.command_line import LOAD_INPUTS, LOAD_OUTPUTS, CommandLine, OwnCommand
 from biopsy.findings.bundle.disclosures import disclosures, words_of_machine
 from biopsy.findings.bundle.engine_script import EngineScript, OnlyBiopsyError
 from biopsy.findings.bundle.issue import (
@@ -23,9 +23,9 @@ from biopsy.findings.bundle.issue import (
     model_text,
     regression_test,
 )
-from biopsy.findings.bundle.job import BundleJob, Observation, observe, packed_words, unloaded_words
+from biopsy.findings.bundle.job import BundleJob, Observation, observe, own_words, packed_words
 from biopsy.findings.bundle.packing import publish, require_target, write_archive
-from biopsy.findings.bundle.reproduction import Standing, reproduce
+from biopsy.findings.bundle.reproduction import Reproduced, reproduce
 from biopsy.findings.bundle.script import CopiedFiles, Script, command_script, copied_files
 from biopsy.findings.report import versions_tree
 from biopsy.model.extract import choose_outputs
@@ -43,28 +43,28 @@ from biopsy.tensors.results import Feed, Iteration, RunnerResult
 
 _NOT_REPRODUCED = "NOT-REPRODUCED.txt"
 _LEAST_SECONDS = 60.0
-_TIMES = 20
-"""How much longer than the check that was seen a script may take before it counts as one that does not end."""
+_TIMES_OF_CHECK = 20
+"""A script waits this many times as long as the check took before it concludes that the model does not end."""
 
 _TIMES_OF_SCRIPT = 2
-"""How much longer than it waits itself a script may run before it counts as one that shows nothing."""
+"""A script is ended after this many times the seconds that it waits itself."""
 
 _TRIES_IF_FLAKY = 20
-"""Runs of the script of a failure that is known to be flaky, until it fails."""
+"""The most runs of the script of a flaky failure, until it fails."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """A bundle that was written. ``standing`` says where its script was seen to fail.
+    """A bundle that was written. ``reproduced`` says where its script was seen to fail.
 
-    ``size`` is in bytes, of all ``members`` by name. ``needs_biopsy`` says what its script cannot ask without biopsy;
-    ``remarks`` are sentences on what it lacks.
+    ``members`` are sizes in bytes by name. ``status`` and ``output`` are those of the script. ``needs_biopsy`` says
+    what the script cannot do without biopsy, "" if nothing; ``remarks`` are sentences on what the bundle lacks.
     """
 
     path: Path
     title: str
     members: Mapping[str, int]
-    standing: Standing
+    reproduced: Reproduced
     status: int
     output: str
     needs_biopsy: str = ""
@@ -72,37 +72,37 @@ class Bundle:
 
     @property
     def size(self) -> int:
-        """Bytes of all members."""
+        """Bytes of all members together."""
         return sum(self.members.values())
 
 
 def make_bundle(job: BundleJob) -> Bundle:
     """Write the bundle of a job.
 
-    If its script does not show the failure, it is written all the same, says so in each text and in a file of its own,
-    and ``standing`` is "not". Raises CheckError if the model of the bundle does not fail, or if it would hold what
-    ``job.secrets`` forbid; UsageError if it cannot be written: then nothing is.
+    If its script does not reproduce the failure, the bundle is written all the same: ISSUE.md and a file of its own say
+    so, and ``reproduced`` is "not". Raises CheckError if the model of the bundle does not fail or the bundle would hold
+    ``job.secrets``, UsageError if it cannot be written; then nothing is written.
     """
     require_target(job.target)
     with temporary_folder("biopsy-bundle-") as scratch:
-        folder, tried, archive = scratch / "members", scratch / "tried.zip", scratch / "bundle.zip"
+        folder, trial, archive = scratch / "members", scratch / "tried.zip", scratch / "bundle.zip"
         folder.mkdir()
         model = folder / "model.onnx"
         index = _write_model(job, model)
         observation = observe(job, model, scratch)
         failure, evidence = failure_of(job, observation), observation.evidence
-        seconds = round(evidence.seconds if evidence.timed_out else _TIMES * evidence.seconds, 1)
+        seconds = round(evidence.seconds if evidence.timed_out else _TIMES_OF_CHECK * evidence.seconds, 1)
         seconds = seconds if evidence.timed_out else max(_LEAST_SECONDS, seconds)
-        script, copied, needs_biopsy = _script(job, observation, failure, folder, index, seconds)
+        script, copied, needs_biopsy = _write_script(job, observation, failure, folder, index, seconds)
         names = ["model.onnx", "model.onnx.data", "inputs.npz", "expected.npz", "reproduce.py", "test_regression.py"]
         members = [folder / name for name in (*names, *copied.contents) if (folder / name).exists()]
-        write_archive(tried, members)
+        write_archive(trial, members)
         reproduction = reproduce(
-            tried,
+            trial,
             scratch,
             Limits(_TIMES_OF_SCRIPT * seconds, job.check.memory),
             needs_biopsy=bool(needs_biopsy),
-            tries=_TRIES_IF_FLAKY if job.found.how_often else 1 if observation.runs == 1 else 4 * observation.runs,
+            tries=_TRIES_IF_FLAKY if job.earlier.how_often else 1 if observation.runs == 1 else 4 * observation.runs,
         )
         facts = IssueFacts(
             failure=failure,
@@ -110,8 +110,8 @@ def make_bundle(job: BundleJob) -> Bundle:
             model=model_text(model),
             script=script.text(),
             versions=versions_tree([] if job.run is None else [engine.label for engine in job.run.engines]),
-            excluded=list(exclusions(observation, failure, reproduction, job.found.how_often)),
-            found=job.found,
+            excluded=list(exclusions(observation, failure, reproduction, job.earlier.how_often)),
+            earlier=job.earlier,
             settings=job.settings if job.secrets is None or not job.settings else "not told here",
             remarks=[f"left out: {text}" for text in copied.left_out],
             sizes={member.name: member.stat().st_size for member in members},
@@ -119,13 +119,13 @@ def make_bundle(job: BundleJob) -> Bundle:
         )
         members += _write_texts(job, facts, folder)
         write_archive(archive, members)
-        _require_nothing_told(job, archive, f"{failure.message}\n{reproduction.output}" if script.modules else "")
+        _require_no_secrets(job, archive, f"{failure.message}\n{reproduction.output}" if script.modules else "")
         publish(job.target, archive, members)
         return Bundle(
             path=job.target,
             title=failure.title,
             members={member.name: member.stat().st_size for member in members},
-            standing=reproduction.standing,
+            reproduced=reproduction.reproduced,
             status=reproduction.status,
             output=reproduction.output,
             needs_biopsy=needs_biopsy,
@@ -134,7 +134,7 @@ def make_bundle(job: BundleJob) -> Bundle:
 
 
 def _places(job: BundleJob, model: Path) -> list[str]:
-    """The lines of code that the nodes of the bundle's model come from; of one that hides where it comes from, none."""
+    """The lines of code that the nodes of the bundle's model come from; none if the job has secrets."""
     if job.secrets is not None:
         return []
     try:
@@ -145,10 +145,10 @@ def _places(job: BundleJob, model: Path) -> list[str]:
 
 
 def _write_texts(job: BundleJob, facts: IssueFacts, folder: Path) -> list[Path]:
-    """Write what tells of the failure; the files in their order."""
+    """Write the texts about the failure, and return their files in order."""
     reproduction = facts.reproduction
     texts = {"versions.json": json.dumps(facts.versions, indent=1).encode() + b"\n", **job.reports}
-    if reproduction.standing == "not":
+    if reproduction.reproduced == "not":
         text = f"reproduce.py ended with status {reproduction.status}, and not with 1:\n\n{reproduction.output}"
         texts[_NOT_REPRODUCED] = text.encode("utf-8", "backslashreplace")
     texts["ISSUE.md"] = issue_text(facts).encode("utf-8", "backslashreplace")
@@ -157,26 +157,26 @@ def _write_texts(job: BundleJob, facts: IssueFacts, folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
-def _require_nothing_told(job: BundleJob, archive: Path, said: str) -> None:
-    """Raise CheckError if the archive holds what it may not.
+def _require_no_secrets(job: BundleJob, archive: Path, engine_output: str) -> None:
+    """Raise CheckError if the archive holds a secret.
 
-    What an engine has ``said`` of the bundle's own model knows no word of the original: its words are names by chance.
+    The engine has seen only the anonymized model, so a word in its output that equals a secret does so by chance.
     """
     if job.secrets is None:
         return
-    spoken = set(re.findall(r"\w+", said))
-    secrets = {word: what for word, what in job.secrets.items() if word not in spoken}
-    told = disclosures(archive, {**secrets, **words_of_machine(job.original)})
-    if told:
+    words = set(re.findall(r"\w+", engine_output))
+    secrets = {word: what for word, what in job.secrets.items() if word not in words}
+    disclosed = disclosures(archive, {**secrets, **words_of_machine(job.original)})
+    if disclosed:
         raise errors.CheckError(
             f"{job.target} is not written: it would tell what --anonymize is to hide",
-            details=[f"  {text}" for text in told[:10]],
+            details=[f"  {text}" for text in disclosed[:10]],
             next_steps=["leave these words out of the check and its scripts, or send the bundle without --anonymize"],
         )
 
 
 def _write_model(job: BundleJob, path: Path) -> ModelIndex:
-    """The model as the check sees it, with all its weights. Raises ModelError or UsageError."""
+    """Write the model as the check sees it, with all its weights. Raises ModelError or UsageError."""
     data = read_bytes(job.model)
     if job.run is not None and not job.run.outputs.changes_nothing:
         data = choose_outputs(data, job.run.outputs)
@@ -184,7 +184,7 @@ def _write_model(job: BundleJob, path: Path) -> ModelIndex:
     return index_bytes(read_bytes(path), path.parent)
 
 
-def _script(
+def _write_script(
     job: BundleJob,
     observation: Observation,
     failure: ObservedFailure,
@@ -192,12 +192,13 @@ def _script(
     index: ModelIndex,
     seconds: float,
 ) -> tuple[Script, CopiedFiles, str]:
-    """The script, files of the check that it needs, and what it cannot ask without biopsy; "" if it can ask all.
+    """Write the script, the tensors, the test and the files of the check that the script needs to ``folder``.
 
-    They are written to ``folder``, with values and a test; what runs longer than ``seconds`` never ends.
+    Returns the script, those files, and what the script cannot do without biopsy, "" if nothing. The script takes a run
+    of more than ``seconds`` for one that does not end.
     """
-    inputs = _written(folder / "inputs.npz", observation.feeds)
-    expected = _written(folder / "expected.npz", failure.expected)
+    inputs = _write_tensors(folder / "inputs.npz", observation.feeds)
+    expected = _write_tensors(folder / "expected.npz", failure.expected)
     command: CommandLine = job.check.command
     script, copied, why = None, CopiedFiles(), ""
     if job.run is not None:
@@ -206,15 +207,15 @@ def _script(
                 question=job.run, failure=failure, index=index, inputs=inputs, expected=expected, seconds=seconds
             ).script()
         except OnlyBiopsyError as error:
-            command, why = unloaded_words(job), str(error)
+            command, why = own_words(job).without_option((*LOAD_INPUTS, *LOAD_OUTPUTS)), str(error)
     elif isinstance(command, OwnCommand):
         why = f"what 'biopsy {command.arguments[0]}' tells"
     if script is None:
         copied = copied_files(command, job.check.default_name)
         words = copied.words_of(command, job.check.default_name)
         if job.run is not None:
-            golden = bool(expected) and bool(job.run.golden)
-            words = list(packed_words(words, inputs=bool(inputs), expected=golden).words)
+            golden = any(expected) and bool(job.run.golden)
+            words = list(packed_words(words, inputs=any(inputs), expected=golden).words)
         script = command_script(failure.title, words, observation.evidence, job.rules, seconds, why)
     texts = {**copied.contents, "reproduce.py": script.text().encode()}
     texts["test_regression.py"] = regression_test(failure.title, script.modules).encode()
@@ -223,8 +224,8 @@ def _script(
     return script, copied, why
 
 
-def _written(path: Path, samples: Sequence[Feed]) -> list[dict[str, str]]:
-    """Write tensors, if there are any; for each sample, the name of each in the file."""
+def _write_tensors(path: Path, samples: Sequence[Feed]) -> list[dict[str, str]]:
+    """Write tensors, if there are any. Returns the key in the file by the name of the tensor, for each sample."""
     if not any(samples):
         return [{} for _ in samples]
     write_feeds(path, samples)

@@ -15,7 +15,7 @@ from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import cannot_write, folders_of, require_writable, write_whole
 
 _DATE = (1980, 1, 1, 0, 0, 0)
-"""The same bundle is the same bytes."""
+"""The date of all members, so that the same bundle is the same bytes."""
 
 _FILE_MODE = (stat.S_IFREG | 0o644) << 16
 _AT_ONCE = 1 << 20
@@ -27,9 +27,9 @@ def is_archive(target: Path) -> bool:
 
 
 def require_target(target: Path) -> None:
-    """Raise UsageError if no bundle can be written there: before long work, and before it is written.
+    """Raise UsageError if no bundle can be written to ``target``.
 
-    A folder may be there if it is empty, or holds a bundle that was written before and nothing else.
+    An existing folder must be empty or hold nothing but an earlier bundle.
     """
     if is_archive(target):
         require_writable(target)
@@ -37,7 +37,6 @@ def require_target(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         what = "a link" if target.is_symlink() else "a file"
         raise errors.UsageError(f"cannot write the folder {target}: {what} of that name exists")
-    # Names that are not a bundle's; those of files of a check count where there is no bundle.
     entries = sorted(target.iterdir()) if target.is_dir() else []
     others = [entry for entry in entries if entry.is_symlink() or entry.is_dir()]
     others = others or [entry for entry in entries if entry.name not in OWN_MEMBERS]
@@ -66,7 +65,7 @@ def write_archive(path: Path, members: Iterable[Path]) -> None:
 
 
 def publish(target: Path, archive: Path, members: Sequence[Path]) -> None:
-    """Write the bundle where it belongs. Raises UsageError if that cannot be done; then nothing has changed there."""
+    """Write the bundle to ``target``, completely or not at all. Raises UsageError if that cannot be done."""
     require_target(target)
     if is_archive(target):
         write_whole(target, _chunks(archive))

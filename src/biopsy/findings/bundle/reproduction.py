@@ -1,6 +1,4 @@
-"""Running ``reproduce.py`` of a bundle before anybody is sent it: in a Python that cannot import biopsy, then in
-this one.
-"""
+"""Running ``reproduce.py`` of a bundle before it is sent: in a Python that cannot import biopsy, then in this one."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -22,32 +20,33 @@ from biopsy.processes.watch import Limits
 FAILS = 1
 """The exit status of a script while the failure is there."""
 
-Standing = Literal["alone", "with biopsy", "not"]
-"""Where a script shows the failure: without biopsy, only with it, or not at all."""
+Reproduced = Literal["alone", "with biopsy", "not"]
+"""Where a script reproduces the failure: without biopsy, only with it, or not at all."""
 
 _TRIES_BEFORE_BIOPSY_IS_NEEDED = 5
-"""Further runs without biopsy of what fails only with it: a flaky failure may have passed by luck."""
+"""Further runs without biopsy of a script that fails with it: a flaky failure may have passed by luck."""
 
-_MOST_KEPT = 1 << 16  # bytes of what it prints
+_MOST_OUTPUT = 1 << 16  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """What ``reproduce.py`` did: where it failed, its exit status there, or minus the signal, and what it printed.
+    """The run of ``reproduce.py``: where it failed, its exit status (or minus the signal) and its output.
 
-    ``steady``: it was not seen to fail in some runs and pass in others that were alike.
+    ``steady`` is False if equal runs were seen to fail and to pass.
     """
 
-    standing: Standing
+    reproduced: Reproduced
     status: int
     output: str
     steady: bool = True
 
 
 def reproduce(bundle: Path, scratch: Path, limits: Limits, *, needs_biopsy: bool, tries: int) -> Reproduction:
-    """Unpack a bundle (.zip) into ``scratch`` and run its script, up to so many times until it fails.
+    """Unpack a bundle (.zip) into ``scratch`` and run its script up to ``tries`` times until it fails.
 
-    First without biopsy, unless it is known to need it; then with it. Raises CheckError if it cannot be started.
+    It runs without biopsy, unless it is known to need it, and then with biopsy. Raises CheckError if it cannot be
+    started.
     """
     without: CleanEnvironment | None = None
     clean: Reproduction | None = None
@@ -56,28 +55,30 @@ def reproduce(bundle: Path, scratch: Path, limits: Limits, *, needs_biopsy: bool
             without = clean_environment(scratch / "environment")
         except OSError as error:
             raise errors.CheckError(f"no environment without biopsy can be made: {error}") from error
-        clean = _tried("alone", bundle, scratch, limits, without, tries)
-        if clean.standing == "alone":
+        clean = _run_script("alone", bundle, scratch, limits, without, tries)
+        if clean.reproduced == "alone":
             return clean
     path = os.pathsep.join([str(Path(sys.executable).parent), *filter(None, [os.environ.get("PATH")])])
-    here = _tried("with biopsy", bundle, scratch, limits, CleanEnvironment(Path(sys.executable), {"PATH": path}), tries)
-    if here.standing == "not" or without is None:
-        return clean if here.standing == "not" and clean is not None else here
-    again = _tried("alone", bundle, scratch, limits, without, _TRIES_BEFORE_BIOPSY_IS_NEEDED)
-    return replace(again, steady=False) if again.standing == "alone" else here  # it may have passed by luck
+    here = _run_script(
+        "with biopsy", bundle, scratch, limits, CleanEnvironment(Path(sys.executable), {"PATH": path}), tries
+    )
+    if here.reproduced == "not" or without is None:
+        return clean if here.reproduced == "not" and clean is not None else here
+    again = _run_script("alone", bundle, scratch, limits, without, _TRIES_BEFORE_BIOPSY_IS_NEEDED)
+    return replace(again, steady=False) if again.reproduced == "alone" else here
 
 
-def _tried(
-    standing: Standing, bundle: Path, scratch: Path, limits: Limits, interpreter: CleanEnvironment, tries: int
+def _run_script(
+    reproduced: Reproduced, bundle: Path, scratch: Path, limits: Limits, interpreter: CleanEnvironment, tries: int
 ) -> Reproduction:
-    """Run the script of a fresh copy until it fails; the folder of the copy tells nothing."""
+    """Run the script in fresh copies of the bundle until it fails. The output does not name the folder of the copy."""
     folder, status, output = scratch / "unpacked", 0, b""
     words = [str(interpreter.python), str(folder / "reproduce.py")]
     for _ in range(tries):
         with zipfile.ZipFile(bundle) as stream:
             stream.extractall(folder)
         try:
-            ended = process.run(words, lambda: limits, environment=interpreter.variables, kept=_MOST_KEPT)
+            ended = process.run(words, lambda: limits, environment=interpreter.variables, kept=_MOST_OUTPUT)
         except process.CannotStartError as error:
             raise errors.CheckError(f"{words[0]} could not be started: {error.reason}") from error
         finally:
@@ -86,10 +87,8 @@ def _tried(
         if status == FAILS:
             break
     text = output.decode("utf-8", "replace").replace(f"{folder}{os.sep}", "")
-    return Reproduction(standing=standing if status == FAILS else "not", status=status, output=text)
+    return Reproduction(reproduced=reproduced if status == FAILS else "not", status=status, output=text)
 
-
-# A Python in which biopsy cannot be imported: the packages of this one, and nothing else of it.
 
 _BLOCKER = """\
 import sys
@@ -115,24 +114,27 @@ exit 127
 
 @dataclass(frozen=True)
 class CleanEnvironment:
-    """The interpreter, and the variables that a process gets besides those of this one."""
+    """A Python interpreter, and the environment variables that its processes get in addition to those of this one."""
 
     python: Path
     variables: Mapping[str, str]
 
 
 def clean_environment(folder: Path) -> CleanEnvironment:
-    """Make one in a folder that is not there yet. Raises OSError if that cannot be done.
+    """Make a Python with the packages of this one, but without biopsy, in a new folder. Raises OSError.
 
-    It is a virtual environment whose search path goes on where the packages of this interpreter are. ``biopsy`` is
-    refused by its importer, in every process that is started with this interpreter, and as a program on the PATH.
+    It is a virtual environment whose search path continues with the package folders of this interpreter. Its importer
+    refuses ``biopsy`` in every process of this interpreter, and the programs of that name on its PATH fail.
     """
     venv.EnvBuilder(with_pip=False, symlinks=os.name != "nt").create(folder)
     place = {"base": str(folder), "platbase": str(folder)}
     packages = Path(sysconfig.get_path("purelib", "venv", place))
     programs = Path(sysconfig.get_path("scripts", "venv", place))
     (packages / "without_biopsy.py").write_text(_BLOCKER, encoding="utf-8")
-    lines = ["import without_biopsy", *_package_folders()]
+    standard = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+    standard |= {library / "lib-dynload" for library in standard}
+    folders = [folder for folder in (Path(entry).resolve() for entry in sys.path if entry) if folder.is_dir()]
+    lines = ["import without_biopsy", *(str(folder) for folder in folders if folder not in standard)]
     (packages / "packages_of_another.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for name in ("biopsy", "polygraphy"):
         program = programs / name
@@ -140,16 +142,6 @@ def clean_environment(folder: Path) -> CleanEnvironment:
         program.chmod(0o755)
     python = programs / ("python.exe" if os.name == "nt" else "python")
     path = os.pathsep.join([str(programs), *filter(None, [os.environ.get("PATH")])])
-    # An empty variable is none to Python.
+    # Python treats an empty variable as unset.
     unset = dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "BIOPSY_VERDICT"), "")
     return CleanEnvironment(python, {**unset, "PYTHONNOUSERSITE": "1", "VIRTUAL_ENV": str(folder), "PATH": path})
-
-
-def _package_folders() -> Iterator[str]:
-    """Where this interpreter finds packages that are not the standard library's."""
-    standard = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
-    for entry in sys.path:
-        folder = os.path.realpath(entry) if entry else ""
-        own = folder in standard or (os.path.dirname(folder) in standard and os.path.basename(folder) == "lib-dynload")  # noqa: PTH119, PTH120
-        if folder and os.path.isdir(folder) and not own:  # noqa: PTH112 -- as the entries of sys.path are compared
-            yield folder

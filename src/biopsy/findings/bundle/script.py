@@ -1,5 +1,5 @@
-"""The text of ``reproduce.py``, with values as Python writes them; and that of a failure that a command shows, which
-runs the command on the model, with copies of the files it names.
+"""The text of ``reproduce.py``, with values as Python literals; and the script of a failure that only a command shows:
+it runs the command on the model, with copies of the files that it names.
 """
 
 from __future__ import annotations
@@ -23,22 +23,20 @@ from biopsy.findings.bundle.script_parts.failures import TIMEOUT
 from biopsy.processes.reading import read_plain
 from biopsy.text import printable
 
-# Values as Python writes them: names and numbers of strangers go into a script as these, and in no other way.
-
 Literal: TypeAlias = "bool | int | float | str | Sequence[Literal] | Mapping[str, Literal] | None"
-"""What can be written. Sequences become lists."""
+"""A value that a script can hold. Names and numbers from a model go into a script only as these."""
 
 
 def literal(value: Literal) -> str:
-    """The value as an expression that gives it back, over several lines if it is long.
+    """The value as a Python expression, over several lines if it is long. Sequences become lists.
 
-    What is not printable is escaped. Raises TypeError for anything that is none of these.
+    Characters that are not printable are escaped. Raises TypeError for any other value.
     """
     return pprint.pformat(_plain(value), width=110, sort_dicts=False, compact=True)
 
 
 def docstring(text: str) -> str:
-    """The text, of lines of our own that may quote a stranger's name, between three quotes."""
+    """The text as a docstring; it may quote names from a model, which are escaped."""
     quoted = text.replace("\\", "\\\\").replace('"', '\\"')
     escaped = (
         char if char == "\n" or char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in quoted
@@ -47,7 +45,7 @@ def docstring(text: str) -> str:
 
 
 class _Expression(str):
-    """Text that stands in a literal as it is."""
+    """Python source that a literal holds unquoted."""
 
     __slots__ = ()
 
@@ -78,12 +76,11 @@ something is missing, or fails in another way. These are also what `git bisect r
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """What a script holds.
+    """A script to reproduce a failure.
 
-    ``title`` is its first line, ``needs`` a sentence on what must be installed, and ``modules`` what it imports of
-    that. ``engine`` is the module of ``script_parts`` that calls the engine, "" for none; ``constants`` are the values
-    that ``work`` speaks of by their names. ``work`` are lines of Python of our own: the body of a function that returns
-    the exit status.
+    ``title`` is its first line, ``needs`` a sentence on what must be installed, ``modules`` the packages that it
+    imports. ``engine`` is the module of ``script_parts`` that calls the engine, "" for none. ``work`` are lines of
+    Python, the body of a function that returns the exit status; ``constants`` are the values that it names.
     """
 
     title: str
@@ -94,18 +91,18 @@ class Script:
     modules: Sequence[str] = ()
 
     def text(self) -> str:
-        """The script, with the functions that its work calls, and those that these call."""
+        """The text of the script, with all functions of ``script_parts`` that its work needs."""
         main = "def main():\n" + "\n".join(f"    {line}" if line else "" for line in self.work)
         end = 'if __name__ == "__main__":\n    sys.exit(exit_status(main))'
         texts = [_text_of(name) for name in ("failures", self.engine) if name]
         nodes = [(text, node) for text in texts for node in ast.parse(text).body]
-        blocks = {name: (text, node) for text, node in nodes for name in _names_given(node)}
-        needed, wanted = set[str](), _names_in(ast.parse(f"{main}\n{end}"))
+        blocks = {name: (text, node) for text, node in nodes for name in _names_defined(node)}
+        needed, wanted = set[str](), _names_used(ast.parse(f"{main}\n{end}"))
         while wanted := {name for name in wanted if name in blocks} - needed:
             needed |= wanted
-            wanted = set.union(*(_names_in(blocks[name][1]) for name in wanted))
+            wanted = set.union(*(_names_used(blocks[name][1]) for name in wanted))
         functions = [ast.get_source_segment(*blocks[name]) or "" for name in blocks if name in needed]
-        used = _names_in(ast.parse("\n".join([*functions, end, "HERE = Path(__file__)"])))
+        used = _names_used(ast.parse("\n".join([*functions, end, "HERE = Path(__file__)"])))
         constants = [f"{name} = {literal(value)}" for name, value in self.constants.items()]
         head = [
             docstring(f"{self.title}\n\n{self.needs}\n{_STATUSES}\n"),
@@ -119,18 +116,18 @@ def _text_of(part: str) -> str:
     return resources.files(script_parts).joinpath(f"{part}.py").read_text(encoding="utf-8")
 
 
-def _names_given(node: ast.stmt) -> list[str]:
+def _names_defined(node: ast.stmt) -> list[str]:
     if isinstance(node, ast.Assign):
         return [target.id for target in node.targets if isinstance(target, ast.Name)]
     return [node.name] if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
 
 
-def _names_in(tree: ast.AST) -> set[str]:
+def _names_used(tree: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def _imports(nodes: Sequence[tuple[str, ast.stmt]], used: set[str]) -> list[str]:
-    """The lines that import what is used of the standard library; what is ours stands in the script."""
+    """The lines that import the names used, but for those of biopsy, which the script defines itself."""
     lines = {"import sys", "from pathlib import Path"}
     for _, node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -140,10 +137,8 @@ def _imports(nodes: Sequence[tuple[str, ast.stmt]], used: set[str]) -> list[str]
     return sorted(lines, key=lambda line: (line.startswith("from"), line))
 
 
-# The script of a failure that a command shows: it runs the command on the model, with copies of the files it names.
-
 MOST_OF_A_FILE = 16 << 20
-"""Bytes of a file of the check that goes into a bundle."""
+"""The most bytes of a file of the check that is copied into a bundle."""
 
 OWN_MEMBERS = frozenset(
     {
@@ -151,14 +146,15 @@ OWN_MEMBERS = frozenset(
         *("versions.json", "report.html", "report.json", "ISSUE.md", "NOT-REPRODUCED.txt"),
     }
 )
-"""Names of what a bundle holds besides files of the check."""
+"""The names of the members of a bundle, but for copies of files of the check."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CopiedFiles:
-    """The files that a command names: where each stands now -> its name in the bundle; their bytes by that name.
+    """Copies of the files that a command names.
 
-    ``left_out`` says of each other one why it is not there.
+    ``names`` maps the path of each to its name in the bundle, ``contents`` that name to its bytes. ``left_out`` says of
+    each file that was not copied why not.
     """
 
     names: Mapping[Path, Path] = field(default_factory=dict)
@@ -166,7 +162,7 @@ class CopiedFiles:
     left_out: Sequence[str] = ()
 
     def words_of(self, command: CommandLine, default_name: str) -> list[str]:
-        """The words of the command in the bundle's folder: with the copies, and the model as ``{}``."""
+        """The words of the command for the bundle's folder: with the names of the copies, and ``{}`` for the model."""
         words = command.with_files(self.names).words
         typed = [PLACEHOLDER if names_path(word, default_name) else word for word in words]
         if isinstance(command, OwnCommand):
@@ -179,10 +175,10 @@ class CopiedFiles:
 
 
 def copied_files(command: CommandLine, default_name: str) -> CopiedFiles:
-    """Copies of the files that the words name, and of the modules that their scripts import from beside them.
+    """Copies of the files that the words name, and of the modules that scripts among them import from their folder.
 
-    Only plain files of a bounded size that stand below the current folder, or are named in full; never a program that
-    the system has.
+    Only plain files of a bounded size are copied, below the current folder or named by an absolute path; never ELF
+    binaries.
     """
     names: dict[Path, Path] = {}
     contents: dict[str, bytes] = {}
@@ -195,7 +191,7 @@ def copied_files(command: CommandLine, default_name: str) -> CopiedFiles:
         except OSError as error:
             left_out.append(f"{printable(str(path))}: {error.strerror}")
             continue
-        if data[:4] != b"\x7fELF":  # no program of the machine
+        if data[:4] != b"\x7fELF":
             name, number = path.name, 1
             while name in contents or name in OWN_MEMBERS:
                 number += 1
@@ -214,26 +210,26 @@ def _files_of(command: CommandLine, default_name: str) -> Iterator[Path]:
 def command_script(
     title: str, words: Sequence[str], evidence: Evidence, rules: Rules, seconds: float, why: str = ""
 ) -> Script:
-    """The script of a command with these words, which runs for so many seconds at most.
+    """The script that runs a command with these words for at most ``seconds``.
 
-    ``why`` says why there is no shorter one; "" where the check is no run of ours.
+    ``why`` says what no script can do without biopsy; "" if the check is not a command of biopsy.
     """
     constants: dict[str, Literal] = {"COMMAND": words, "SECONDS": seconds}
     if rules.decide_alone:
-        given: dict[str, Literal] = {
+        rule_values: dict[str, Literal] = {
             "fail_codes": sorted(rules.fail_codes),
             "ignored_codes": sorted(rules.ignored_codes),
             "patterns": [regex.pattern for regex in rules.fail_regexes],
         }
-        constants["RULES"] = {key: value for key, value in given.items() if value}
+        constants["RULES"] = {key: value for key, value in rule_values.items() if value}
         status = "status_by_rules(ended, **RULES)"
     else:
         signature = signature_of(evidence)
-        said = {"stage": signature.stage, "kind": signature.kind}
+        verdict = {"stage": signature.stage, "kind": signature.kind}
         constants["FAILURE"] = {
             "status": TIMEOUT if evidence.timed_out else evidence.status,
             "raised": signature.raised[-1].kind.rpartition(".")[2] if signature.raised else "",
-            "verdict": {key: value for key, value in said.items() if value},
+            "verdict": {key: value for key, value in verdict.items() if value},
         }
         status = "command_status(ended, **FAILURE)"
     needs = "It runs a command on the model: it needs what that command needs, and the files beside it."

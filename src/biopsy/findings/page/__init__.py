@@ -1,1 +1,1 @@
-"""The page of a report: one HTML file for the eye, made of the tree of report.json and nothing else."""
+"""The page of a report: one HTML file that is made from the tree of report.json alone."""

@@ -1,7 +1,7 @@
-"""The page as one HTML document, and what keeps it harmless.
+"""The page as one HTML document, which is safe for any report.
 
-All of its text may be a stranger's. Every expression of a template is made printable and escaped, without exception;
-the page loads nothing, and runs no script and no style but those of its own, which it names by their hashes.
+A report may come from a stranger. Every expression of a template is made printable and escaped, without exception. The
+page loads nothing, and allows only its own script and style, by their hashes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from biopsy.findings.page import failure, model_map, sections
 from biopsy.findings.page.drawing import Drawing, Graph
 from biopsy.findings.page.piece import piece_blocks
 from biopsy.findings.page.reading import Branch
-from biopsy.findings.page.search import course
+from biopsy.findings.page.search import search_blocks
 from biopsy.findings.page.sections import LABELS, top
 from biopsy.findings.page.wording import cut
 from biopsy.text import printable
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 _TEMPLATES = Path(__file__).parent / "templates"
 
 _LONGEST = 2000
-"""Characters of any text of a page; only command lines, half of which would be others, are never cut."""
+"""Characters of any text of a page; only command lines are never cut, since half a line is another command."""
 
 _SECTIONS: Sequence[tuple[str, str | None, str, Callable[[Branch], Iterable[DocumentBlock]]]] = (
     ("torch", "torch", "Lines of the module", sections.module),
     ("steps", None, "What was asked", sections.steps),
     ("piece", "piece", "The failing piece", piece_blocks),
-    ("failure", "failure", "What fails", failure.failing),
-    ("run", "run", "What ran", failure.ran),
+    ("failure", "failure", "What fails", failure.failure_blocks),
+    ("run", "run", "What ran", failure.run_blocks),
     ("map", "whole", "The whole model", model_map.map_blocks),
     ("layers", "layers", "Layer by layer", model_map.layers_blocks),
-    ("search", "search", "The course of the search", course),
+    ("search", "search", "The course of the search", search_blocks),
     ("settings", "settings", "Settings and optimizers", sections.settings),
     ("releases", "releases", "Releases", sections.releases),
     ("transformation", "transformation", "Before and after", sections.transformation),
@@ -53,42 +53,42 @@ _SECTIONS: Sequence[tuple[str, str | None, str, Callable[[Branch], Iterable[Docu
     ("builds", "builds", "Repeated builds", sections.builds),
     ("others", None, "Other failures met", sections.others),
     ("remarks", None, "Remarks", sections.remarks),
-    ("versions", None, "Model and versions", sections.surroundings),
+    ("versions", None, "Model and versions", sections.model_and_versions),
 )
-"""From the top of the page: the name of a section, the key of the report that it is of (None: it is of several), its
-title, and its blocks; there is none where the report has nothing for it.
+"""The sections in their order: name, key of the report (None: several keys), title, and the function that gives the
+blocks. A section without blocks is left out.
 """
 
 
 def require_possible() -> None:
-    """Raise BiopsyError if no page can be made here: a package of the extra `report` is not installed."""
+    """Raise BiopsyError if a package of the extra `report`, which pages need, is not installed."""
     _environment()
 
 
 def page_of(report: Mapping[str, Any]) -> str:
-    """The page that shows a report, from the tree of its file alone.
+    """The HTML page of a report, which is the tree of a report.json.
 
-    Raises DamagedReport if a key holds something else than its kind of value, and BiopsyError without what
-    the extra `report` installs.
+    Raises DamagedReport if a key holds a value of the wrong kind, and BiopsyError if a package of the extra `report` is
+    not installed.
     """
     environment = _environment()
     from markupsafe import Markup
 
     tree = Branch(report)
     first = top(tree)
-    parts = [(*entry, tree if entry[1] is None else tree.part(entry[1])) for entry in _SECTIONS]
-    made = [
-        Section(name=name, title=title, blocks=[*of(part)]) for name, _, title, of, part in parts if part is not None
-    ]
-    shown = [section for section in made if section.blocks]
+    shown = []
+    for name, key, title, blocks_of in _SECTIONS:
+        part = tree if key is None else tree.part(key)
+        if part is not None and (blocks := [*blocks_of(part)]):
+            shown.append(Section(name=name, title=title, blocks=blocks))
     title = " · ".join(text for text in (first.headline.text, first.model, "biopsy") if text)
-    # No HTML parser finds an end or a comment in the script's data: it has no angle brackets and no ampersands.
+    # Without angle brackets and ampersands, no HTML parser finds an end or a comment in this data.
     marks = json.dumps(_marks(shown), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     for char in "<>&":
         marks = marks.replace(char, f"\\u{ord(char):04x}")
     own = {name: (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
     hashes = {name: b64encode(sha256(text.encode()).digest()).decode() for name, text in own.items()}
-    allowed = {  # nothing is loaded, and only this style and this script count
+    allowed = {
         "default-src": "'none'",
         "style-src": f"'sha256-{hashes['page.css']}'",
         "script-src": f"'sha256-{hashes['page.js']}'",
@@ -110,7 +110,7 @@ def page_of(report: Mapping[str, Any]) -> str:
 
 def _environment() -> Environment:
     try:
-        import fast_sugiyama  # noqa: F401 -- the drawing of a piece needs it, late in the making of a page
+        import fast_sugiyama  # noqa: F401 -- needed only for the drawing of a piece, but missed at once
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
         from markupsafe import escape
     except ImportError as error:
@@ -120,7 +120,7 @@ def _environment() -> Environment:
         ) from error
 
     def finalized(value: Any) -> Any:
-        """What every expression of a template passes: a text is one line, hides nothing, and has an end."""
+        """The value of any expression of a template: a text is made one printable line of bounded length."""
         return cut(printable(value), _LONGEST) if type(value) is str else value
 
     environment = Environment(
@@ -131,26 +131,24 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["whole"] = lambda text: escape(printable(text))  # for what must not be cut
+    environment.filters["whole"] = lambda text: escape(printable(text))  # for texts that must not be cut
     return environment
 
 
 def _marks(sections: Sequence[Section]) -> dict[str, dict[str, Any]]:
-    """For each drawing, where its marks are and what they say."""
+    """The positions and texts of the marks of each drawing, for the script."""
 
     def text(lines: Sequence[str]) -> str:
         return cut("\n".join(printable(line) for line in lines), _LONGEST)
 
     marks: dict[str, dict[str, Any]] = {}
-    outer = [each for section in sections for each in section.blocks]
-    for block in (
-        each for shown in outer for each in (chain(*shown.columns) if isinstance(shown, Columns) else [shown])
-    ):
+    outer = [block for section in sections for block in section.blocks]
+    for block in chain(*(chain(*each.columns) if isinstance(each, Columns) else [each] for each in outer)):
         if isinstance(block, Drawing):
             marks[block.name] = {
                 "x": [mark.x for mark in block.marks],
                 "y": [mark.y for mark in block.marks],
-                "text": [] if block.pointing.alike else [text(mark.lines) for mark in block.marks],
+                "text": [] if block.pointing.texts_of else [text(mark.lines) for mark in block.marks],
                 "flags": list(block.pointing.flags),
             }
         elif isinstance(block, Graph):

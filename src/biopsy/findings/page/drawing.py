@@ -1,4 +1,4 @@
-"""Drawings of a page, and axes of its plots: where a value stands, and which values are written beside it."""
+"""The drawings of a page (plots, maps and graphs) and the axes of its plots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from biopsy.findings.page.wording import figure
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """Lines or areas of one style, as the ``d`` of an SVG path. ``count``: how many things it draws."""
+    """Lines or areas of one style, as the ``d`` of an SVG path. ``count`` is how many things it draws."""
 
     d: str
     style: str
@@ -20,13 +20,13 @@ class Trace:
 
     @classmethod
     def each(cls, paths: Mapping[str, Sequence[str]]) -> Iterable[Trace]:
-        """One for each style with what it draws, where that is anything."""
+        """A trace for each style that has paths."""
         return [cls(d="".join(parts), style=style, count=len(parts)) for style, parts in paths.items() if parts]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
-    """A text within a drawing; ``anchor``: start, middle or end."""
+class Label:
+    """A text in a drawing; ``anchor`` is start, middle or end."""
 
     x: float
     y: float
@@ -37,7 +37,7 @@ class Words:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A place in a drawing that has something to say, under the pointer or reached by arrow keys."""
+    """A place in a drawing whose lines are shown under the pointer or with the arrow keys."""
 
     x: float
     y: float
@@ -46,7 +46,7 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Sign:
-    """An entry of a legend: a small drawing (20 by 14) with its style, and what it means."""
+    """An entry of a legend: a small drawing (20 by 14) with its style, and its meaning."""
 
     d: str
     style: str
@@ -57,20 +57,20 @@ class Sign:
 class Pointing:
     """How the marks of a drawing are reached.
 
-    ``nearest``: which one a pointer means, the one nearest to it ("xy") or in its column ("x"). ``stride``: how many
-    the arrows up and down pass. ``flags``: places of those that matter most. ``alike``: the drawing whose marks say
-    the same, if there is one.
+    A pointer means the mark nearest to it ("xy") or in its column ("x"), as ``nearest`` says. The arrows up and down
+    move by ``stride`` marks. ``flags`` are the numbers of the marks that matter most. ``texts_of`` names the drawing
+    whose marks have the same texts; "" if the drawing has texts of its own.
     """
 
     nearest: str = "xy"
     stride: int = 10
     flags: Sequence[int] = ()
-    alike: str = ""
+    texts_of: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing(DocumentBlock):
-    """A plot or a map. ``name`` is unique within the page; a ``wide`` one scrolls on a small screen."""
+    """A plot or a map. ``name`` is unique within the page; a ``wide`` drawing scrolls on a small screen."""
 
     name: str
     title: str
@@ -78,7 +78,7 @@ class Drawing(DocumentBlock):
     width: float
     height: float
     traces: Sequence[Trace]
-    words: Sequence[Words] = ()
+    words: Sequence[Label] = ()
     marks: Sequence[Mark]
     legend: Sequence[Sign] = ()
     wide: bool = False
@@ -87,9 +87,9 @@ class Drawing(DocumentBlock):
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """A node, an input or an output of the drawn graph; ``lines`` is what it says when pointed at.
+    """A node, an input or an output of the drawn graph; ``lines`` are shown when it is pointed at.
 
-    ``rows`` are texts in it, each with its style. ``reads`` and ``writes`` are tensors by name.
+    ``rows`` are the texts in it, each with its style. ``reads`` and ``writes`` are names of tensors.
     """
 
     style: str
@@ -104,13 +104,13 @@ class Box:
 
     @property
     def height(self) -> float:
-        """From its title to its last row."""
+        """Pixels from its title to its last row."""
         return 32 + 17 * len(self.rows) + (6 if self.rows else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnEdge:
-    """A tensor on its way from a box to another."""
+    """A tensor that one box writes and another reads."""
 
     d: str
     style: str
@@ -140,7 +140,7 @@ class Axis:
     logarithmic: bool = False
 
     def at(self, value: float) -> float:
-        """The pixel of a value; what is outside of the scale stands at its end."""
+        """The pixel of a value; a value outside of the scale is at its end."""
         low, high, here = self.low, self.high, min(max(value, self.low), self.high)
         if self.logarithmic:
             low, high, here = math.log10(low), math.log10(high), math.log10(here)
@@ -163,19 +163,21 @@ class Axis:
         return [value for value in fine if low <= value <= high]
 
 
-def frame(across: Axis, up: Axis, names: tuple[str, str], left: float | None = None) -> tuple[list[Trace], list[Words]]:
-    """Grid lines and the words at both axes. ``names``: what the axis below and the one at the left are.
+def axes_frame(
+    across: Axis, up: Axis, names: tuple[str, str], left: float | None = None
+) -> tuple[list[Trace], list[Label]]:
+    """Grid lines and labels of both axes. ``names`` are those of the axis below and of the one at the left.
 
-    ``left`` is the pixel of the axis at the left, if that is not where the one below begins.
+    ``left`` is the pixel of the axis at the left, by default the beginning of the axis below.
     """
     left, bottom, right, top = across.begin if left is None else left, up.begin, across.end, up.end
     lines = "".join(f"M{left} {up.at(value)}H{right}" for value in up.ticks())
     lines += "".join(f"M{across.at(value)} {bottom}v4" for value in across.ticks())
-    words = [Words(x=left - 6, y=up.at(value), text=figure(value), anchor="end") for value in up.ticks()]
+    words = [Label(x=left - 6, y=up.at(value), text=figure(value), anchor="end") for value in up.ticks()]
     words += [
-        Words(x=across.at(value), y=bottom + 8, text=figure(value), style="below", anchor="middle")
+        Label(x=across.at(value), y=bottom + 8, text=figure(value), style="below", anchor="middle")
         for value in across.ticks()
     ]
-    words.append(Words(x=right, y=bottom + 46, text=names[0], style="axis", anchor="end"))
-    words.append(Words(x=4, y=top - 14, text=names[1], style="axis"))
+    words.append(Label(x=right, y=bottom + 46, text=names[0], style="axis", anchor="end"))
+    words.append(Label(x=4, y=top - 14, text=names[1], style="axis"))
     return [Trace(d=lines, style="grid"), Trace(d=f"M{left} {bottom}H{right}", style="ground")], words

@@ -1,4 +1,4 @@
-"""What fails: the failure itself, the engines that ran, every output that was compared, and how the values differ."""
+"""The sections on the failure and the run: engines, compared outputs, and how their values differ."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from biopsy.findings.document import Bullets, Cell, Columns, DocumentBlock, Grid, Listing, Passage
-from biopsy.findings.page.drawing import Axis, Drawing, Mark, Pointing, Sign, Trace, Words, frame
+from biopsy.findings.page.drawing import Axis, Drawing, Label, Mark, Pointing, Sign, Trace, axes_frame
 from biopsy.findings.page.reading import Branch
 from biopsy.findings.page.sections import outcome_cell
 from biopsy.findings.page.wording import (
@@ -32,7 +32,7 @@ _MOST_OUTPUTS = 200
 _MOST_LINES = 60
 
 
-def failing(failure: Branch) -> Iterator[DocumentBlock]:
+def failure_blocks(failure: Branch) -> Iterator[DocumentBlock]:
     """How it fails: what the check reported, and how the outputs differ."""
     known = {key: failure.text(key) for key in ("reason", "engine", "stage", "kind", "signature")}
     if known["signature"] == known["reason"]:
@@ -65,8 +65,8 @@ def _share(part: float | None, total: float | None) -> str:
     return "" if part is None else figure(part) + ("" if total is None else f" of {figure(total)}")
 
 
-def ran(run: Branch) -> Iterator[DocumentBlock]:
-    """The engines that ran, the outputs that were compared, and what noise and values that are not finite say."""
+def run_blocks(run: Branch) -> Iterator[DocumentBlock]:
+    """The engines that ran, the compared outputs, their noise, and values that are not finite."""
     if engines := run.parts("engines")[:50]:
         columns: dict[str, Column] = {
             "engine": lambda entry: cut(entry.text("label") or entry.text("name") or "?", 100),
@@ -119,32 +119,30 @@ def _end_of_engine(engine: Branch) -> Cell:
 
 
 def _output_row(comparison: Branch, iteration: Branch, output: Branch) -> list[Cell | str]:
-    measured = output.part("measured") or Branch({})
+    measured = output.child("measured")
     sides = (cut(comparison.text(key) or "?", 50) for key in ("actual", "expected"))
     return [
         code(middle_cut(output.text("name"))),
         " against ".join(sides),
         iteration.text("number"),
         outcome_cell("passes" if output.flag("passed") else "fails"),
-        number_of("maximum")(measured.part("absolute") or Branch({})),
+        number_of("maximum")(measured.child("absolute")),
         _share(measured.number("mismatching"), measured.number("elements")),
         cut(output.text("reason"), 300),
     ]
 
 
-# How the outputs differ: a histogram and a map of the differences, and the elements that are farthest off.
-
 _MOST_WITH_PLOTS = 3
-"""Outputs: each heat map may have 4,096 blocks."""
+"""The most outputs with plots, since each heat map may have 4,096 blocks."""
 _MOST_BARS = 200
 _MOST_BLOCKS = 64
 _WIDTH, _HEIGHT = 620.0, 320.0
 _LEFT = 66.0
-"""Where the histogram's axis at the left stands: the bar of equal elements is between it and the axis below."""
+"""The pixel of the histogram's left axis; the bar of equal elements is between it and the axis below."""
 
 
 def _differences(run: Branch) -> Iterator[DocumentBlock]:
-    """Plots and tables of each output that has its differences told."""
+    """Plots and tables of each output whose differences the report has."""
     outputs = [
         (comparison.text("actual") or "?", len(comparison.parts("iterations")), iteration.whole("number"), output, part)
         for comparison in run.parts("comparisons")
@@ -167,7 +165,7 @@ def _differences(run: Branch) -> Iterator[DocumentBlock]:
 
 
 def _histogram(place: int, title: str, output: Branch, differences: Branch) -> Drawing | None:
-    histogram = differences.part("histogram") or Branch({})
+    histogram = differences.child("histogram")
     edges, counts = histogram.numbers("edges"), histogram.wholes("counts")[:_MOST_BARS]
     bars = [(low, high, n) for low, high, n in zip(edges, edges[1:], counts, strict=False) if 0 < low < high < math.inf]
     zero, infinite = histogram.whole("zero") or 0, histogram.whole("infinite")
@@ -176,9 +174,9 @@ def _histogram(place: int, title: str, output: Branch, differences: Branch) -> D
     across = Axis(low=bars[0][0], high=bars[-1][1], begin=140.0, end=606.0, logarithmic=True)
     most = max([*(n for *_, n in bars), zero, 2])
     up = Axis(low=0.5, high=most * 1.3, begin=264.0, end=44.0, logarithmic=True)
-    traces, words = frame(across, up, ("|actual - expected|", "elements"), _LEFT)
-    words.append(Words(x=88, y=up.begin + 8, text="0", style="below", anchor="middle"))
-    allowed = (output.part("tolerances") or Branch({})).number("atol")
+    traces, words = axes_frame(across, up, ("|actual - expected|", "elements"), _LEFT)
+    words.append(Label(x=88, y=up.begin + 8, text="0", style="below", anchor="middle"))
+    allowed = output.child("tolerances").number("atol")
     limit = None if allowed is None or not 0 < allowed < math.inf else across.at(allowed)
     columns = [(74.0, 102.0, zero, f"{zero} elements are equal")]
     columns += [
@@ -207,12 +205,12 @@ def _histogram(place: int, title: str, output: Branch, differences: Branch) -> D
 
 
 _LEVELS = 5
-"""Sizes of the squares of a heat map, each a factor of ten below the next."""
+"""Sizes of the squares of a heat map, which differ by factors of ten."""
 
 
 def _heat(place: int, title: str, differences: Branch) -> Drawing | None:
-    """Squares that are larger and darker the greater the difference; a cross where it is no number."""
-    heat = differences.part("heat") or Branch({})
+    """A heat map: squares that are larger and darker the larger the difference is, crosses for NaN and infinity."""
+    heat = differences.child("heat")
     rows = [row[:_MOST_BLOCKS] for row in heat.rows("rows", float)[:_MOST_BLOCKS]]
     across, down = max((len(row) for row in rows), default=0), len(rows)
     most = max((abs(value) for row in rows for value in row if math.isfinite(value)), default=0.0)
@@ -246,7 +244,7 @@ def _heat(place: int, title: str, differences: Branch) -> Drawing | None:
         name=f"heat-{place}", title=f"Where they are off: {title}",
         note=listed((f"{key} {heat.loose(key)}" for key in ("shape", "axes") if heat.loose(key)), " · "),
         width=_WIDTH, height=20 + down * cell + 26, traces=[border, *Trace.each(dict(sorted(paths.items())))],
-        words=[Words(x=46, y=20 + down * cell + 16, text=f"{across} columns →", style="axis"),
-               Words(x=40, y=30, text="↓", style="axis", anchor="end")],
+        words=[Label(x=46, y=20 + down * cell + 16, text=f"{across} columns →", style="axis"),
+               Label(x=40, y=30, text="↓", style="axis", anchor="end")],
         marks=marks, legend=legend, pointing=Pointing(stride=across),
     )  # fmt: skip

@@ -1,5 +1,5 @@
-"""The whole model as a map that is read like a text: where the piece is, and which layers are wrong, one by one and
-together.
+"""The sections on the whole model: a map of its nodes, with the piece and the errors of layers, and tables of wrong
+layers.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from biopsy.text import count
 
 _MOST_NODES = 40_000
 _NAMES = 400_000
-"""Characters of all names together, so that the page stays small."""
+"""Characters of all names together, which bounds the size of the page."""
 
 
-def map_blocks(whole: Branch) -> Iterator[DocumentBlock]:
-    """The whole model as a map."""
-    nodes = _nodes(whole)
+def map_blocks(model: Branch) -> Iterator[DocumentBlock]:
+    """The model as a map."""
+    nodes = _nodes(model)
     if not nodes:
         return
     measured = sum(node.introduced is not None or node.propagated is not None for node in nodes)
     in_piece = sum(node.in_piece for node in nodes)
-    said = [f"{count(in_piece, 'node')} in the piece" if in_piece else "", f"{measured} measured" if measured else ""]
+    notes = [f"{count(in_piece, 'node')} in the piece" if in_piece else "", f"{measured} measured" if measured else ""]
     if len(nodes) > _MOST_NODES:
         yield Passage(text=f"The first {_MOST_NODES} of {len(nodes)} nodes are drawn.")
     title = f"{count(len(nodes), 'node')}, read from left to right, row below row"
-    yield ribbon("map", title, nodes[:_MOST_NODES], listed(said, " · "))
+    yield map_drawing("map", title, nodes[:_MOST_NODES], listed(notes, " · "))
 
 
-def _nodes(whole: Branch) -> list[Bead]:
-    ops, op, names = whole.texts("ops"), whole.wholes("op"), whole.texts("names")
-    reads, piece = whole.rows("reads", int), set(whole.wholes("piece"))
+def _nodes(model: Branch) -> list[MapNode]:
+    ops, op, names = model.texts("ops"), model.wholes("op"), model.texts("names")
+    reads, piece = model.rows("reads", int), set(model.wholes("piece"))
     ratios: dict[str, dict[int, float]] = {}
     for key in ("introduced", "propagated"):
         try:
-            ratios[key] = {int(number): ratio for number, ratio in whole.numbers_by_name(key).items()}
+            ratios[key] = {int(number): ratio for number, ratio in model.numbers_by_name(key).items()}
         except ValueError as error:
             raise DamagedReport(f"its 'whole.{key}' has a key that is no number of a node") from error
     if not all(0 <= each < len(ops) for each in op):
@@ -60,13 +60,15 @@ def _nodes(whole: Branch) -> list[Bead]:
     nodes = []
     for place, kind in enumerate(op):
         name = names[place] if place < len(names) else ""
-        made, carried = ratios["introduced"].get(place), ratios["propagated"].get(place)
+        introduced, propagated = ratios["introduced"].get(place), ratios["propagated"].get(place)
         lines = [f"{cut(ops[kind], 40)}  {middle_cut(name, most)}".rstrip(), f"node {place}"]
         lines += ["in the piece"] if place in piece else []
-        lines += [f"introduces {_ratio(made)}"] if made is not None else []
-        lines += [f"carries on {_ratio(carried)}"] if carried is not None else []
+        lines += [f"introduces {_ratio(introduced)}"] if introduced is not None else []
+        lines += [f"carries on {_ratio(propagated)}"] if propagated is not None else []
         read = reads[place] if place < len(reads) else []
-        nodes.append(Bead(lines=lines, reads=read, in_piece=place in piece, introduced=made, propagated=carried))
+        nodes.append(
+            MapNode(lines=lines, reads=read, in_piece=place in piece, introduced=introduced, propagated=propagated)
+        )
     return nodes
 
 
@@ -74,25 +76,24 @@ def _ratio(value: float) -> str:
     return "an error that is not a number" if math.isnan(value) else f"{times(value)} the tolerance"
 
 
-# A whole model as a ribbon that is read like a text: from left to right in the order of the graph, row below row.
-#
-# A layered layout of thousands of nodes is a line of several metres; broken into rows it fits a screen. Every kind of
-# node is one path, however many there are, so that 10,000 of them draw at once. What a node is, its shape says.
+# A map is read like a text: from left to right in the order of the graph, row below row. A layered layout of thousands
+# of nodes would be several metres long; broken into rows it fits a screen. All nodes of a style are one path, so that
+# 10,000 of them draw at once.
 
 _LANES = 12
-"""Nodes side by side; the others of a layer stand in the next column."""
-_CELL = 10
+"""The most nodes of a column; a larger layer has several columns."""
+_CELL = 10  # pixels
 _SHAPE, _SHAPE_OF_LARGE, _LARGE = 3.0, 1.6, 1000
-"""Width of the drawing by its height, as far as that can be had; of so many columns, whose nodes get small."""
+"""Width of the drawing by its height; the second is for maps of at least so many columns, whose nodes get small."""
 _FEWEST = 72
-"""Columns in a row, also where a small model needs fewer: its nodes shall not be drawn larger than words."""
+"""The fewest columns in a row, so that nodes of a small model are not drawn larger than text."""
 _MOST_EDGES = 25_000
-"""So that the page stays small; of a model with more, the first ones are drawn."""
+"""The most edges that are drawn, which bounds the size of the page."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bead:
-    """A node on a ribbon. ``introduced`` and ``propagated`` are ratios of its error to the tolerance."""
+class MapNode:
+    """A node of a map. ``introduced`` and ``propagated`` are ratios of its error to the tolerance."""
 
     lines: Sequence[str]
     reads: Sequence[int]
@@ -106,8 +107,8 @@ class Bead:
         return self.in_piece or _is_wrong(self.introduced)
 
 
-def ribbon(name: str, title: str, nodes: Sequence[Bead], note: str = "") -> Drawing:
-    """The drawing of nodes in an order in which most of them come after those that they read from."""
+def map_drawing(name: str, title: str, nodes: Sequence[MapNode], note: str = "") -> Drawing:
+    """The map of nodes, most of which should come after the nodes that they read from."""
     cells = _cells(nodes)
     columns = max((column for column, _ in cells), default=0) + 1
     lanes = [0] * columns
@@ -125,7 +126,7 @@ def ribbon(name: str, title: str, nodes: Sequence[Bead], note: str = "") -> Draw
     edges, drawn = _edges(nodes, cells, places, across)
     paths: dict[str, list[str]] = {}
     for node, (x, y) in zip(nodes, places, strict=True):
-        for style, d in _drawn(node, x, y):
+        for style, d in _node_paths(node, x, y):
             paths.setdefault(style, []).append(d)
     traces = [Trace(d=edges, style="flow", count=drawn)] if edges else []
     traces += Trace.each({style: paths[style] for style in _ORDER if style in paths})
@@ -140,8 +141,8 @@ def ribbon(name: str, title: str, nodes: Sequence[Bead], note: str = "") -> Draw
     )  # fmt: skip
 
 
-def _cells(nodes: Sequence[Bead]) -> list[tuple[int, int]]:
-    """Column and lane of each node: a chain keeps its lane, a layer has one column or more."""
+def _cells(nodes: Sequence[MapNode]) -> list[tuple[int, int]]:
+    """Column and lane (place in the column) of each node: a chain keeps its lane, a layer may need several columns."""
     layers: list[int] = []
     for place, node in enumerate(nodes):
         layers.append(max((layers[source] + 1 for source in node.reads if 0 <= source < place), default=0))
@@ -152,10 +153,10 @@ def _cells(nodes: Sequence[Bead]) -> list[tuple[int, int]]:
     column = 0
     for members in members_of:
         for begin in range(0, len(members), _LANES):
-            taken: set[int] = set()  # lanes: each node gets that of what it reads from, or the next one that is free
+            taken: set[int] = set()
             for place in members[begin : begin + _LANES]:
-                wished = min((cells[source][1] for source in nodes[place].reads if 0 <= source < place), default=0)
-                _, lane = min((abs(lane - wished), lane) for lane in range(_LANES) if lane not in taken)
+                ideal = min((cells[source][1] for source in nodes[place].reads if 0 <= source < place), default=0)
+                _, lane = min((abs(lane - ideal), lane) for lane in range(_LANES) if lane not in taken)
                 taken.add(lane)
                 cells[place] = (column, lane)
             column += 1
@@ -163,9 +164,9 @@ def _cells(nodes: Sequence[Bead]) -> list[tuple[int, int]]:
 
 
 def _edges(
-    nodes: Sequence[Bead], cells: Sequence[tuple[int, int]], places: Sequence[tuple[int, int]], across: int
+    nodes: Sequence[MapNode], cells: Sequence[tuple[int, int]], places: Sequence[tuple[int, int]], across: int
 ) -> tuple[str, int]:
-    """What flows, as one path; between rows only how it leaves and how it comes. Also how many edges that are."""
+    """The edges as one path, and how many they are. Of an edge between rows only both ends are drawn."""
     parts: list[str] = []
     drawn = 0
     for place, node in enumerate(nodes):
@@ -196,33 +197,30 @@ _LEGEND = (
 )
 
 
-def _drawn(bead: Bead, x: int, y: int) -> Iterator[tuple[str, str]]:
-    """The styles of a node and the paths in them."""
-    propagated = _is_wrong(bead.propagated)
-    if bead.introduced is not None and _is_wrong(bead.introduced):
-        size = 1 if bead.introduced <= 10 else 2 if bead.introduced <= 1000 else 3
+def _node_paths(node: MapNode, x: int, y: int) -> Iterator[tuple[str, str]]:
+    """The path of a node in each of its styles."""
+    propagated = _is_wrong(node.propagated)
+    if node.introduced is not None and _is_wrong(node.introduced):
+        size = 1 if node.introduced <= 10 else 2 if node.introduced <= 1000 else 3
         half = size + 2
         yield f"made-{size}", f"M{x} {y - half}l{half} {half}l-{half} {half}l-{half} -{half}z"
-    elif propagated or bead.introduced is not None or bead.propagated is not None:
+    elif propagated or node.introduced is not None or node.propagated is not None:
         style = "carried" if propagated else "within"
         yield style, f"M{x} {y}h0"
         yield f"{style}-hole", f"M{x} {y}h0"
     else:
         yield "dot", f"M{x} {y}h0"
-    if bead.in_piece:
+    if node.in_piece:
         yield "frame", f"M{x - 5} {y - 5}h10v10h-10z"
 
 
 def _is_wrong(ratio: float | None) -> bool:
-    """Whether an error was measured and is out of tolerance; NaN is."""
+    """Whether an error was measured and is out of tolerance, as NaN is."""
     return ratio is not None and not ratio <= OUT_OF_TOLERANCE
 
 
-# Which layers are wrong, one by one and together.
-
-
 def layers_blocks(part: Branch) -> Iterator[DocumentBlock]:
-    """Which layers are wrong."""
+    """Which layers are wrong, alone and together."""
     yield Facts(rows=_layer_facts(part))
     grouped = [each.wholes("nodes") for each in part.parts("groups")]
     for key, caption in (("ranking", "What to look at, the worst first"), ("groups", "Wrong only together")):
@@ -238,7 +236,7 @@ def layers_blocks(part: Branch) -> Iterator[DocumentBlock]:
 def _layer_facts(part: Branch) -> list[tuple[str, Cell | str]]:
     rows: list[tuple[str, Cell | str]] = [("verdict", outcome_cell(part.text("verdict") or "unknown"))]
     for key in ("suspect", "reference"):
-        side = part.part(key) or Branch({})
+        side = part.child(key)
         rows.append((key, listed([side.text("label"), side.text("version")], " ")))
     golden, first = part.part("golden"), part.part("first_wrong")
     if golden is not None:
@@ -259,24 +257,22 @@ def _grid_of_layers(caption: str, entries: Sequence[Branch]) -> Grid:
     columns: dict[str, Column] = {
         "rank": lambda each: places[id(each)],
         "layers": _layers,
-        "made at": lambda each: code(listed((each.part("origins") or Branch({})).texts("places"), " · ", 3, 200)),
+        "made at": lambda each: code(listed(each.child("origins").texts("places"), " · ", 3, 200)),
         "times tolerance": _times_tolerance,
-        "greatest error": lambda each: number_of("absolute")(each.part("error") or Branch({})),
+        "greatest error": lambda each: number_of("absolute")(each.child("error")),
         "times plain float32": number_of("rounding_ratio", times),
-        "failure": lambda each: listed(
-            map((each.part("failure") or Branch({})).text, ("stage", "message")), " · ", each=200
-        ),
+        "failure": lambda each: listed(map(each.child("failure").text, ("stage", "message")), " · ", each=200),
     }
     return table(caption, entries, columns)
 
 
 def _layers(entry: Branch) -> Cell:
-    labels, name = entry.texts("labels"), (entry.part("origins") or Branch({})).text("name")
+    labels, name = entry.texts("labels"), entry.child("origins").text("name")
     named = listed(labels, " + ", 12)
     return code(f"{name} ({named})" if name and len(labels) > 1 else named)
 
 
 def _times_tolerance(entry: Branch) -> Cell | str:
-    ratio = (entry.part("error") or Branch({})).number("tolerance_ratio")
+    ratio = entry.child("error").number("tolerance_ratio")
     is_wrong = _is_wrong(ratio)
     return "" if ratio is None else Cell(text=times(ratio), tone="bad", sign="✕") if is_wrong else times(ratio)

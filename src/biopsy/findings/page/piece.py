@@ -1,4 +1,4 @@
-"""The section on the piece: the drawn graph, where its boxes stand and its nodes come from, and the same as tables."""
+"""The section on the piece: its drawn graph and the layout of that, the source of its nodes, and tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from biopsy.findings.document import Bullets, Cell, Columns, DocumentBlock, Grid, Passage
 from biopsy.findings.page.drawing import Box, DrawnEdge, Graph, Sign
-from biopsy.findings.page.model_map import Bead, ribbon
+from biopsy.findings.page.model_map import MapNode, map_drawing
 from biopsy.findings.page.reading import Branch
 from biopsy.findings.page.wording import (
     MOST_SHOWN,
@@ -22,6 +22,7 @@ from biopsy.findings.page.wording import (
     listed,
     middle_cut,
     node_lines,
+    source_cell,
     source_text,
     style_of,
     table,
@@ -33,10 +34,10 @@ from biopsy.findings.page.wording import (
 from biopsy.text import count, size_text
 
 MOST_BOXES = 150
-"""A larger piece is drawn as a map is: nobody reads so many boxes."""
+"""The most nodes that are drawn as boxes; a larger piece is drawn as a map."""
 _MOST_EDGES = 600
 _MOST_BESIDE = 12
-"""Nodes of a piece that leaves room for the facts beside it."""
+"""The most nodes of a piece whose drawing leaves room for the facts beside it."""
 
 
 def piece_blocks(piece: Branch) -> Iterator[DocumentBlock]:
@@ -46,25 +47,24 @@ def piece_blocks(piece: Branch) -> Iterator[DocumentBlock]:
     if len(nodes) > MOST_BOXES or sum(len(node.texts("inputs")) for node in nodes) > _MOST_EDGES:
         yield Passage(text=f"The piece has {len(nodes)} nodes: each is a dot, read from left to right.")
         writer = {name: place for place, node in enumerate(nodes) for name in node.texts("outputs") if name}
-        beads = [
-            Bead(
+        dots = [
+            MapNode(
                 lines=[f"{node.text('op_type') or '?'}  {middle_cut(node.text('name'), 60)}"],
                 reads=sorted({writer[name] for name in node.texts("inputs") if name in writer}),
             )
             for node in nodes
         ]
-        drawn = [ribbon("piece-map", f"The piece: {count(len(nodes), 'node')}", beads)]
+        drawn = [map_drawing("piece-map", f"The piece: {count(len(nodes), 'node')}", dots)]
     elif nodes:
-        drawn = [drawn_piece(piece, nodes, tensors)]
+        drawn = [piece_drawing(piece, nodes, tensors)]
     small = 0 < len(nodes) <= _MOST_BESIDE
-    operators: dict[str, list[str]] = {}  # the lines of the program that nodes come from, each once, with the nodes
+    operators: dict[str, list[str]] = {}  # by the line of code that they come from
     for node in nodes:
         operators.setdefault(source_text(node), []).append(cut(node.text("op_type") or "?", 40))
-    lines = [f"{', '.join(dict.fromkeys(ops))}: {where}" for where, ops in operators.items() if where]
+    lines = [f"{', '.join(dict.fromkeys(ops))}: {source}" for source, ops in operators.items() if source]
     beside: list[DocumentBlock] = [*_facts(piece)]
-    beside += (
-        [Bullets(caption="Where it comes from", items=[code(line) for line in lines[:MOST_SHOWN]])] if lines else []
-    )
+    if lines:
+        beside.append(Bullets(caption="Where it comes from", items=[code(line) for line in lines[:MOST_SHOWN]]))
     beside += [_grid_of_tensors(tensors, folded=not small)] if tensors else []
     yield from [Columns(columns=[drawn, beside])] if small else [*drawn, *beside]
     if nodes:
@@ -75,14 +75,14 @@ def piece_blocks(piece: Branch) -> Iterator[DocumentBlock]:
             "attributes": lambda node: code(", ".join(attributes_of(node, 10))),
             "reads": lambda node: code(listed(node.texts("inputs"))),
             "writes": lambda node: code(listed(node.texts("outputs"))),
-            "made at": lambda node: code(source_text(node)),
+            "made at": source_cell,
         }
         left = piece.whole("more_nodes") or 0
         yield table("The nodes as a table", nodes, columns, most=MOST_BOXES, folded_above=0, more=left)
 
 
 def _facts(piece: Branch) -> list[DocumentBlock]:
-    size, failure = piece.whole("bytes"), piece.part("failure") or Branch({})
+    size, failure = piece.whole("bytes"), piece.child("failure")
     known = {
         "file": piece.text("path"),
         "size": None if size is None else size_text(size),
@@ -114,17 +114,15 @@ def _grid_of_tensors(tensors: Mapping[str, Branch], *, folded: bool) -> Grid:
     return Grid(caption="The tensors as a table", head=head, rows=rows, folded=folded, left=len(tensors) - len(rows))
 
 
-# The piece as a drawn graph: a box for each node, what flows between them, and the error at each tensor.
-
 _MOST_ENDS = 150
-"""Inputs or outputs that are drawn."""
+"""The most inputs or outputs that are drawn."""
 _WIDTH, _GAP, _LAYER_GAP, _MARGIN = Box.width, 28.0, 44.0, 12.0
 _CHARACTERS = 33
-"""Of a line within a box."""
+"""The most characters of a line in a box."""
 
 
-def drawn_piece(piece: Branch, nodes: Sequence[Branch], tensors: Mapping[str, Branch]) -> Graph:
-    """The drawing of a graph of few nodes; ``tensors`` are what is known of them, by name."""
+def piece_drawing(piece: Branch, nodes: Sequence[Branch], tensors: Mapping[str, Branch]) -> Graph:
+    """The piece as a graph: a box for each node, input and output, and an edge for each tensor between two boxes."""
     boxes = [
         *(_end_box(value, tensors, "input") for value in piece.parts("inputs")[:_MOST_ENDS]),
         *(_node_box(node, tensors) for node in nodes),
@@ -137,10 +135,10 @@ def drawn_piece(piece: Branch, nodes: Sequence[Branch], tensors: Mapping[str, Br
         for name in box.reads
         if name in writer and writer[name] < place
     }
-    return _placed(boxes, list(reads), tensors)
+    return _positioned(boxes, list(reads), tensors)
 
 
-def _placed(unplaced: Sequence[Box], reads: Sequence[tuple[int, int, str]], tensors: Mapping[str, Branch]) -> Graph:
+def _positioned(unplaced: Sequence[Box], reads: Sequence[tuple[int, int, str]], tensors: Mapping[str, Branch]) -> Graph:
     layout = layered(len(unplaced), [(source, target) for source, target, _ in reads])
     heights = [0.0] * (max(layout.layers, default=0) + 1)
     for box, layer in zip(unplaced, layout.layers, strict=True):
@@ -149,9 +147,9 @@ def _placed(unplaced: Sequence[Box], reads: Sequence[tuple[int, int, str]], tens
     for height in heights:
         tops.append(tops[-1] + height + _LAYER_GAP)
 
-    # A way takes the room of a box, of which it needs the middle.
-    ways = [column * (_WIDTH + _GAP) + _WIDTH / 2 - _GAP for way in layout.ways for column in way]
-    first_left = min([column * (_WIDTH + _GAP) for column in layout.columns] + ways, default=0.0)
+    # A waypoint has a column of its own, in the middle of which the edge passes.
+    waypoints = [column * (_WIDTH + _GAP) + _WIDTH / 2 - _GAP for path in layout.paths for column in path]
+    first_left = min([column * (_WIDTH + _GAP) for column in layout.columns] + waypoints, default=0.0)
 
     def left(column: float) -> float:
         return _MARGIN + column * (_WIDTH + _GAP) - first_left
@@ -161,14 +159,14 @@ def _placed(unplaced: Sequence[Box], reads: Sequence[tuple[int, int, str]], tens
         for box, column, layer in zip(unplaced, layout.columns, layout.layers, strict=True)
     ]
     edges = []
-    for (source, target, name), way in zip(reads, layout.ways, strict=True):
+    for (source, target, name), path in zip(reads, layout.paths, strict=True):
         points = [(boxes[source].x + _WIDTH / 2, boxes[source].y + boxes[source].height)]
-        for layer, column in enumerate(way, start=layout.layers[source] + 1):
-            passes = left(column) + _WIDTH / 2
-            points += [(passes, tops[layer]), (passes, tops[layer] + heights[layer])]
+        for layer, column in enumerate(path, start=layout.layers[source] + 1):
+            x = left(column) + _WIDTH / 2
+            points += [(x, tops[layer]), (x, tops[layer] + heights[layer])]
         points.append((boxes[target].x + _WIDTH / 2, boxes[target].y))
         edges.append(DrawnEdge(d=_curve(points), style=style_of(tensors.get(name)), lines=tensor_lines(name, tensors)))
-    ends = [box.x + box.width for box in boxes] + [at + _MARGIN - first_left + 2 * _GAP for at in ways]
+    ends = [box.x + box.width for box in boxes] + [x + _MARGIN - first_left + 2 * _GAP for x in waypoints]
     styles = {edge.style for edge in edges}
     return Graph(
         title=f"The piece: {count(sum(box.style == 'node' for box in boxes), 'node')}",
@@ -234,42 +232,42 @@ def _error_rows(tensor: Branch | None) -> list[tuple[str, str]]:
     return [(text, style_of(tensor))] if text else []
 
 
-# Where the boxes of a graph stand: layers from top to bottom, few crossings (Sugiyama, Tagawa and Toda 1981).
-
-
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Columns (in widths of a box, from 0) and layers (from 0 at the top) of the items, and the way of each edge.
+    """Columns (in widths of a box, from 0) and layers (from 0 at the top) of items, and the path of each edge.
 
-    A way has the columns that the edge passes at the layers between its ends.
+    A path has the column of the edge at each layer between its ends.
     """
 
     columns: Sequence[float]
     layers: Sequence[int]
-    ways: Sequence[Sequence[float]]
+    paths: Sequence[Sequence[float]]
 
 
 def layered(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
-    """The layout of so many items; each edge leads from an item to a later one. Parts of the graph stand in a row."""
+    """The layered layout of a graph (Sugiyama, Tagawa and Toda 1981), with its connected parts side by side.
+
+    Items are numbers below ``count``; each edge leads from an item to a later one.
+    """
     columns, layers = [0.0] * count, [0] * count
-    ways: list[Sequence[float]] = [()] * len(edges)
+    paths: list[Sequence[float]] = [()] * len(edges)
     right = 0.0
-    for members, among in _components(count, edges):
+    for members, edge_numbers in _components(count, edges):
         place = {item: at for at, item in enumerate(members)}
-        dense = [(place[edges[number][0]], place[edges[number][1]]) for number in among]
+        dense = [(place[edges[number][0]], place[edges[number][1]]) for number in edge_numbers]
         part = _connected(len(members), dense)
-        every = [*part.columns, *(column for way in part.ways for column in way)]
+        every = [*part.columns, *(column for path in part.paths for column in path)]
         shift = right - min(every)
         for item, column, layer in zip(members, part.columns, part.layers, strict=True):
             columns[item], layers[item] = column + shift, layer
-        for number, way in zip(among, part.ways, strict=True):
-            ways[number] = [column + shift for column in way]
+        for number, path in zip(edge_numbers, part.paths, strict=True):
+            paths[number] = [column + shift for column in path]
         right = max(every) + shift + 1
-    return Layout(columns=columns, layers=layers, ways=ways)
+    return Layout(columns=columns, layers=layers, paths=paths)
 
 
 def _components(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[list[int], list[int]]]:
-    """The connected parts of a graph: items in ascending order, and the numbers of the edges among them."""
+    """The connected parts of a graph: items in ascending order, and the numbers of their edges."""
     part = list(range(count))
     for source, target in edges:
         joined, into = part[source], part[target]
@@ -284,42 +282,39 @@ def _components(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[list
 
 
 def _connected(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
-    """The layout of a connected graph.
-
-    Given several parts at once, fast_sugiyama numbers the places that an edge of one passes like items of another.
-    """
+    """The layout of a connected graph. For an unconnected one, fast_sugiyama confuses waypoints with items."""
     if not edges:
-        return Layout(columns=[0.0], layers=[0], ways=[])
+        return Layout(columns=[0.0], layers=[0], paths=[])
     from fast_sugiyama import from_edges
 
     ((positions, _, _, lines),) = from_edges(sorted(set(edges)), vertex_spacing=1.0, dummy_vertices=True)
     at = {int(item): place for item, place in positions}
     top = max(y for _, y in at.values())
     columns = {item: float(x) for item, (x, _) in at.items()}
-    ways = _ways([(int(source), int(target)) for source, target in lines or ()], count, columns)
+    paths = _paths([(int(source), int(target)) for source, target in lines or ()], count, columns)
     return Layout(
         columns=[columns[item] for item in range(count)],
         layers=[round(top - at[item][1]) for item in range(count)],
-        ways=[ways.get(edge, ()) for edge in edges],
+        paths=[paths.get(edge, ()) for edge in edges],
     )
 
 
-def _ways(
-    drawn: Iterable[tuple[int, int]], count: int, columns: dict[int, float]
+def _paths(
+    lines: Iterable[tuple[int, int]], count: int, columns: dict[int, float]
 ) -> dict[tuple[int, int], Sequence[float]]:
-    """The columns between the ends of each edge that passes places of its own, which have numbers from ``count``."""
-    onward: dict[int, int] = {}
+    """The path of each edge that has waypoints, which are numbered from ``count``."""
+    following: dict[int, int] = {}
     begins = []
-    for source, target in drawn:
+    for source, target in lines:
         if source >= count:
-            onward[source] = target
+            following[source] = target
         elif target >= count:
             begins.append((source, target))
-    ways: dict[tuple[int, int], Sequence[float]] = {}
+    paths: dict[tuple[int, int], Sequence[float]] = {}
     for source, first in begins:
         passed, here = [], first
         while here >= count:
             passed.append(columns[here])
-            here = onward[here]
-        ways[source, here] = passed
-    return ways
+            here = following[here]
+        paths[source, here] = passed
+    return paths

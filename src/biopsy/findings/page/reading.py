@@ -1,4 +1,4 @@
-"""Reading report.json within bounds and by type: anybody may have written it, and any key may be absent."""
+"""Reading report.json with checks of types and sizes, since it may come from a stranger; any key may be absent."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from biopsy.processes.reading import read_plain
 from biopsy.text import printable, shortened
 
 VERSION = 2
-"""Of the schema: it grows when a key changes its meaning or goes, not when one is added."""
+"""The version of the schema; it grows when a key changes its meaning or is removed, not when one is added."""
 
-_LARGEST = 64 << 20
+_LARGEST = 64 << 20  # bytes
 _DEEPEST = 64
-"""Objects and lists in each other; a report of ours has less than twenty."""
+"""Levels of nested objects and lists; biopsy's own reports have fewer than twenty."""
 
 _MOST_ENTRIES = 200_000
-"""Of a list or an object that is read: ten times as many as any report has."""
+"""Entries of a list or an object; biopsy's own reports have at most a tenth."""
 
 _GREATEST = sys.float_info.max
 Value = TypeVar("Value")
@@ -29,7 +29,7 @@ _MAKE_ONE = ("any command with --report FILE.json writes a report",)
 
 
 def read_report(path: Path) -> Mapping[str, Any]:
-    """The tree of a report. Raises UsageError if the file is none, or one that cannot be read."""
+    """The tree of a report. Raises UsageError if the file is no report or cannot be read."""
     try:
         tree = json.loads(read_plain(path, _LARGEST, follow=True))
     except OSError as error:
@@ -56,14 +56,14 @@ def read_report(path: Path) -> Mapping[str, Any]:
 
 
 class DamagedReport(errors.UsageError):
-    """A key of a report holds something else than its kind of value."""
+    """A key of a report holds a value of the wrong kind."""
 
 
 class Branch:
-    """An object within the tree of a report. ``place`` is where it stands, for messages.
+    """An object in the tree of a report, at ``place`` (for messages).
 
-    What is absent or null reads as None, or as an empty list. What is of another type than the one asked for raises
-    DamagedReport.
+    A key that is absent or null reads as None or as an empty list. A value of another type than the one that the method
+    reads raises DamagedReport.
     """
 
     def __init__(self, tree: Mapping[str, Any], place: str = "") -> None:
@@ -92,6 +92,10 @@ class Branch:
     def part(self, key: str) -> Branch | None:
         """The object below a key."""
         return self._read(key, Branch)
+
+    def child(self, key: str) -> Branch:
+        """The object below a key; an empty one if there is none."""
+        return self.part(key) or Branch({})
 
     def parts(self, key: str) -> list[Branch]:
         """The objects of a list."""
@@ -127,7 +131,7 @@ class Branch:
         return {name: self._value(each, float, f"{key}.{name}") for name, each in entries}
 
     def loose(self, key: str) -> str:
-        """Whatever stands below a key as one text, as for shapes, indices and values; "" for null."""
+        """A value of any type, such as a shape, an index or values, as one text; "" for null."""
         return plain_text(self._tree.get(key))
 
     def _read(self, key: str, kind: type[Value]) -> Value | None:
@@ -139,12 +143,11 @@ class Branch:
         return [self._value(each, kind, f"{key}[{place}]") for place, each in enumerate(values)]
 
     def _entries(self, key: str) -> Iterable[tuple[str, Any]]:
-        """The entries of an object by name."""
         tree = self._read(key, dict) or {}
         return tree.items()
 
     def _value(self, value: Any, kind: type[Value], key: str) -> Value:
-        """A value as the kind that is wanted. Raises DamagedReport for another."""
+        """A value converted to ``kind``. Raises DamagedReport if it is of another type."""
         (types, wanted), typed = _KINDS[kind], value
         is_kind = isinstance(value, types) and not (kind in (int, float) and isinstance(value, bool))
         if kind is float and (value is None or value in _NOT_FINITE):
@@ -167,7 +170,7 @@ class Branch:
 
 
 _NOT_FINITE = ("nan", "inf", "-inf")
-"""What the report writes for numbers that JSON lacks."""
+"""The texts in a report for numbers that JSON lacks."""
 
 _KINDS: Mapping[type, tuple[tuple[type, ...], str]] = {
     str: ((str, bool, int, float), "a text"),
@@ -178,11 +181,11 @@ _KINDS: Mapping[type, tuple[tuple[type, ...], str]] = {
     dict: ((Mapping,), "an object"),
     Branch: ((Mapping,), "an object"),
 }
-"""What may stand in a report for each kind of value, and what that is called."""
+"""The types in a report that are accepted for each kind of value, and the name of the kind in messages."""
 
 
 def plain_text(value: Any) -> str:
-    """Any part of a tree as a short text: ``[1, N, ?]`` for a shape, ``a: 1, b: 2`` for an object."""
+    """Any value of a tree as a short text: ``[1, N, ?]`` for a shape, ``a: 1, b: 2`` for an object."""
     if isinstance(value, list):
         return f"[{', '.join(plain_text(each) if each is not None else '?' for each in value)}]"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The course of a search: nodes left by checks and by seconds, its passes, its checks, and what it came to."""
+"""The section on the search: plots of the nodes left by checks and by seconds, its passes, checks and result."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from biopsy.findings.document import Cell, Columns, DocumentBlock
-from biopsy.findings.page.drawing import Axis, Drawing, Mark, Pointing, Sign, Trace, Words, frame
+from biopsy.findings.page.drawing import Axis, Drawing, Label, Mark, Pointing, Sign, Trace, axes_frame
 from biopsy.findings.page.reading import Branch
 from biopsy.findings.page.wording import Column, cut, duration, facts, listed, number_of, table
 from biopsy.text import count
 
 _MOST_CHECKS = 4000
 _WORDS = 300_000
-"""Characters of what all checks say together, so that the page stays small."""
+"""Characters of the texts of all checks together, which bounds the size of the page."""
 _MOST_CHECKS_LISTED = 300
 _WIDTH, _HEIGHT = 620.0, 320.0
 _ACROSS, _UP = (66.0, 606.0), (264.0, 44.0)
@@ -29,7 +29,7 @@ _SHAPES = {
 _UNKNOWN = ("unknown", "M{x} {y}m-3 0h6", "anything else")
 
 
-def course(search: Branch) -> Iterator[DocumentBlock]:
+def search_blocks(search: Branch) -> Iterator[DocumentBlock]:
     """The section on the search."""
     checks, passes = search.parts("checks"), search.parts("passes")
     if shown := _thinned([check for check in checks if check.whole("nodes") is not None]):
@@ -86,7 +86,7 @@ def _known(search: Branch) -> dict[str, str]:
 
 
 def _thinned(checks: list[Branch]) -> list[Branch]:
-    """At most so many checks, among them all at which the number of nodes left changes."""
+    """At most _MOST_CHECKS checks, with those at which the number of nodes left changes."""
     if len(checks) <= _MOST_CHECKS:
         return checks
     every = -(-len(checks) // (_MOST_CHECKS // 2))
@@ -101,9 +101,9 @@ def _plot(unit: str, title: str, checks: Sequence[Branch], places: Sequence[floa
     across = Axis(low=min(*places, 0.0), high=max(*places, 1e-3), begin=_ACROSS[0], end=_ACROSS[1])
     most = max([*sizes, *(left for left in lefts if left is not None), 2])
     up = Axis(low=1.0, high=most * 1.15, begin=_UP[0], end=_UP[1], logarithmic=True)
-    grid, words = frame(across, up, (unit, "nodes"))
-    known = ((place, left) for place, left in zip(places, lefts, strict=True) if left is not None)
-    corners = [(across.at(place), up.at(max(left, 1))) for place, left in known]
+    grid, words = axes_frame(across, up, (unit, "nodes"))
+    known_lefts = ((place, left) for place, left in zip(places, lefts, strict=True) if left is not None)
+    corners = [(across.at(place), up.at(max(left, 1))) for place, left in known_lefts]
     smallest = "".join(f"H{x}V{y}" if at else f"M{x} {y}" for at, (x, y) in enumerate(corners)) or "M0 0"
     most_words = max(40, min(200, _WORDS // (2 * len(checks))))
     paths: dict[str, list[str]] = {}
@@ -119,13 +119,13 @@ def _plot(unit: str, title: str, checks: Sequence[Branch], places: Sequence[floa
     return Drawing(
         name=unit, title=title, width=_WIDTH, height=_HEIGHT,
         traces=[band, *grid, Trace(d=smallest, style="smallest"), *Trace.each(paths)], words=[*words, *labels],
-        marks=marks, pointing=Pointing(alike="" if unit == "checks" else "checks"),
+        marks=marks, pointing=Pointing(texts_of="" if unit == "checks" else "checks"),
         legend=[*legend.values(), Sign(d="M1 4h9v6h9", style="smallest", text="smallest that still fails")],
     )  # fmt: skip
 
 
-def _bands(checks: Sequence[Branch], places: Sequence[float], across: Axis, up: Axis) -> tuple[Trace, list[Words]]:
-    """Every other stage has a shaded ground; those that are wide enough have their name above it."""
+def _bands(checks: Sequence[Branch], places: Sequence[float], across: Axis, up: Axis) -> tuple[Trace, list[Label]]:
+    """A shaded band for every other stage, and the names of the stages that are wide enough for them."""
     parts, words = [], []
     begin = across.begin
     stages = groupby(zip(checks, places, strict=True), key=lambda pair: pair[0].text("stage"))
@@ -135,7 +135,7 @@ def _bands(checks: Sequence[Branch], places: Sequence[float], across: Axis, up: 
             parts.append(f"M{begin} {up.end}H{end}V{up.begin}H{begin}z")
         room, middle = int((end - begin) / 7), round((begin + end) / 2, 1)
         if stage and room >= min(len(stage), 6):
-            words.append(Words(x=middle, y=up.end - 8, text=cut(stage, room), style="stage", anchor="middle"))
+            words.append(Label(x=middle, y=up.end - 8, text=cut(stage, room), style="stage", anchor="middle"))
         begin = end
     return Trace(d="".join(parts) or "M0 0", style="band"), words
 
@@ -145,5 +145,5 @@ def _lines(check: Branch, most: int) -> list[str]:
     head = f"{'check' if number is None else f'check {number}'}: {cut(check.text('outcome') or '?', 40)}"
     sizes = f"{check.whole('nodes')} nodes tried" + (f" · {left} left" if left is not None else "")
     tail = listed([check.text("stage"), "" if seconds is None else duration(seconds)], " · ")
-    said = (cut(check.text(key), most) for key in ("description", "reason"))
-    return [line for line in (head, *said, sizes, tail) if line]
+    texts = (cut(check.text(key), most) for key in ("description", "reason"))
+    return [line for line in (head, *texts, sizes, tail) if line]

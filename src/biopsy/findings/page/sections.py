@@ -1,5 +1,5 @@
-"""The sections of a page that are words and tables, each from one key of the report: what was asked and answered,
-settings, releases, workarounds and the other questions, what was repeated, and what it was found with; and its top.
+"""The top of a page, and its sections of words and tables: questions and answers, settings, releases, workarounds and
+other findings, repeated runs and builds, and the model and versions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from biopsy.findings.page.wording import (
     middle_cut,
     number_of,
     plain_table,
-    source_text,
+    source_cell,
     table,
     times,
     type_text,
@@ -40,10 +40,10 @@ from biopsy.findings.verdict import Note, Verdict, Workaround, notes_of
 from biopsy.text import count, size_text
 
 _LONGEST_LINE = 20_000
-"""A longer command line is not shown: half of one means something else to a shell."""
+"""Characters of a command line that is shown: half a line would be another command."""
 
 LABELS = ("sure", "workaround", "open", "repeat", "next")
-"""Of the notes at the top."""
+"""The labels of the notes at the top."""
 
 _KINDS = {
     "passes": ("good", "✓", "Passes"),
@@ -69,11 +69,11 @@ _OUTCOMES = {
     "skipped": ("unsure", "-"),
     "stopped": ("unsure", "■"),
 }
-"""Tone and sign of what a question, a check or a change came to."""
+"""Tone and sign of the outcome of a question, a check or a change."""
 
 
 def outcome_cell(outcome: str, text: str = "") -> Cell:
-    """What something came to, with its sign; ``text`` in place of the word."""
+    """An outcome with its sign; ``text`` replaces the word."""
     tone, sign = _OUTCOMES.get(outcome, ("unsure", "?"))
     return Cell(text=text or cut(outcome or "?", 40), tone=tone, sign=sign)
 
@@ -86,12 +86,12 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
-# The top of the page: what was found, in words, how sure that is, and what to do now.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Top:
-    """What a person reads first. ``figures`` are numbers, and what each counts; ``settings`` of files it rests on."""
+    """The top of the page.
+
+    ``figures`` are numbers, each with what it counts; ``settings`` are the options that settings files gave.
+    """
 
     headline: Cell
     text: str
@@ -104,17 +104,17 @@ class Top:
 
 def top(report: Branch) -> Top:
     """The top of the page of a report."""
-    said, model = report.part("verdict") or Branch({}), report.part("model") or Branch({})
-    kind = said.text("kind") or ("unknown" if "verdict" in report else "")
+    finding, model = report.child("verdict"), report.child("model")
+    kind = finding.text("kind") or ("unknown" if "verdict" in report else "")
     tone, sign, label = _KINDS.get(kind, ("unsure", "•", cut(kind.replace("-", " ").capitalize(), 60) or "Report"))
     verdict = Verdict(
         kind=kind,
-        text=cut(said.text("text").replace(" -> ", " → "), 2000),
-        certainty=said.loose("certainty"),
+        text=cut(finding.text("text").replace(" -> ", " → "), 2000),
+        certainty=finding.loose("certainty"),
         workarounds=[
-            Workaround(text=each.text("text"), line=each.text("line")) for each in said.parts("workarounds")[:20]
+            Workaround(text=each.text("text"), line=each.text("line")) for each in finding.parts("workarounds")[:20]
         ],
-        not_tried=said.texts("not_tried")[:50],
+        not_tried=finding.texts("not_tried")[:50],
     )
     notes = [*notes_of(verdict, [(each.text("line"), each.text("why")) for each in report.parts("next")[:20]])]
     notes += [Note(label="repeat", line=report.text("line"))] if "line" in report else []
@@ -128,7 +128,7 @@ def top(report: Branch) -> Top:
     return Top(
         headline=Cell(text=label, tone=tone, sign=sign),
         text=verdict.text,
-        settings=said.loose("settings"),
+        settings=finding.loose("settings"),
         figures=_figures(report, model),
         notes=notes,
         command=cut(report.text("command"), 100),
@@ -137,9 +137,9 @@ def top(report: Branch) -> Top:
 
 
 def _figures(report: Branch, model: Branch) -> list[tuple[str, str]]:
-    """At most five numbers that say most: size, error, checks (of a diagnosis those of all questions), rate, time."""
+    """At most five figures: size, error, checks (of a diagnosis those of all questions), failure rate, time."""
     figures: list[tuple[str, str]] = []
-    piece, search, steps = report.part("piece"), report.part("search") or Branch({}), report.parts("steps")
+    piece, search, steps = report.part("piece"), report.child("search"), report.parts("steps")
     nodes, size = model.whole("nodes"), search.whole("left")
     if piece is not None and piece.parts("nodes"):
         size = len(piece.parts("nodes")) + (piece.whole("more_nodes") or 0)
@@ -158,20 +158,17 @@ def _figures(report: Branch, model: Branch) -> list[tuple[str, str]]:
 
 
 def _ratios(report: Branch) -> Iterator[float | None]:
-    """How many times the tolerance the outputs that fail are off."""
-    failure, run = report.part("failure") or Branch({}), report.part("run") or Branch({})
+    """The ratios of errors to the tolerance, of the outputs that fail."""
+    failure, run = report.child("failure"), report.child("run")
     yield from (each.number("times_tolerance") for each in failure.parts("mismatches"))
     iterations = (each for comparison in run.parts("comparisons") for each in comparison.parts("iterations"))
     for output in (output for iteration in iterations for output in iteration.parts("outputs")):
-        offending = (output.part("measured") or Branch({})).part("offending")
+        offending = output.child("measured").part("offending")
         yield None if offending is None or output.flag("passed") else offending.number("error")
 
 
-# Questions and answers.
-
-
 def steps(report: Branch) -> Iterator[DocumentBlock]:
-    """The questions that ``diagnose`` asked."""
+    """The questions that ``diagnose`` asked, and their answers."""
     for step in report.parts("steps")[:50]:
         checks, seconds = step.whole("checks"), step.number("seconds")
         answer = (step.text("answer") or step.text("outcome")).replace(" -> ", " → ")
@@ -186,16 +183,16 @@ def steps(report: Branch) -> Iterator[DocumentBlock]:
 
 
 def module(part: Branch) -> Iterator[DocumentBlock]:
-    """Where in a PyTorch module it goes wrong: the lines of its author, how far it is off, and what was kept."""
+    """The lines of a PyTorch module that go wrong, the error, and the files that were kept."""
     places = part.parts("places")
     for place in places[:20]:
         file, name, line = place.text("file"), place.text("module"), place.text("code")
-        said = [f"{middle_cut(file, 200)}:{place.whole('line')}" if file else "", f"module {name}" if name else ""]
-        caption = listed([*said, listed(place.texts("operators"), " → ", 12)], " · ") or "somewhere"
+        where = [f"{middle_cut(file, 200)}:{place.whole('line')}" if file else "", f"module {name}" if name else ""]
+        caption = listed([*where, listed(place.texts("operators"), " → ", 12)], " · ") or "somewhere"
         yield Listing(caption=caption, lines=[cut(line, 300)]) if line else Passage(text=caption)
     if len(places) > 20:
         yield Passage(text=f"{count(len(places) - 20, 'more line')}: in the file of the report.")
-    values, piece = part.part("values"), part.part("piece") or Branch({})
+    values, piece = part.part("values"), part.child("piece")
     known = {"error": part.text("error"), "not certain": part.text("reason"), "engine asked": part.text("suspect")}
     if values is not None:
         known["known from PyTorch"] = f"the values of {values.whole('matched')} of {values.whole('of')} tensors"
@@ -213,9 +210,9 @@ def settings(part: Branch) -> Iterator[DocumentBlock]:
     of_engine = f" of {engine}" if engine else ""
     for switch in part.parts("switches")[:50]:
         text = cut(switch.text("text"), 300)
-        said = listed([switch.text("change"), f"it passes {text}" if text else ""], ": ", each=300)
+        effect = listed([switch.text("change"), f"it passes {text}" if text else ""], ": ", each=300)
         unsure = " (not confirmed in fresh processes)" if switch.flag("verified") is False else ""
-        items.append(Cell(text=said + unsure, tone="good", sign="✓"))
+        items.append(Cell(text=effect + unsure, tone="good", sign="✓"))
     if items:
         yield Bullets(caption=f"The smallest changes{of_engine} with which it passes", items=items)
     elif tried:
@@ -230,8 +227,8 @@ def settings(part: Branch) -> Iterator[DocumentBlock]:
 
 
 def transformation(part: Branch) -> Iterator[DocumentBlock]:
-    """Both models of the piece, before a tool and after it, and the passes that do it."""
-    piece, passes = part.part("piece"), part.part("passes") or Branch({})
+    """The piece before and after the tool, and the passes that break it."""
+    piece, passes = part.part("piece"), part.child("passes")
     without = passes.text("command") or passes.text("python")
     yield from facts({"does it alone": listed(passes.texts("alone")), "left out by": without}, ["left out by"])
     if piece is not None:
@@ -242,7 +239,7 @@ def transformation(part: Branch) -> Iterator[DocumentBlock]:
 
 
 def releases(part: Branch) -> Iterator[DocumentBlock]:
-    """Which release of a package broke the model, or mended it, and what each answered."""
+    """Which release of a package broke or mended the model, and the answers of all releases that were tried."""
     items: list[Cell | str] = []
     for border in part.parts("borders")[:50]:
         unsure = " (not confirmed when asked again)" if border.flag("verified") is False else ""
@@ -265,7 +262,7 @@ def releases(part: Branch) -> Iterator[DocumentBlock]:
 
 
 def precision(part: Branch) -> Iterator[DocumentBlock]:
-    """Which layers must stay in high precision."""
+    """The layers that must stay in high precision."""
     low, high, form, total = part.text("low"), part.text("high"), part.text("form"), part.whole("layers")
     chosen = part.parts("high_layers")
     minimal = {True: "lowering any one of them fails", False: "not shown to be one", None: ""}
@@ -277,18 +274,14 @@ def precision(part: Branch) -> Iterator[DocumentBlock]:
     yield from facts(known)
     if chosen:
         columns: dict[str, Column] = {key: code_of(key) for key in ("name", "op", "output")}
-        yield table("Layers in high precision", chosen, {**columns, "made at": _source})
+        yield table("Layers in high precision", chosen, {**columns, "made at": source_cell})
     if weights := part.parts("damaged_weights"):
         keys = ["name", "count", "saturated", "vanished"]
         yield plain_table("Weights that low precision damages", keys, weights)
 
 
-def _source(node: Branch) -> Cell:
-    return code(source_text(node))
-
-
 def variation(part: Branch) -> Iterator[DocumentBlock]:
-    """What may be anything while it still fails, and what must be as it is."""
+    """What may change while the model still fails, and what must stay."""
     if sentence := part.text("sentence"):
         yield Passage(text=_sentence(cut(sentence, 1000)), tone="strong")
     lists = []
@@ -307,7 +300,7 @@ def variation(part: Branch) -> Iterator[DocumentBlock]:
 
 
 def known(part: Branch) -> Iterator[DocumentBlock]:
-    """Which known bugs the piece looks like."""
+    """The known bugs that the piece looks like."""
     sentence, matches = part.text("sentence"), part.parts("matches")[:5]
     if sentence and sentence not in [match.text("sentence") for match in matches]:
         yield Passage(text=_sentence(cut(f"it is {sentence}", 600)), tone="strong")
@@ -322,7 +315,7 @@ def known(part: Branch) -> Iterator[DocumentBlock]:
 
 
 def workaround(part: Branch) -> Iterator[DocumentBlock]:
-    """What makes the model right: the best changes, the cheapest first, their differences, all that was tried."""
+    """The best changes that make the model right, the cheapest first, and all that were tried."""
     best, tried, other = part.parts("best"), part.parts("tried"), part.text("confirmed_by")
     agrees = f", as {cut(other, 80)} does" if other else "; no engine of another package confirms that"
     samples, fresh = part.whole("samples") or 0, part.whole("fresh_samples") or 0
@@ -350,13 +343,13 @@ def workaround(part: Branch) -> Iterator[DocumentBlock]:
             "kind": "kind",
             "change": "text",
             "outcome": lambda entry: outcome_cell("right" if entry.flag("right") else "not right"),
+            "reason": "reason",
         }
-        columns["reason"] = "reason"
         yield table("What was tried", tried, columns, folded_above=12)
 
 
 def _latency(entry: Branch) -> str:
-    latency = entry.part("latency") or Branch({})
+    latency = entry.child("latency")
     ratio, low, high, after = (latency.number(key) for key in ("ratio", "low", "high", "after"))
     if ratio is not None and low is not None and high is not None:
         return f"{ratio:.2f} times as long ({low:.2f} to {high:.2f})"
@@ -364,22 +357,19 @@ def _latency(entry: Branch) -> str:
 
 
 def others(report: Branch) -> Iterator[DocumentBlock]:
-    """Other failures met on the way."""
+    """The other failures that the search met."""
     if failures := report.parts("other_failures"):
         model: Column = lambda entry: code(entry.text("model") or "not kept")  # noqa: E731
         yield table("They are failures too", failures, {"reason": "reason", "times": "times", "model": model})
 
 
 def remarks(report: Branch) -> Iterator[DocumentBlock]:
-    """What the command had to say on the way."""
+    """The remarks and warnings of the command."""
     for each in report.parts("remarks")[:MOST_ROWS]:
         sign = "⚠ " if each.flag("warning") else ""
         yield Passage(text=f"{sign}{cut(each.text('text'), 1000)}", tone="unsure" if sign else "plain")
         if lines := each.texts("lines")[:40]:
             yield Listing(lines=[cut(line, 500) for line in lines])
-
-
-# What was repeated: runs of a command, and builds of a model.
 
 
 def runs(part: Branch) -> Iterator[DocumentBlock]:
@@ -396,8 +386,8 @@ def runs(part: Branch) -> Iterator[DocumentBlock]:
 
 
 def builds(part: Branch) -> Iterator[DocumentBlock]:
-    """How many builds are bad, and which choices of the engine go with them."""
-    difference, outcomes = part.part("difference") or Branch({}), part.texts_by_name("outcomes")
+    """How many builds are bad, and which choices of the engine they have in common."""
+    difference, outcomes = part.child("difference"), part.texts_by_name("outcomes")
     known = {
         "engine": listed([part.text("engine"), part.text("version")], " "),
         "builds": part.text("runs"),
@@ -422,11 +412,8 @@ def builds(part: Branch) -> Iterator[DocumentBlock]:
         yield table("What bad builds have in common", groups, columns)
 
 
-# What it was found with: the model, and everything that ran it.
-
-
-def surroundings(report: Branch) -> Iterator[DocumentBlock]:
-    """The model and versions."""
+def model_and_versions(report: Branch) -> Iterator[DocumentBlock]:
+    """The facts of the model, and the versions of packages, engines and the machine."""
     model, versions = report.part("model"), report.part("versions")
     sides: list[list[Facts]] = []
     rows: list[list[Cell | str]] = []

@@ -1,4 +1,4 @@
-"""Numbers, short texts and tables of what a report holds, and what the page says of a node or a tensor."""
+"""Values of a report as texts and tables: numbers, durations, names, and the description of a node or a tensor."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from biopsy.findings.page.reading import Branch
 from biopsy.text import count
 
 OUT_OF_TOLERANCE = 1.0
-"""A ratio of an error to its tolerance above this fails."""
+"""The largest ratio of an error to its tolerance that passes."""
 
 MOST_ROWS = 100
 MOST_SHOWN = 30
-"""Attributes and tensors of a node that are listed, and names in a line."""
+"""The most attributes and tensors of a node that are listed, and names in a line."""
 
 
 def figure(value: float) -> str:
@@ -39,8 +39,8 @@ def duration(seconds: float) -> str:
     if seconds < 60:
         digits = 2 if seconds < 1 else 1
         return f"{seconds * 1000:.2g} ms" if 0 < seconds < 0.1 else f"{seconds:.{digits}f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    minutes, left = divmod(round(seconds), 60)
+    return f"{minutes} min {left} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def cut(text: str, most: int) -> str:
@@ -49,7 +49,7 @@ def cut(text: str, most: int) -> str:
 
 
 def middle_cut(text: str, most: int = 80) -> str:
-    """The text, or both of its ends around an ellipsis: paths and names of layers differ at their ends."""
+    """The text, or both of its ends around an ellipsis, since paths and names of layers differ at their ends."""
     if len(text) <= most:
         return text
     tail = (most - 1) * 2 // 3
@@ -57,15 +57,12 @@ def middle_cut(text: str, most: int = 80) -> str:
 
 
 def listed(texts: Iterable[str], separator: str = ", ", most: int = MOST_SHOWN, each: int = 120) -> str:
-    """The first texts in a line, without those that are empty; of longer ones than ``each`` both ends."""
+    """The first ``most`` texts in a line, without empty ones, each cut to ``each`` characters in its middle."""
     return separator.join([middle_cut(text, each) for text in texts if text][:most])
 
 
-# Tables whose rows are objects of a report, and facts of one.
-
 Column: TypeAlias = Callable[[Branch], Cell | str] | str
-"""What stands in a row of the table, from an object of the report: whatever stands below a key, or what is made of it.
-"""
+"""How a column of a table gets its text from the object of a row: a key, or a function of the object."""
 
 
 def table(
@@ -77,9 +74,9 @@ def table(
     folded_above: float = math.inf,
     more: int = 0,
 ) -> Grid:
-    """A table with a row for each of the first entries; ``more`` are those that the report itself has left out.
+    """A table with a row for each of the first ``most`` entries; the report itself has left out ``more`` entries.
 
-    With more rows than ``folded_above`` it is shown when a person asks for it.
+    A table with more than ``folded_above`` rows is folded.
     """
     rows = [
         [cut(entry.loose(column), 300) if isinstance(column, str) else column(entry) for column in columns.values()]
@@ -90,42 +87,39 @@ def table(
 
 
 def code_of(key: str) -> Column:
-    """Whatever stands below a key, both of whose ends are shown."""
+    """A column of the value at a key as code, which is cut in the middle."""
     return lambda entry: code(middle_cut(entry.loose(key)))
 
 
 def number_of(key: str, text: Callable[[float], str] = figure) -> Callable[[Branch], str]:
-    """The number below a key, as ``text`` writes it."""
+    """A column of the number at a key, written by ``text``."""
     return lambda entry: "" if (value := entry.number(key)) is None else text(value)
 
 
 def code(text: str) -> Cell:
-    """A text in the type of code."""
+    """A text shown as code."""
     return Cell(text=cut(text, 400), code=True)
 
 
 def plain_table(caption: str, keys: Sequence[str], entries: Sequence[Branch]) -> Grid:
-    """A table with a column for each key, of whatever stands below it."""
+    """A table with a column for each key."""
     return table(caption, entries, {key: code_of(key) for key in keys})
 
 
 def facts(known: Mapping[str, str | None], in_code: Collection[str] = ()) -> list[Facts]:
-    """Terms and what they are, without those of which nothing is known; none if nothing is known of any."""
+    """A block of terms and their values, without terms that have none; an empty list if no term has a value."""
     rows = [(cut(term, 60), Cell(text=cut(text, 2000), code=term in in_code)) for term, text in known.items() if text]
     return [Facts(rows=rows)] if rows else []
 
 
-# What the page says of a node or a tensor: its type, its error, where it was made.
-
-
 def error_text(tensor: Branch | None) -> str | None:
-    """``✕ error 41× the tolerance``; None where nobody has measured."""
+    """``✕ error 41× the tolerance``; None if it was not measured."""
     sign, amount, is_ratio = error_of(tensor)
     return None if not sign else f"{sign} error {amount} the tolerance" if is_ratio else f"{sign} {amount}"
 
 
 def error_of(tensor: Branch | None) -> tuple[str, str, bool]:
-    """Sign and size of the error at a tensor, and whether that is a ratio; empty texts where nobody has measured."""
+    """Sign and size of the error of a tensor, and whether the size is a ratio; empty texts if it was not measured."""
     error = None if tensor is None else tensor.part("error")
     if error is None:
         return "", "", False
@@ -135,7 +129,7 @@ def error_of(tensor: Branch | None) -> tuple[str, str, bool]:
 
 
 def style_of(tensor: Branch | None) -> str:
-    """wrong, right or unmeasured."""
+    """The style of a tensor: wrong, right or unmeasured."""
     return {"✕": "wrong", "✓": "right"}.get(error_of(tensor)[0], "unmeasured")
 
 
@@ -150,7 +144,7 @@ def attributes_of(node: Branch, most: int = MOST_SHOWN) -> list[str]:
 
 
 def node_lines(node: Branch, tensors: Mapping[str, Branch]) -> list[str]:
-    """All that is known of a node, the operator first."""
+    """Everything that the report says about a node, beginning with the operator."""
     number, name, domain, bodies = node.whole("number"), node.text("name"), node.text("domain"), node.whole("bodies")
     lines = [f"{cut(node.text('op_type') or '?', 200)}{f' of {cut(domain, 200)}' if domain else ''}"]
     lines += [f"name  {cut(name, 300)}"] if name else []
@@ -166,25 +160,30 @@ def node_lines(node: Branch, tensors: Mapping[str, Branch]) -> list[str]:
 
 
 def source_lines(node: Branch) -> list[str]:
-    """Where the exporter says that a node comes from: file and line, the code, the modules."""
+    """The source of a node according to the exporter: file and line, the code, the module."""
     source = node.part("source")
     if source is None:
         return []
     file, function, line = source.text("file"), source.text("function"), source.whole("line")
-    where = f"{middle_cut(file, 200)}{'' if line is None else f':{line}'}"
-    lines = [f"made at  {where}{f' in {cut(function, 100)}' if function else ''}"] if file else []
+    place = f"{middle_cut(file, 200)}{'' if line is None else f':{line}'}"
+    lines = [f"made at  {place}{f' in {cut(function, 100)}' if function else ''}"] if file else []
     known = {"   ": source.text("code").strip(), "module ": (source.texts("scopes") or [""])[-1]}
     known["in place of"] = source.text("stands_for")
     return lines + [f"{title} {cut(text, 200)}" for title, text in known.items() if text]
 
 
 def source_text(node: Branch) -> str:
-    """Where the exporter says that a node comes from, in one line; "" if it does not."""
+    """The source of a node in one line; "" if it is not known."""
     return " · ".join(line.removeprefix("made at").strip() for line in source_lines(node))
 
 
+def source_cell(node: Branch) -> Cell:
+    """The source of a node as code."""
+    return code(source_text(node))
+
+
 def tensor_lines(name: str, tensors: Mapping[str, Branch]) -> list[str]:
-    """All that is known of a tensor, the name first."""
+    """Everything that the report says about a tensor, beginning with the name."""
     tensor = tensors.get(name)
     if tensor is None:
         return [cut(name, 300)]

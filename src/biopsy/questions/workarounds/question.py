@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from biopsy.checks.judge import Rules
-from biopsy.engines.registry import PLAIN
+from biopsy.engines.registry import PLAIN, EngineSpec, parse_spec
 from biopsy.engines.runner import Inputs
 from biopsy.model.index import ModelIndex
 from biopsy.model.weights_file import MOST_SMALL
-from biopsy.questions.builds.settings import CheckTemplate, SettingChange
+from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate, SettingChange
 from biopsy.questions.layers.question import Judge
 from biopsy.session.trial import Budget
 from biopsy.tensors.results import Array, Feed, RunnerResult
@@ -99,6 +99,13 @@ class WorkaroundQuestion:
     timeout: float | None = None
     budget: Budget = USUAL_BUDGET
     target: PatchedFile | None = None
+
+
+def comparison_template(spec: EngineSpec, reference: str | None, options: Sequence[str]) -> CheckTemplate:
+    """The ``biopsy run`` that compares an engine with ``reference``, by default the first other one of ``PLAIN``."""
+    right = reference or next(engine for engine in PLAIN if parse_spec(engine) != spec)
+    words = ("biopsy", "run", "{}", "--engine", right, "--engine", ENGINE_PLACE, *options)
+    return CheckTemplate(words, spec, is_own_run=True)
 
 
 PatchKind: TypeAlias = Literal["mark", "barrier", "precision", "spelling"]

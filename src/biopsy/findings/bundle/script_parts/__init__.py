@@ -1,7 +1,6 @@
-"""What ``reproduce.py`` is put together from: functions that need neither biopsy nor each other's imports.
+"""The functions that ``reproduce.py`` is put together from. biopsy itself calls none of them.
 
-Nothing here is called by biopsy. A script gets the functions that it calls, and those that these call, as they stand,
-with the imports that they use; so modules may import only the standard library at their top, and functions all else.
-Whoever reads the script has never heard of biopsy and wants to see at once what it does: names and comments are for
-them, and annotations, which would double the script, are left out.
+A script gets copies of the functions that it needs, with the imports that they use. So modules import only the standard
+library at their top, and functions import everything else. Names and comments are for readers who have never heard of
+biopsy; annotations are left out because they would make a script much longer.
 """

@@ -1,4 +1,4 @@
-"""How a script shows a failure of any engine: values that differ or are not finite, errors, crashes, commands."""
+"""The parts of a script that show a failure of any engine: wrong values, NaN or infinity, errors, crashes, commands."""
 
 import json
 import os
@@ -17,7 +17,7 @@ class CannotSay(Exception):
 
 
 def exit_status(main):
-    """What main returns, else 125: for any exception, Python itself would exit with 1."""
+    """What main returns, or 125 for an exception, for which Python itself would exit with 1."""
     try:
         return main()
     except (CannotSay, ImportError) as error:
@@ -32,7 +32,7 @@ TIMEOUT = -1000  # in the place of an exit status
 
 
 def end_name(status):
-    """SIGSEGV and the like for minus the number of a signal, else the exit status."""
+    """The name of a signal, such as SIGSEGV, if the status is minus its number; else the exit status in words."""
     if status == TIMEOUT:
         return "no end in time"
     try:
@@ -42,7 +42,7 @@ def end_name(status):
 
 
 def read(path, samples):
-    """The tensors of each sample by their names in the model; the samples say what each is called in the file."""
+    """The tensors of each sample by name; the samples map that name to the key in the file."""
     import numpy as np
 
     if not any(samples):  # the model takes nothing
@@ -51,19 +51,19 @@ def read(path, samples):
         return [{name: file[key] for name, key in names.items()} for names in samples]
 
 
-def differs(found, expected, atol, rtol):
-    """Whether |found - expected| > atol + rtol * |expected| anywhere. NaN is equal to NaN, and infinity to itself."""
+def differs(actual, expected, atol, rtol):
+    """Whether |actual - expected| > atol + rtol * |expected| anywhere. NaN is equal to NaN, and infinity to itself."""
     import numpy as np
 
-    if found.shape != expected.shape:
-        print(f"the shape is {list(found.shape)} instead of {list(expected.shape)}")
+    if actual.shape != expected.shape:
+        print(f"the shape is {list(actual.shape)} instead of {list(expected.shape)}")
         return True
     with np.errstate(all="ignore"):
-        same = (found == expected) | ((found != found) & (expected != expected))
+        same = (actual == expected) | ((actual != actual) & (expected != expected))
         error = np.where(same, 0.0, np.inf)
         if expected.dtype.kind not in "OUS":
-            wide = np.clongdouble if "c" in (found.dtype.kind, expected.dtype.kind) else np.longdouble
-            error = np.where(same, 0, np.abs(found.astype(wide) - expected.astype(wide)))
+            wide = np.clongdouble if "c" in (actual.dtype.kind, expected.dtype.kind) else np.longdouble
+            error = np.where(same, 0, np.abs(actual.astype(wide) - expected.astype(wide)))
             excess = error - atol - rtol * np.abs(expected.astype(wide))
             same |= (excess <= 0) & (atol + rtol > 0)
     if same.all():
@@ -71,7 +71,7 @@ def differs(found, expected, atol, rtol):
         return False
     at = np.unravel_index(np.where(same, -1, np.nan_to_num(error, nan=np.inf, posinf=np.inf)).argmax(), same.shape)
     print(f"{same.size - same.sum()} of {same.size} elements are beyond atol {atol:g}, rtol {rtol:g}")
-    print(f"  the worst, at {list(map(int, at))}: {found[at]} instead of {expected[at]}, difference {error[at]:.6g}")
+    print(f"  the worst, at {list(map(int, at))}: {actual[at]} instead of {expected[at]}, difference {error[at]:.6g}")
     return True
 
 
@@ -80,28 +80,28 @@ def compare(outputs_of, inputs, expected, limits, differs=differs):
     wrong = False
     if not expected or len(inputs) != len(expected):
         raise CannotSay("there is nothing to compare")
-    for number, (feed, wanted) in enumerate(zip(inputs, expected)):
-        found = outputs_of(feed)
-        for name, value in wanted.items():
+    for number, (feed, expected_outputs) in enumerate(zip(inputs, expected)):
+        outputs = outputs_of(feed)
+        for name, value in expected_outputs.items():
             print(f"sample {number}, output {name!r}: ", end="")
-            if name not in found:
+            if name not in outputs:
                 print("missing")
-            wrong = name not in found or differs(found[name], value, **limits[name]) or wrong
+            wrong = name not in outputs or differs(outputs[name], value, **limits[name]) or wrong
     return int(wrong)
 
 
-def differs_by(found, expected, elements=None, errors=None, limits=()):
-    """Whether anything that is asked of an output does not hold; prints what does not.
+def differs_by(actual, expected, elements=None, errors=None, limits=()):
+    """Whether an output is beyond its limits; prints each of them.
 
-    elements: tolerances of each element. errors: a statistic, its quantile, and the tolerances of that statistic of all
-    absolute errors, or else of all relative ones. limits: measures and their limits.
+    elements: (atol, rtol) for each element. errors: (statistic, quantile, atol, rtol), where that statistic of the
+    absolute errors must be within atol, or that of the relative errors within rtol. limits: (measure, limit) pairs.
     """
     import numpy as np
 
-    if found.shape != expected.shape or found.dtype.kind in "cOUS":
-        return differs(found, expected, 0, 0)
-    wrong = elements is not None and differs(found, expected, *elements)
-    one, other = (side.astype(np.longdouble).ravel() for side in (found, expected))
+    if actual.shape != expected.shape or actual.dtype.kind in "cOUS":
+        return differs(actual, expected, 0, 0)
+    wrong = elements is not None and differs(actual, expected, *elements)
+    one, other = (side.astype(np.longdouble).ravel() for side in (actual, expected))
     with np.errstate(all="ignore"):
         same = (one == other) | ((one != one) & (other != other))
         finite = np.isfinite(one) & np.isfinite(other)
@@ -135,15 +135,15 @@ def statistic(values, name, quantile):
     return np.quantile(values, fraction, method="linear" if np.isfinite(values).all() else "higher")
 
 
-def measure(name, found, expected, error):
-    """One figure for all elements: l2, cosine, or psnr and snr in dB."""
+def measure(name, actual, expected, error):
+    """A measure of all elements: l2, cosine, or psnr and snr in dB."""
     import numpy as np
 
-    norms = [np.linalg.norm(values.astype(np.float64)) for values in (found, expected, error)]
+    norms = [np.linalg.norm(values.astype(np.float64)) for values in (actual, expected, error)]
     if name == "l2":
         return norms[2]
     if name == "cosine":
-        return np.dot(found / (norms[0] or 1), expected / (norms[1] or 1)) if any(norms[:2]) else 1.0
+        return np.dot(actual / (norms[0] or 1), expected / (norms[1] or 1)) if any(norms[:2]) else 1.0
     peak = max(expected.max(initial=0), 0) or 1.0
     signal = norms[1] if name == "snr" else peak * np.sqrt(expected.size)
     with np.errstate(all="ignore"):
@@ -166,8 +166,8 @@ def find_non_finite(outputs_of, inputs):
     return int(wrong)
 
 
-def expect_failure(load, run, kind, said):
-    """1 if the model cannot be built, or where there is something to run, cannot be run: by an error of this kind."""
+def expect_failure(load, run, kind, message):
+    """1 if running the model (or building it, if run is None) fails with an error of this kind, else 0."""
     try:
         model = load()
     except (CannotSay, ImportError):
@@ -175,31 +175,31 @@ def expect_failure(load, run, kind, said):
     except Exception as error:
         if run is not None:
             raise CannotSay(f"it cannot even be built: {error}") from error
-        return judged(error, kind, said)
+        return judged(error, kind, message)
     print("it is built")
     if run is None:
         return 0
     try:
         run(model)
     except Exception as error:
-        return judged(error, kind, said)
+        return judged(error, kind, message)
     print("it runs")
     return 0
 
 
-def judged(error, kind, said):
-    """1 if an error is of the kind that was seen."""
+def judged(error, kind, message):
+    """1 if an error is of this kind; its message may be another one."""
     text = " ".join(str(error).split())
     print(f"{type(error).__name__}: {text}")
     if kind != type(error).__name__ and kind.lower() not in text.lower().replace(" ", ""):
-        raise CannotSay(f"it fails, but not by {kind}: {said}")
-    if said not in text:
-        print(f"when this script was made it said: {said}")
+        raise CannotSay(f"it fails, but not by {kind}: {message}")
+    if message not in text:
+        print(f"when this script was made it said: {message}")
     return 1
 
 
 def watch_child(work, script, ends_by, seconds):
-    """1 if a process that does the work ends in this way: by a signal, or not in time; 0 if it ends well."""
+    """1 if a process that does the work ends as expected, by a signal or not in time; 0 if it ends with status 0."""
     if sys.argv[1:] == ["child"]:
         work()
         return 0
@@ -214,24 +214,24 @@ def watch_child(work, script, ends_by, seconds):
 
 
 def run_command(words, folder, seconds):
-    """Its exit status, or minus the signal; what it printed; and its verdict, if it wrote one.
+    """The exit status of a command (or minus the signal), its output, and the verdict that it wrote, if any.
 
     In the words, "{}" is the model and "{python}" this Python.
     """
     names = {"{}": str(folder / "model.onnx"), "{python}": sys.executable}
-    typed = [re.sub(r"\{(python)?\}", lambda found: names[found[0]], word) for word in words]
+    typed = [re.sub(r"\{(python)?\}", lambda match: names[match[0]], word) for word in words]
     if (folder / words[0]).is_file():
         (folder / words[0]).chmod(0o755)  # unpacking may have lost it
     with tempfile.TemporaryDirectory() as scratch:
-        told = Path(scratch) / "verdict.json"
-        variables = {**os.environ, "BIOPSY_VERDICT": str(told), "BIOPSY_SETTINGS": "none"}
+        written = Path(scratch) / "verdict.json"
+        variables = {**os.environ, "BIOPSY_VERDICT": str(written), "BIOPSY_SETTINGS": "none"}
         try:
             done = run_process(typed, cwd=folder, env=variables, stdout=PIPE, stderr=STDOUT, timeout=seconds)
         except TimeoutExpired:
             return TIMEOUT, "", {}
         except OSError as error:
             raise CannotSay(f"the command does not start: {error}") from error
-        verdict = json.loads(told.read_bytes()) if told.exists() and told.stat().st_size else {}
+        verdict = json.loads(written.read_bytes()) if written.exists() and written.stat().st_size else {}
     text = done.stdout.decode("utf-8", "replace")
     print(text.rstrip("\n"))
     print(f"the command ended: {end_name(done.returncode)}")
@@ -240,25 +240,25 @@ def run_command(words, folder, seconds):
 
 def command_status(ended, status, raised, verdict):
     """1 if it failed as it did when this script was made: the same status, exception and verdict; 0 if it passed."""
-    found, text, said = ended
-    if found == 0 and said.get("outcome") != "fails":
+    status_now, text, verdict_now = ended
+    if status_now == 0 and verdict_now.get("outcome") != "fails":
         return 0
-    seen = {key: said.get(key, "") for key in verdict}
-    if (found, last_exception(text), seen) != (status, raised, verdict):
-        told = [end_name(status), raised, *verdict.values()]
-        raise CannotSay(f"it fails, but not as it did: {', '.join(filter(None, told))}")
+    now = {key: verdict_now.get(key, "") for key in verdict}
+    if (status_now, last_exception(text), now) != (status, raised, verdict):
+        before = [end_name(status), raised, *verdict.values()]
+        raise CannotSay(f"it fails, but not as it did: {', '.join(filter(None, before))}")
     return 1
 
 
 def last_exception(text):
-    """The name of the exception that a program of Python died of; "" if there is none."""
-    _, traceback, rest = text.rpartition("Traceback (most recent call last):")
-    names = re.findall(r"^([A-Za-z_][\w.]*)(?:: .*)?$", rest, re.MULTILINE)
+    """The name of the exception that ended a Python program; "" if there is none."""
+    _, traceback, after = text.rpartition("Traceback (most recent call last):")
+    names = re.findall(r"^([A-Za-z_][\w.]*)(?:: .*)?$", after, re.MULTILINE)
     return names[0].rpartition(".")[2] if traceback and names else ""
 
 
 def status_by_rules(ended, fail_codes=(), ignored_codes=(), patterns=()):
-    """1 for the statuses that count as the failure, and if there are patterns, only where one is found; else 0."""
+    """1 if the status counts as the failure and the output matches one of the patterns, if there are any; else 0."""
     status, text, _ = ended
     if status in {125, 126, 127} and status not in fail_codes:
         raise CannotSay("the command could not be run, or cannot say")

@@ -12,7 +12,7 @@ def load(
     threads=(0, 0),
     **more,
 ):
-    """The model as ONNX Runtime prepares it."""
+    """The session of the model."""
     import onnxruntime
 
     print(f"onnxruntime {onnxruntime.__version__}", flush=True)

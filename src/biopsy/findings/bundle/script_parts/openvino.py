@@ -4,7 +4,7 @@ from biopsy.findings.bundle.script_parts.failures import CannotSay
 
 
 def load(path, device="CPU", precision="f32", config=()):
-    """The model as OpenVINO compiles it."""
+    """The compiled model."""
     import openvino
 
     print(f"openvino {openvino.__version__}", flush=True)
@@ -25,9 +25,11 @@ def run(model, feed, outputs):
     return {name: np.array(request.get_tensor(port).data) for name, port in ports(outputs, model.outputs).items()}
 
 
-def ports(names, found):
-    """The port of each name: by name, the others in their order, since OpenVINO renames what it simplifies."""
-    own = {name: port for port in found for name in names if name in port.get_names() | {port.node.friendly_name}}
-    rest = iter([port for port in found if port not in own.values()])
-    pairs = [(name, own[name] if name in own else next(rest, None)) for name in names]
+def ports(names, all_ports):
+    """The port of each name. Ports that OpenVINO has renamed are taken in their order."""
+    by_name = {
+        name: port for port in all_ports for name in names if name in port.get_names() | {port.node.friendly_name}
+    }
+    renamed = iter([port for port in all_ports if port not in by_name.values()])
+    pairs = [(name, by_name[name] if name in by_name else next(renamed, None)) for name in names]
     return {name: port for name, port in pairs if port is not None}

@@ -2,7 +2,7 @@
 
 
 def load(path):
-    """The model as the evaluator reads it."""
+    """The evaluator of the model."""
     import onnx
     from onnx.reference import ReferenceEvaluator
 

@@ -1,4 +1,4 @@
-"""TensorRT, or TensorRT for RTX: ``load``. It builds; to run what it has built would need a graphics card."""
+"""TensorRT, or TensorRT for RTX: ``load``, which only builds, since running would need a GPU."""
 
 import importlib
 
@@ -6,18 +6,18 @@ from biopsy.findings.bundle.script_parts.failures import CannotSay
 
 
 def load(path, module, flags=(), level=None, profiles=()):
-    """The engine that TensorRT builds; a profile has the least, best and greatest shape of inputs."""
+    """The engine that TensorRT builds; a profile has the smallest, optimal and largest shape of inputs."""
     trt = importlib.import_module(module)
     print(f"{module} {trt.__version__}", flush=True)
-    said: list[str] = []
-    builder = trt.Builder(error_log(trt, said))
+    messages: list[str] = []
+    builder = trt.Builder(error_log(trt, messages))
     is_typed = not hasattr(trt.BuilderFlag, "FP16") and hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED) if is_typed else 0)
     parser = trt.OnnxParser(network, builder.logger)
     if not parser.parse_from_file(path):
         errors = [parser.get_error(number) for number in range(parser.num_errors)]
-        told = [f"{error.code().name}: {error.node_operator()}: {error.desc()}" for error in errors]
-        raise RuntimeError("; ".join(told or said))
+        texts = [f"{error.code().name}: {error.node_operator()}: {error.desc()}" for error in errors]
+        raise RuntimeError("; ".join(texts or messages))
     config = builder.create_builder_config()
     config.clear_flag(trt.BuilderFlag.TF32)
     for name in flags:
@@ -30,18 +30,18 @@ def load(path, module, flags=(), level=None, profiles=()):
             profile.set_shape(name, *map(tuple, span))
         if config.add_optimization_profile(profile) < 0:
             raise CannotSay("TensorRT does not take the shapes")
-    said.clear()
+    messages.clear()
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        raise RuntimeError("; ".join(said) or "TensorRT does not say why")
+        raise RuntimeError("; ".join(messages) or "TensorRT does not say why")
     return plan
 
 
-def error_log(trt, said):
-    """A logger that keeps errors and prints nothing."""
+def error_log(trt, messages):
+    """A logger that collects errors and prints nothing."""
 
     def log(self, severity, message):
         if severity <= trt.ILogger.Severity.ERROR:
-            said.append(message)
+            messages.append(message)
 
     return type("ErrorLog", (trt.ILogger,), {"log": log})()

@@ -1,6 +1,6 @@
 "use strict";
 {
-  const told = JSON.parse(document.getElementById("marks").textContent);
+  const marks = JSON.parse(document.getElementById("marks").textContent);
   const tip = document.getElementById("tip");
   const spoken = document.getElementById("spoken");
   const reach = 16; // pixels around a mark within which a pointer means it
@@ -31,7 +31,7 @@
 
   // Boxes and edges of the graph.
   for (const item of document.querySelectorAll("[data-tip]")) {
-    const text = told.graph.text[item.dataset.tip];
+    const text = marks.graph.text[item.dataset.tip];
     item.addEventListener("pointermove", (event) => show(text, { x: event.clientX, y: event.clientY }));
     item.addEventListener("pointerleave", hide);
     const reached = () => {
@@ -44,8 +44,8 @@
 
   // Plots and maps: the mark under the pointer, or the one that the arrow keys have reached.
   for (const plot of document.querySelectorAll("svg[data-marks]")) {
-    const { x, y, flags } = told[plot.dataset.marks];
-    const { text } = told[plot.dataset.alike || plot.dataset.marks];
+    const { x, y, flags } = marks[plot.dataset.marks];
+    const { text } = marks[plot.dataset.textsOf || plot.dataset.marks];
     const cursor = plot.querySelector(".cursor");
     let here = -1;
 
