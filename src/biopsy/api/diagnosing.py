@@ -41,7 +41,7 @@ from biopsy.diagnosis.question import (
     Judging,
     Samples,
     require_sizes,
-    settled,
+    resolved_samples,
 )
 from biopsy.engines.registry import PLAIN, create, parse_spec
 from biopsy.model.index import index_file
@@ -127,7 +127,9 @@ def diagnose(
                 folder=place,
                 engines=specs,
                 check=None if check is None else tuple(check),
-                samples=Samples(inputs=wanted, made_up=False) if check is not None else settled(index, wanted, place),
+                samples=Samples(inputs=wanted, made_up=False)
+                if check is not None
+                else resolved_samples(index, wanted, place),
                 judging=Judging(
                     judge=Judge(*asked_of_outputs(atol, rtol, "elemwise")),
                     limits=tolerance_words(atol=atol, rtol=rtol),
