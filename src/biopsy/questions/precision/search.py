@@ -72,7 +72,7 @@ def minimal(order: Sequence[int]) -> LayerSearch:
     def propose(high: Sequence[int]) -> PrecisionProposal:
         return PrecisionProposal(tuple(sorted(high)), f"{len(high)} of {len(order)} layers high")
 
-    yield from minimize_subset_singly(order, propose)
+    return minimize_subset_singly(order, propose)
 
 
 def usual_checks(count: int, mode: Mode) -> int:

@@ -148,8 +148,12 @@ def input_features(fed: FedModel) -> Iterator[Feature]:
     """The values of every input that can be fed."""
     for name, values in fed.feeds[0].items() if fed.feeds else ():
         if values.dtype.kind in "fiub" and values.size:
-            alternatives = _alternatives(values, lambda change, name=name: lambda fed: fed.with_input(name, change))
+            alternatives = _alternatives(values, partial(_with_changed_input, name))
             yield Feature(what="input", name=name, present="", alternatives=alternatives)
+
+
+def _with_changed_input(name: str, change: Callable[[Array], Array]) -> Edit:
+    return lambda fed: fed.with_input(name, change)
 
 
 def _alternatives(values: Array, edit_by: Callable[[Callable[[Array], Array]], Edit]) -> list[Alternative]:
@@ -182,9 +186,13 @@ def weight_features(fed: FedModel) -> Iterator[Feature]:
             name,
             value,
             {other: kind for other, kind in wanted.items() if limits.min <= other <= limits.max},
-            lambda other, edit_by=edit_by: edit_by(partial(np.full_like, fill_value=other)),
+            partial(_with_filled_weight, number),
             (max(value - _FARTHEST, int(limits.min)), min(value + _FARTHEST, int(limits.max))),
         )
+
+
+def _with_filled_weight(number: int, value: int) -> Edit:
+    return _with_changed_weights([number], partial(np.full_like, fill_value=value))
 
 
 def _with_changed_weights(numbers: list[int], change: Callable[[Array], Array]) -> Edit:
