@@ -59,7 +59,7 @@ def test_one_of_an_engine_that_nobody_asked_about_is_told_and_is_no_failure(tmp_
     runs = Runs(tmp_path, {0: named})
     facts = failing.answer(KnownFacts(), runs).facts
     assert facts.failure is None and facts.compared is not None
-    assert facts.compared.not_compared == (f"{TRUSTED} failed once, and not when it was asked again: RuntimeError",)
+    assert facts.compared.not_compared == (f"{TRUSTED} failed once, and not when it was run again: RuntimeError",)
 
 
 def test_a_crash_while_values_are_looked_at_is_not_taken_for_infinity(tmp_path: Path) -> None:
@@ -74,5 +74,5 @@ def test_a_failure_of_the_last_run_counts(tmp_path: Path) -> None:
 def test_a_difference_of_three_engines_that_does_not_come_again_keeps_its_words(tmp_path: Path) -> None:
     runs = Runs(tmp_path, {0: DIFFERS}, engines=("reference", TRUSTED, SUSPECT))
     facts = failing.answer(KnownFacts(), runs).facts
-    assert facts.failure is not None and facts.failure.said.kind == "mismatch"
+    assert facts.failure is not None and facts.failure.report.kind == "mismatch"
     assert "--engine reference --engine onnxrt:optimization=none" in " ".join(facts.failure.check)

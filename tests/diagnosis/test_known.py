@@ -23,19 +23,19 @@ def answered(folder: Path, model: Path, release: str = "1.32.0", kind: str = "Fa
         compared=EngineComparison(engines=(("onnxrt", release),)),
     )
     with StepContext(question(folder), events.ignore) as context:
-        assert known.known_bug.not_asked(seen, context) is None
+        assert known.known_bug.reason_to_skip(seen, context) is None
         return known.known_bug.answer(seen, context)
 
 
 def test_the_piece_is_looked_up_with_engine_release_and_way_of_failing(tmp_path: Path) -> None:
     found = answered(tmp_path, save(relu_clip_of_integers(), tmp_path / "piece.onnx"))
     assert found.line.startswith("looks like microsoft/onnxruntime#23116: ")
-    assert found.facts.known is not None
-    assert found.facts.known.evidence == (
+    assert found.facts.known_bug is not None
+    assert found.facts.known_bug.evidence == (
         "pattern all nodes, and all conditions hold; engine onnxrt, as known; fails build · Fail, as known; "
         "release 1.32.0 is known to fail (>=1.17.3,<=1.32.0)"
     )
-    assert found.facts.known.issue == "https://github.com/microsoft/onnxruntime/issues/23116"
+    assert found.facts.known_bug.issue == "https://github.com/microsoft/onnxruntime/issues/23116"
     assert json.loads((tmp_path / known.KNOWN_REPORT).read_text())["matches"][0]["release"] == "fails"
 
 
@@ -45,14 +45,14 @@ def test_only_an_issue_of_the_catalogue_that_comes_with_biopsy_is_kept_as_a_link
     monkeypatch.setenv("BIOPSY_KNOWN_DIR", str(catalogue.OWN_FOLDER))
     monkeypatch.setattr(catalogue, "OWN_FOLDER", tmp_path / "none")
     found = answered(tmp_path, save(relu_clip_of_integers(), tmp_path / "piece.onnx"))
-    assert found.facts.known is not None and found.facts.known.reference == "microsoft/onnxruntime#23116"
-    assert found.facts.known.issue == ""
+    assert found.facts.known_bug is not None and found.facts.known_bug.reference == "microsoft/onnxruntime#23116"
+    assert found.facts.known_bug.issue == ""
 
 
 def test_a_failure_of_another_kind_is_not_called_known(tmp_path: Path) -> None:
     found = answered(tmp_path, save(relu_clip_of_integers(), tmp_path / "piece.onnx"), kind="NoSuchFile")
     assert found.line == "not in our list"
-    assert found.facts.known is not None and found.facts.known.reference == ""
+    assert found.facts.known_bug is not None and found.facts.known_bug.reference == ""
 
 
 def test_whatever_goes_wrong_is_an_error_that_a_diagnosis_survives(
@@ -69,4 +69,4 @@ def test_whatever_goes_wrong_is_an_error_that_a_diagnosis_survives(
 
 def test_it_is_not_asked_without_a_piece(tmp_path: Path) -> None:
     with StepContext(question(tmp_path), events.ignore) as context:
-        assert known.known_bug.not_asked(KnownFacts(), context) == NO_PIECE
+        assert known.known_bug.reason_to_skip(KnownFacts(), context) == NO_PIECE

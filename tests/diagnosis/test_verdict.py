@@ -116,9 +116,9 @@ def test_nodes_that_fail_together_are_a_fusion_only_if_marking_them_helps() -> N
 
 def test_a_known_bug_is_named_only_where_the_piece_looks_like_it() -> None:
     seen = KnownBug(sentence="looks like owner/name#7: it is wrong", reference="owner/name#7")
-    assert of(facts(piece=piece("Neg"), known=seen)).text.endswith(" It looks like owner/name#7: it is wrong.")
+    assert of(facts(piece=piece("Neg"), known_bug=seen)).text.endswith(" It looks like owner/name#7: it is wrong.")
     none = KnownBug(sentence="not in our list")
-    assert "our list" not in of(facts(piece=piece("Neg"), known=none)).text
+    assert "our list" not in of(facts(piece=piece("Neg"), known_bug=none)).text
 
 
 def test_rounding_is_said_only_by_float64_for_all_inputs() -> None:
@@ -159,7 +159,7 @@ def test_an_engine_is_called_wrong_only_if_float64_says_so(wrong: tuple[str, ...
 
 
 def test_a_flaky_failure_is_told_with_its_rate() -> None:
-    found = of(facts(steadiness=Steadiness(failed=3, runs=20, itself="compared with itself, onnxrt differs")))
+    found = of(facts(steadiness=Steadiness(failed=3, runs=20, self_difference="compared with itself, onnxrt differs")))
     assert found.kind == "flaky"
     assert "It is flaky: it fails in 3 of 20 runs. Compared with itself, onnxrt differs." in found.text
     assert "It failed in" not in (found.certainty or "")
@@ -181,7 +181,9 @@ def test_inputs_of_a_size_that_no_engine_can_do_with_are_at_fault() -> None:
 def test_a_model_that_every_engine_refuses_is_not_called_the_bug_of_one() -> None:
     fault = FaultBeforeEngines(kind="refused", every=("onnxrt", "reference"), text="every engine fails")
     refused = failure("Fail", "build")
-    refused = dataclasses.replace(refused, said=dataclasses.replace(refused.said, message="no Op registered for Foo"))
+    refused = dataclasses.replace(
+        refused, report=dataclasses.replace(refused.report, message="no Op registered for Foo")
+    )
     found = of(KnownFacts(failure=dataclasses.replace(refused, fault=fault), piece=piece("Foo 'f'")))
     assert found.kind == "refused"
     assert found.text.endswith("ONNX Runtime says: no Op registered for Foo")

@@ -31,8 +31,8 @@ def question(folder: Path = Path("diagnosis")) -> DiagnosisQuestion:
 
 def failure(kind: str = "mismatch", stage: str = "compare") -> ModelFailure:
     """A failure of ONNX Runtime beside itself without its optimizer."""
-    said = FailureReport(signature=f"{stage} · {kind}", engine=SUSPECT, stage=stage, kind=kind)
-    return ModelFailure(check=CHECK, said=said, trusted=TRUSTED, suspect=SUSPECT, tolerance_ratio=100.0)
+    report = FailureReport(signature=f"{stage} · {kind}", engine=SUSPECT, stage=stage, kind=kind)
+    return ModelFailure(check=CHECK, report=report, trusted=TRUSTED, suspect=SUSPECT, tolerance_ratio=100.0)
 
 
 def piece(*nodes: str, stopped: str | None = None) -> FailingPiece:

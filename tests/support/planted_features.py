@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from biopsy.questions.variation.features import Alternative, Answer, ExaminedFeature, Feature, Numbers, varied
+from biopsy.questions.variation.features import Alternative, Answer, ExaminedFeature, Feature, Numbers, proposed_changes
 from biopsy.search.drive import drive
 
 Truth = Callable[[ExaminedFeature, Alternative], Answer]
@@ -48,11 +48,11 @@ def examined(
         answers = []
         for one in list(tryings):
             said = truth(one.examination, one.alternative)
-            one.examination.seen.append((one.alternative, said))
+            one.examination.answers.append((one.alternative, said))
             answers.append(said)
         return answers
 
-    drive(varied(examinations), answer)
+    drive(proposed_changes(examinations), answer)
     return examinations
 
 

@@ -41,7 +41,7 @@ from biopsy.diagnosis.question import (
     Judging,
     Samples,
     require_sizes,
-    settled,
+    resolved_samples,
 )
 from biopsy.engines.registry import PLAIN, create, parse_spec
 from biopsy.model.index import index_file
@@ -130,7 +130,7 @@ def diagnose(
                 check=None if check is None else tuple(check),
                 samples=Samples(inputs=input_options, made_up=False)
                 if check is not None
-                else settled(index, input_options, place),
+                else resolved_samples(index, input_options, place),
                 judging=Judging(
                     judge=Judge(*tolerances_and_stats(atol, rtol, "elemwise")),
                     limits=tolerance_words(atol=atol, rtol=rtol),

@@ -178,7 +178,7 @@ def _pack(bundle: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, repor
     from biopsy.findings.bundle.job import BundleJob, EarlierFindings
 
     facts, verdict = diagnosis.facts, diagnosis.verdict
-    failure, piece, known, links = facts.failure, facts.piece, facts.known, dict[str, str]()
+    failure, piece, known, links = facts.failure, facts.piece, facts.known_bug, dict[str, str]()
     if failure is None:
         console.warn(f"{bundle} is not written: no failure was found that could be packed")
         return

@@ -23,7 +23,7 @@ from biopsy.diagnosis.question import (
     Samples,
     Words,
     require_sizes,
-    settled,
+    resolved_samples,
     with_engine,
 )
 from biopsy.engines.registry import create
@@ -112,7 +112,7 @@ def _samples(
         require_sizes(index, inputs)
     folder = held.enter_context(held_folder(options.folder, beside=options.dir is None, warn=console.warn))
     if options.check is None:
-        return settled(index, inputs, folder, options.load_inputs or ()), folder
+        return resolved_samples(index, inputs, folder, options.load_inputs or ()), folder
     return Samples(inputs=inputs, files=tuple(asked.load_inputs or ()), made_up=False), folder
 
 

@@ -1,6 +1,4 @@
-"""What the steps of a diagnosis are and what they work with: checks that are run, counted and bounded, the time that
-is left, and why a question could not be asked.
-"""
+"""The steps of a diagnosis, and their context: it runs and counts checks, and limits their time."""
 
 from __future__ import annotations
 
@@ -29,10 +27,10 @@ PERSON = "an interruption"
 
 @dataclass(frozen=True)
 class StepAnswer:
-    """What is known after a step, and the line that says what was learnt. ``line`` is "" if nothing was.
+    """All facts known after a step, and what it learnt in one line.
 
-    ``ended`` is what ended it before its end, TIME or PERSON: what is known by then counts, and the question is asked
-    again when the diagnosis goes on.
+    ``ended`` is TIME or PERSON if that cut the step short. The facts still count, and a resumed diagnosis asks the
+    question again.
     """
 
     facts: KnownFacts
@@ -42,12 +40,12 @@ class StepAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosisStep:
-    """A question, the reasons not to ask it, each with whether it holds, and what answers it.
+    """A question, and the function that answers it.
 
-    ``evidence`` is the key of the report that holds the evidence. ``answer`` raises TimeUpError, and BiopsyError where
-    the question cannot be answered. ``files`` are what it leaves in the folder of the evidence, if it has an answer.
-    ``share`` is how much of the time that is left it may take; with ``warm`` it goes on with the process of the step
-    before it.
+    ``unless`` gives reasons not to ask it, each with whether it holds. ``answer`` raises TimeUpError, or BiopsyError if
+    the question cannot be answered. ``evidence`` is the report's key for the evidence, ``files`` are the names of the
+    files that an answered step leaves in the folder. It may take ``share`` of the time left. ``warm``: it reuses the
+    warm process of the previous step.
     """
 
     name: str
@@ -59,39 +57,36 @@ class DiagnosisStep:
     share: float = 1.0
     warm: bool = False
 
-    def not_asked(self, facts: KnownFacts, context: StepContext) -> str | None:
-        """The first reason not to ask it that holds; None: it is asked."""
+    def reason_to_skip(self, facts: KnownFacts, context: StepContext) -> str | None:
+        """The first reason not to ask that holds; None if there is none."""
         return next((reason for reason, holds in self.unless(facts, context).items() if holds), None)
 
 
-def asked(name: str, question: str, **more: Any) -> Callable[[Callable[..., StepAnswer]], DiagnosisStep]:
-    """A decorator that makes a step of the function that answers its question."""
+def diagnosis_step(name: str, question: str, **more: Any) -> Callable[[Callable[..., StepAnswer]], DiagnosisStep]:
+    """Make the decorated function the ``answer`` of a DiagnosisStep."""
     return lambda answer: DiagnosisStep(name=name, question=question, answer=answer, **more)
 
 
-CANDIDATE = "candidate.onnx"
-"""The name of the file in which candidates stand."""
-
 _LEAST_SECONDS = 5.0
-"""A check is given so long even where less is left: it was begun in time."""
+"""The least timeout of a check, even if less time is left."""
 
 
 class TimeUpError(Exception):
-    """The time that a step or the whole diagnosis may take is over."""
+    """The time limit of a step or of the whole diagnosis is reached."""
 
 
-def was_asked_for(stop: BaseException | None) -> bool:
-    """Whether a person, or a signal, is what ended long work, and not its limit."""
-    return stop is not None and (isinstance(stop, KeyboardInterrupt) or was_asked_for(stop.__cause__))
+def is_user_interrupt(stop: BaseException | None) -> bool:
+    """Whether a person or a signal interrupted the work, not its own limit."""
+    return stop is not None and (isinstance(stop, KeyboardInterrupt) or is_user_interrupt(stop.__cause__))
 
 
 @contextlib.contextmanager
 def limit_as_time_up() -> Iterator[None]:
-    """Raise TimeUpError where a search inside is stopped by its limit, and not by a person."""
+    """Raise TimeUpError in place of Interrupted if a search was stopped by its limit, not by a person."""
     try:
         yield
     except errors.Interrupted as stop:
-        if was_asked_for(stop):
+        if is_user_interrupt(stop):
             raise
         raise TimeUpError from stop
 
@@ -107,9 +102,9 @@ def passes(run: Judged) -> bool:
 
 
 class StepContext:
-    """Runs checks of a question. Use it in a ``with``: what was kept warm ends there.
+    """Runs the checks of a diagnosis. Use it in a ``with``, which closes the warm process.
 
-    ``checks`` counts all runs of checks, also those of searches, which say so by events.
+    ``checks`` counts all runs of checks, including those of searches, which report them as events.
     """
 
     def __init__(self, question: DiagnosisQuestion, listener: events.Listener) -> None:
@@ -125,27 +120,20 @@ class StepContext:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self.cool()
+        self.close_warm_check()
 
-    def cool(self) -> None:
-        """End what was kept warm."""
+    def close_warm_check(self) -> None:
+        """Close the process that was kept warm, if any."""
         if self._warm is not None:
             self._warm.close()
             self._warm = None
 
-    @property
-    def candidate(self) -> Path:
-        """Where the candidates of a search stand."""
-        return self.question.folder / CANDIDATE
-
     def keep(self, name: str, tree: Any) -> None:
-        """Write what was found, as JSON, to a file in the folder of the evidence."""
+        """Write ``tree`` as JSON to the file ``name`` in the folder of the evidence."""
         write_whole(self.question.folder / name, [as_json(plain(tree))])
 
-    # Time
-
     def begin_step(self, share: float = 1.0) -> None:
-        """Give the next step a share of the time that is left. Raises TimeUpError if none is."""
+        """Give the next step a share of the time left. Raises TimeUpError if there is none."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise TimeUpError
@@ -153,57 +141,55 @@ class StepContext:
 
     @property
     def seconds_left(self) -> float:
-        """Of the step, never less than 0."""
+        """The time left for the step, never less than 0."""
         return max(0.0, self._step_end - time.monotonic())
 
     @property
     def is_over(self) -> bool:
-        """Whether the time of the whole diagnosis is over, and not only that of a step."""
+        """Whether the time of the whole diagnosis is over, not only that of a step."""
         return time.monotonic() >= self._end
 
     def listener(self, event: events.Event) -> None:
-        """Hand on what long work tells, and count its checks."""
+        """Pass on an event, and count its check."""
         self.checks += isinstance(event, events.Checked)
         self._listener(event)
 
-    def bounded(self, event: events.Event) -> None:
-        """The same for work that knows of no time limit: raises TimeUpError once the step's time is over."""
+    def limited_listener(self, event: events.Event) -> None:
+        """``listener`` for work without a time limit: raises TimeUpError once the step's time is over."""
         self.listener(event)
         if isinstance(event, events.Checking | events.Measured) and self.seconds_left == 0:
             raise TimeUpError
 
-    # Checks
-
     @contextlib.contextmanager
     def check_for_search(self, words: Words, jobs: int = 0) -> Iterator[CommandCheck]:
-        """The check of a search, closed after it. Raises TimeUpError where the search is stopped by its limit."""
-        made = command_check(words, str(self.candidate), jobs=jobs or self.question.effort.jobs)
-        with limit_as_time_up(), contextlib.closing(made) as check:
+        """The check of a search, closed after it. Raises TimeUpError if the search is stopped by its limit."""
+        check = command_check(words, str(self.question.candidate), jobs=jobs or self.question.effort.jobs)
+        with limit_as_time_up(), contextlib.closing(check):
             yield check
 
     def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
         """Run a check once, for at most a ``share`` of the step's time.
 
-        Raises CheckError if it could not be run, TimeUpError if the time of the step was over before, or while it ran.
+        Raises CheckError if it could not be run, TimeUpError if the step's time was over before or while it ran.
         """
         command = parse(words)
         if not isinstance(command, OwnRun):
-            check = CommandCheck(words, str(self.candidate))
+            check = CommandCheck(words, str(self.question.candidate))
         else:  # our own runs share one warm process, which runs other words as well
-            check = self._warm = self._warm or command_check(words, str(self.candidate))
+            check = self._warm = self._warm or command_check(words, str(self.question.candidate))
             check.command = command
         return self.run_check(check, model, description=description, share=share)
 
     def run_check(self, check: CommandCheck, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
-        """The same for a check that is made already."""
+        """``run`` for an existing check."""
         if self.seconds_left == 0:
             raise TimeUpError
-        given, check.timeout = check.timeout, max(_LEAST_SECONDS, share * self.seconds_left)
+        timeout, check.timeout = check.timeout, max(_LEAST_SECONDS, share * self.seconds_left)
         line = check.line(model)
         try:
             judged = self._runs.once(lambda: check.run(model), line=line, description=description, number=self.checks)
         finally:
-            check.timeout = given
+            check.timeout = timeout
         if judged.evidence.timed_out and self.seconds_left == 0:
             raise TimeUpError
         if judged.outcome is Outcome.INFRASTRUCTURE:
@@ -211,16 +197,14 @@ class StepContext:
         return judged
 
 
-# Why a question could not be asked: what a verdict must then leave open.
-
 TWO_ENGINES = "two engines would have to be compared"
 UNKNOWN_ENGINE = "the check does not say which engine it runs: name it with --engine before --check"
 NO_PLACE = "the check has no place for settings: write {engine} where it takes an engine, and name that with --engine"
-UNKNOWN_COMPARISON = "the check is not 'biopsy run', so nobody knows what it compares"
+UNKNOWN_COMPARISON = "the check is not 'biopsy run', so it is not known what it compares"
 NO_PIECE = "there is no smallest part to ask about"
 
 NOT_THOROUGH = "it takes minutes: --thorough asks it"
 NO_DOWNLOAD = "--no-download"
 
-UNABLE = frozenset({TWO_ENGINES, UNKNOWN_ENGINE, NO_PLACE, UNKNOWN_COMPARISON})
-"""A question that was not asked for one of these has no answer; for any other reason it needs none."""
+LEAVES_OPEN = frozenset({TWO_ENGINES, UNKNOWN_ENGINE, NO_PLACE, UNKNOWN_COMPARISON})
+"""Reasons that leave a question open, for the verdict to say. For any other reason, it needs no answer."""

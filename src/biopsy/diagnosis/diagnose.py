@@ -1,4 +1,4 @@
-"""A diagnosis from its beginning to its end: the steps of the plan, their evidence, the verdict, and the report."""
+"""Runs a diagnosis: the steps of the plan, the verdict, and the sections of the report."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
-from biopsy.diagnosis.context import CANDIDATE, PERSON, TIME, DiagnosisStep, StepContext, TimeUpError, was_asked_for
+from biopsy.diagnosis.context import PERSON, TIME, DiagnosisStep, StepContext, TimeUpError, is_user_interrupt
 from biopsy.diagnosis.evidence import PLAN, EvidenceFile, KnownSteps, identity_of
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts, ModelFailure, Outcome, RoundingFacts, StepReport
-from biopsy.diagnosis.question import DiagnosisQuestion, path_of, require_no_place
+from biopsy.diagnosis.question import DiagnosisQuestion, path_of, require_no_placeholder
 from biopsy.diagnosis.steps import causes, parts
-from biopsy.diagnosis.steps.failing import run_of, tree_of
+from biopsy.diagnosis.steps.failing import read_run, read_tree
 from biopsy.diagnosis.verdict import next_lines, verdict_of
 from biopsy.findings.model import MeasuredErrors, graph_tree, map_tree, model_tree, numbers_in
 from biopsy.findings.reduction import file_tree
@@ -28,22 +28,24 @@ from biopsy.session.workspace import sources
 
 
 def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ignore) -> Diagnosis:
-    """Ask one question after the other until the answer is known, or the time is over, and say what was found.
+    """Ask one question after the other, until the cause is known or the time is over.
 
-    The folder, in the ``held_folder`` of the caller, holds the evidence; a diagnosis that was stopped goes on where it
-    was. Ctrl-C ends it: ``stopped`` says so, with what is known by then. Raises UsageError if the folder cannot be
-    used, CheckError if nothing can be said of the model, and what engines raise that are not there.
+    The caller holds ``question.folder`` (``held_folder``), which keeps the evidence; a diagnosis that was interrupted
+    there is resumed. Ctrl-C ends a diagnosis with what is known by then. Raises UsageError if the folder cannot be
+    used, CheckError if nothing can be said of the model, EngineMissing.
     """
     started = time.monotonic()
     if question.check is None:
-        require_no_place([*question.samples.files, *filter(None, [question.weights_folder])], "give it another name")
+        require_no_placeholder(
+            [*question.samples.files, *filter(None, [question.weights_folder])], "give it another name"
+        )
     with as_private_as(sources(question.index)):
         words = question.check if question.check is not None else question.original_words(question.rivals[0])
-        check = CommandCheck(words, str(question.folder / CANDIDATE))
+        check = CommandCheck(words, str(question.candidate))
         evidence = EvidenceFile(question.folder, identity_of(question, check), fresh=question.fresh)
         if evidence.resumed:
             listener(events.Resumed(str(evidence.path), len(evidence.known.steps)))
-        else:  # what an older one has left is of another question
+        else:  # an older journal there belongs to another question
             question = replace(question, fresh=True)
         with StepContext(question, listener) as context:
             known, stopped = _PlanRun(context, evidence, listener).run()
@@ -60,7 +62,7 @@ def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ign
 
 
 class _PlanRun:
-    """The questions of the plan, one after the other."""
+    """Asks the questions of the plan one after the other."""
 
     def __init__(self, context: StepContext, evidence: EvidenceFile, listener: events.Listener) -> None:
         self._context = context
@@ -70,7 +72,7 @@ class _PlanRun:
         self._stopped: str | None = None
 
     def run(self) -> tuple[KnownSteps, str | None]:
-        """What is known at the end, and what ended it before; None if nothing did."""
+        """Returns what is known at the end, and what cut the diagnosis short, if anything."""
         before = {report.name: report for report in self._evidence.known.steps}
         reports: list[StepReport] = []
         for number, step in enumerate(PLAN, 1):
@@ -86,7 +88,7 @@ class _PlanRun:
         report = StepReport(name=step.name, question=step.question, outcome="skipped", answer="")
         if self._stopped is not None:
             return replace(report, outcome="stopped", answer=f"not asked: {self._stopped} came before")
-        why_not = step.not_asked(self._facts, self._context)
+        why_not = step.reason_to_skip(self._facts, self._context)
         if why_not is not None:
             return replace(report, answer=why_not)
         self._listener(events.StepStarted(step.name, step.question, number, len(PLAN)))
@@ -102,22 +104,22 @@ class _PlanRun:
         )
 
     def _answer(self, step: DiagnosisStep) -> tuple[Outcome, str]:
-        """The outcome of a step, and its line; what is learnt is kept."""
+        """The outcome of a step and its line; its facts are kept."""
         try:
             self._context.begin_step(step.share)
             if not step.warm:
-                self._context.cool()
+                self._context.close_warm_check()
             answered = step.answer(self._facts, self._context)
         except TimeUpError:
             self._stopped = TIME if self._context.is_over else self._stopped
             return "stopped", "not answered in time"
         except (KeyboardInterrupt, errors.Interrupted) as stop:
-            if not was_asked_for(stop):
+            if not is_user_interrupt(stop):
                 raise
             self._stopped = PERSON
             kept = f": {stop.message}; kept {stop.kept}" if isinstance(stop, errors.Interrupted) and stop.kept else ""
             return "stopped", f"interrupted{kept}"
-        except errors.VacuousCheck as error:  # nothing that the check says is about the model
+        except errors.VacuousCheck as error:
             raise errors.VacuousCheck(
                 "a model of one Identity node fails this check in the same way: the check fails on anything, and "
                 "nothing can be said of the model.",
@@ -137,21 +139,18 @@ class _PlanRun:
         return "stopped", f"not finished: {answered.line}"
 
 
-# A diagnosis as the sections of a report: what they are made from are the facts and the files of its folder.
-
-
 def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder: Path) -> dict[str, Any]:
-    """The sections of a diagnosis (docs/reference/report.md); paths are written as seen from ``folder``."""
+    """The sections of a report (docs/reference/report.md), with paths relative to ``folder``."""
     facts, piece = diagnosis.facts, diagnosis.facts.piece
     small, numbers = None, list[int | None]()
     if piece is not None:
-        with contextlib.suppress(errors.BiopsyError):  # somebody may have removed or changed it since
+        with contextlib.suppress(errors.BiopsyError):  # the file may be gone or changed
             small = index_file(Path(piece.path))
             numbers = numbers_in(small, question.index, piece.kept)
 
     def kept(report: str, fact: object) -> Tree | None:
-        """What a step has left in the folder, if it has an answer."""
-        return None if fact is None else tree_of(question.folder / report) or None
+        """The report that a step left in the folder, if it has an answer."""
+        return None if fact is None else read_tree(question.folder / report) or None
 
     of_piece = facts.layers is not None and facts.layers.of_piece
     is_of_whole = (facts.failure is None or facts.is_masked) and not of_piece
@@ -167,7 +166,7 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
         "piece": None,
         "whole": None,
         "search": kept(parts.SEARCH_REPORT, piece),
-        "run": run_of(question.folder) or None,
+        "run": read_run(question.folder) or None,
         "layers": examined,
         "settings": kept(causes.SETTINGS_REPORT, facts.settings),
         "transformation": kept(causes.TRANSFORMATION_REPORT, facts.transformation) if is_broken else None,
@@ -175,7 +174,7 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
         "releases": kept(causes.RELEASES_REPORT, facts.releases),
         "precision": kept(parts.PRECISION_REPORT, facts.precision),
         "variation": kept(parts.VARIATION_REPORT, piece and piece.variation),
-        "known": kept(parts.KNOWN_REPORT, facts.known),
+        "known": kept(parts.KNOWN_REPORT, facts.known_bug),
         "other_failures": None,
         "next": [{"line": text, "why": why} for text, why in next_lines(facts, question)],
     }
@@ -185,19 +184,16 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
         others = piece.other_failures
         sections["other_failures"] = [{"reason": reason, "times": times, "model": None} for reason, times in others]
     if piece is not None and small is not None:
+        report = examined or {} if of_piece else {}  # errors of outputs are those without marked tensors
+        of_layers = (layer.get("propagated") or layer.get("introduced") for layer in report.get("layers", ()))
+        of_outputs = report.get("outputs", ())
+        tensor_errors = {error["tensor"]: error for error in (*of_layers, *of_outputs) if error is not None}
         sections["piece"] = {
             **file_tree(Path(piece.path), path_of(piece.inputs), folder),
             "failure": {"signature": piece.signature, "reason": piece.error_after or piece.signature},
-            **graph_tree(small, original=question.index, kept=piece.kept, tensor_errors=_errors_in(examined, of_piece)),
+            **graph_tree(small, original=question.index, kept=piece.kept, tensor_errors=tensor_errors),
         }
     return {key: plain(section) for key, section in sections.items()}
-
-
-def _errors_in(examined: Tree | None, of_piece: bool) -> dict[str, Tree]:
-    """The error of each tensor in the whole piece, by its name; of an output with no tensor marked."""
-    known = examined or {} if of_piece else {}
-    of_layers = (layer.get("propagated") or layer.get("introduced") for layer in known.get("layers", ()))
-    return {error["tensor"]: error for error in (*of_layers, *known.get("outputs", ())) if error is not None}
 
 
 def _failure(failure: ModelFailure, rounding: RoundingFacts | None) -> Tree:
@@ -205,13 +201,13 @@ def _failure(failure: ModelFailure, rounding: RoundingFacts | None) -> Tree:
     if rounding is not None and rounding.verdicts:
         worst = next((verdict for verdict in ("bug", "unknown") if verdict in rounding.verdicts), "rounding")
         judged = {"verdict": worst, "times": rounding.times, "reason": rounding.reason}
-    said, keys = plain(failure.said), ("status", "output", "trusted", "suspect", "check")
-    head = {"signature": said.pop("signature"), "reason": failure.error or failure.said.signature}
-    return {**head, **said, "rounding": judged, **{key: getattr(failure, key) for key in keys}}
+    reported, keys = plain(failure.report), ("status", "output", "trusted", "suspect", "check")
+    head = {"signature": reported.pop("signature"), "reason": failure.error or failure.report.signature}
+    return {**head, **reported, "rounding": judged, **{key: getattr(failure, key) for key in keys}}
 
 
 def _measured(examined: Tree, numbers: Sequence[int | None]) -> MeasuredErrors:
-    """The errors of layers by the number of the node in the original, where ``numbers`` tells it."""
+    """The errors of layers by their node's number in the original; ``numbers`` maps from the examined model."""
     ratios: dict[str, dict[int, float]] = {"introduced": {}, "propagated": {}}
     for layer in examined.get("layers", ()):
         number = numbers[layer["number"]] if layer["number"] < len(numbers) else None

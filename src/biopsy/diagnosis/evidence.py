@@ -1,6 +1,4 @@
-"""The folder of a diagnosis: what was found, step by step of the plan, so that the same command goes on where it was
-stopped.
-"""
+"""The folder of a diagnosis: its lock and its seal, the record that lets it be resumed, and the plan of its steps."""
 
 from __future__ import annotations
 
@@ -19,9 +17,9 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.outcome import Check
 from biopsy.checks.words import as_word
-from biopsy.diagnosis.context import CANDIDATE, DiagnosisStep
+from biopsy.diagnosis.context import DiagnosisStep
 from biopsy.diagnosis.facts import KnownFacts, StepReport
-from biopsy.diagnosis.question import DiagnosisQuestion, require_no_place
+from biopsy.diagnosis.question import DiagnosisQuestion, require_no_placeholder
 from biopsy.diagnosis.steps import causes, parts
 from biopsy.diagnosis.steps.failing import failing
 from biopsy.diagnosis.steps.rounding import rounding, steadiness
@@ -38,13 +36,13 @@ _LOCK = f".{STATE}.lock"
 _MOST_BYTES = 64 << 20
 _VERSION = 1
 _FRESH = "--fresh    begins anew"
-_FORM = "2"  # of its facts and steps; what has another one is begun anew
+_FORM = "3"  # of its facts and steps; another form cannot be resumed
 _MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
 class KnownSteps:
-    """What a diagnosis has found so far: the facts, and a report of each step that was answered."""
+    """The facts known so far, and the reports of steps."""
 
     facts: KnownFacts = field(default_factory=KnownFacts)
     steps: tuple[StepReport, ...] = ()
@@ -52,36 +50,36 @@ class KnownSteps:
 
 @contextmanager
 def held_folder(folder: Path, *, beside: bool = False, warn: Callable[[str], object] = str) -> Iterator[Path]:
-    """The folder as that of one diagnosis, before anything is written there, until that ends; it is made if need be.
+    """Lock a folder for one diagnosis. It is made if it does not exist.
 
-    A folder is one of ours if it carries the seal of this user, its files are those that were left there, and nothing
-    in it is a link. ``beside``: if it is not, another one is given, ``model_diagnosis-2``, and ``warn`` is told why.
-    One that was made here goes again if the diagnosis is refused before it has answered anything.
+    A folder is accepted if it is empty, or if this user's seal is in it, its files are unchanged since and none is a
+    link. With ``beside``, another folder takes the place of one that is not accepted, such as ``model_diagnosis-2``,
+    and ``warn`` is called with the reason. A new folder is removed if a UsageError ends the diagnosis before any
+    answer.
 
-    Raises UsageError if it cannot be made, has a name that checks cannot hold, is not ours, or is that of another
-    diagnosis that runs.
+    Raises UsageError if the folder cannot be made, is not accepted, is in use, or has a name that checks cannot hold.
     """
-    require_no_place([folder], "--dir ANOTHER")
+    require_no_placeholder([folder], "--dir ANOTHER")
     others = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
     places = itertools.chain([folder], others)
-    place = next(each for each in places if not beside or not os.path.lexists(each) or _why_not_ours(each) is None)
+    place = next(each for each in places if not beside or not os.path.lexists(each) or _objection(each) is None)
     if place != folder:
-        warn(f"{folder} {_why_not_ours(folder)}: it stays as it is, and the evidence goes to {place}")
+        warn(f"{folder} {_objection(folder)}: it stays as it is, and the evidence goes to {place}")
     try:
         new_folders = make_folders_of(place / STATE)
     except OSError as error:
         raise errors.UsageError(f"cannot make the folder {place}: {error.strerror or error}") from error
-    why_not = _why_not_ours(place)
-    if why_not is not None:
-        raise errors.UsageError(f"{place} {why_not}: nothing is written there", next_steps=_ways_out(place))
-    was_marked = _sealed(place) is not None
-    if not was_marked:  # nothing has stood in it
+    objection = _objection(place)
+    if objection is not None:
+        raise errors.UsageError(f"{place} {objection}: nothing is written there", next_steps=_ways_out(place))
+    was_sealed = _sealed_record(place) is not None
+    if not was_sealed:  # it is empty
         _write(place / STATE, {"biopsy_diagnosis": _VERSION, "complete": True}, user_key())
     with locked([place / STATE]):
         try:
             yield place
         except errors.UsageError:
-            if not was_marked and not (_sealed(place) or {}).get("steps"):
+            if not was_sealed and not (_sealed_record(place) or {}).get("steps"):
                 with contextlib.suppress(OSError):
                     for entry in os.scandir(place):
                         if entry.is_file(follow_symlinks=False):
@@ -90,8 +88,8 @@ def held_folder(folder: Path, *, beside: bool = False, warn: Callable[[str], obj
             raise
 
 
-def _why_not_ours(folder: Path) -> str | None:
-    """What tells that somebody else has made a folder or put something into it; None for ours, and an empty one."""
+def _objection(folder: Path) -> str | None:
+    """Why a folder may hold what this user's diagnosis did not write, as a predicate; None if it is accepted."""
     if folder.is_symlink():
         return "is a symbolic link"
     try:
@@ -100,22 +98,23 @@ def _why_not_ours(folder: Path) -> str | None:
         entries = {entry.name: (folder / entry.name).lstat() for entry in os.scandir(folder)}
     except OSError as error:
         raise errors.UsageError(f"cannot read the folder {folder}: {error.strerror or error}") from error
-    for name, status in entries.items():  # writing to a file that has no other name changes nothing elsewhere
+    for name, status in entries.items():  # writing to a file with a single name changes no other file
         if not stat.S_ISDIR(status.st_mode) and not (stat.S_ISREG(status.st_mode) and status.st_nlink == 1):
             return f"holds a link, {printable(name)}"
-    tree = _sealed(folder)
+    tree = _sealed_record(folder)
     if tree is None:
-        sealed = f"holds no {STATE} that is sealed with your key ({key_path() or 'you have none'})"
-        return None if set(entries) <= {_LOCK} else sealed
-    left = tree.get("files", {})
-    changed = next((name for name, digest in _digests(folder, left).items() if digest not in (None, left[name])), None)
-    # One that was interrupted is refused by name, and not begun anew elsewhere.
+        unsealed = f"holds no {STATE} that is sealed with your key ({key_path() or 'you have none'})"
+        return None if set(entries) <= {_LOCK} else unsealed
+    before = tree.get("files", {})
+    now = _digests(folder, before)
+    changed = next((name for name, digest in now.items() if digest not in (None, before[name])), None)
+    # An interrupted diagnosis is refused when it is resumed, with the file's name, and never begun anew elsewhere.
     is_changed = changed is not None and tree.get("complete") is True
     return f"holds another {changed} than a diagnosis has left there" if is_changed else None
 
 
 def _ways_out(folder: Path) -> list[str]:
-    """What to do about a folder that is refused: name another, or move it to a name beside it that is free."""
+    """Next steps for a folder that is refused: use another, or move it to a free name."""
     if folder.name in ("", ".."):
         return ["--dir ANOTHER"]
     places = (folder.with_name(f"{folder.name}.old{number}") for number in itertools.chain([""], itertools.count(2)))
@@ -125,7 +124,7 @@ def _ways_out(folder: Path) -> list[str]:
 
 
 def identity_of(question: DiagnosisQuestion, check: Check) -> dict[str, str]:
-    """Everything that answers depend on, by names that a person understands: see ``JournalIdentity``."""
+    """Everything that the answers depend on, by names for messages: see ``JournalIdentity``."""
     samples = question.samples
     options = {
         "engines": question.engines,
@@ -138,17 +137,17 @@ def identity_of(question: DiagnosisQuestion, check: Check) -> dict[str, str]:
         "input-shapes": sorted(samples.inputs.shapes.items()),
         "input-symbols": sorted(samples.inputs.symbols.items()),
     }
-    search = SearchOptions(rules=question.judging.rules, candidate=question.folder / CANDIDATE)
+    search = SearchOptions(rules=question.judging.rules, candidate=question.candidate)
     written = [question.folder / name for name in (STATE, parts.PIECE)]
     identity = JournalIdentity(index=question.index, check=check, search=search, options=options, written=written)
     return {**dict(identity.entries()), "form of diagnosis.json": _FORM}
 
 
 class EvidenceFile:
-    """``diagnosis.json`` of a folder. ``known`` is what an interrupted diagnosis of the same question had found."""
+    """``diagnosis.json`` of a folder. ``known`` is what an interrupted diagnosis of the same question knew."""
 
     def __init__(self, folder: Path, identity: Mapping[str, str], *, fresh: bool) -> None:
-        """Raises UsageError if an interrupted diagnosis of another question stands there, unless ``fresh``."""
+        """Raises UsageError if an interrupted diagnosis of another question is there, unless ``fresh``."""
         self.path = folder / STATE
         self.known = KnownSteps()
         self.resumed = False
@@ -158,7 +157,7 @@ class EvidenceFile:
             self._resume()
 
     def save(self, known: KnownSteps, *, complete: bool) -> None:
-        """Write what is known so far; ``complete``: the same command begins anew the next time."""
+        """Write what is known so far. A ``complete`` diagnosis is not resumed."""
         content = {
             "biopsy_diagnosis": _VERSION,
             "complete": complete,
@@ -205,14 +204,14 @@ class EvidenceFile:
 
 
 def _files_of(steps: Sequence[StepReport]) -> list[str]:
-    """The names of the files that answered steps have left, each with that of its weights."""
+    """The names of the files that answered steps leave, each followed by that of its weights."""
     done = {step.name for step in steps if step.outcome == "done"}
     names = dict.fromkeys(name for step in PLAN if step.name in done for name in step.files)
     return [each for name in names for each in (name, f"{name}.data")]
 
 
 def _digests(folder: Path, names: Iterable[str]) -> dict[str, str | None]:
-    """The SHA-256 of each file by its name; None where there is none, a link being none."""
+    """The SHA-256 of each file by its name; None for a missing file or a link."""
     paths = {name: folder / name for name in names}
     return {name: digest_of(path) if path.is_file() and not path.is_symlink() else None for name, path in paths.items()}
 
@@ -227,8 +226,8 @@ def _read(path: Path) -> dict[str, Any] | None:
     return tree if isinstance(tree, dict) else None
 
 
-def _sealed(folder: Path) -> dict[str, Any] | None:
-    """What the record of a folder says, if this user has written it."""
+def _sealed_record(folder: Path) -> dict[str, Any] | None:
+    """The content of a folder's ``diagnosis.json``, if this user wrote it."""
     try:
         tree = _read(folder / STATE)
     except errors.UsageError:
@@ -247,12 +246,10 @@ def _write(path: Path, content: Mapping[str, Any], key: bytes | None) -> None:
 
 
 def _seal(key: bytes | None, content: Mapping[str, Any]) -> str:
-    """What only this user can write; "" for a user without a key, whose diagnoses are not resumed."""
-    whole = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return "" if key is None else hmac.new(key, whole.encode("ascii"), "sha256").hexdigest()
+    """An HMAC that only this user can make; "" without a key, so that the diagnosis cannot be resumed."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return "" if key is None else hmac.new(key, text.encode("ascii"), "sha256").hexdigest()
 
-
-# The questions of a diagnosis in their order. Each one decides by what is known whether it is asked.
 
 PLAN: tuple[DiagnosisStep, ...] = (
     failing,
@@ -269,4 +266,4 @@ PLAN: tuple[DiagnosisStep, ...] = (
     causes.changes,
     causes.releases,
 )
-"""A further question is a step in ``steps``, and its place here."""
+"""The steps in their order; each decides by the facts known whether it is asked."""

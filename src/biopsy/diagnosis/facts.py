@@ -1,4 +1,4 @@
-"""What a diagnosis has found out: one record for each question that has an answer."""
+"""What a diagnosis knows: one record for each question that has an answer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from biopsy.questions.builds.flags import Switch
 from biopsy.text import html_table, printable
 
 Outcome = Literal["done", "skipped", "stopped", "failed"]
-"""What became of a question: it has an answer; it was not asked; a limit or a person ended it; it cannot be answered.
-"""
+"""The end of a step: answered; not asked; ended by a limit or a person; impossible to answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """A question, what became of it, and its answer in one line. ``seconds`` and ``checks`` are what it took."""
+    """A question, its outcome, and its answer in one line. ``seconds`` and ``checks`` are what it took."""
 
     name: str
     question: str
@@ -30,7 +29,7 @@ class StepReport:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureReport:
-    """What a check reported of itself: see ``checks.verdict``; and its signature in words."""
+    """What the failing check reported (see ``checks.verdict``), and the failure's signature in words."""
 
     signature: str
     engine: str = ""
@@ -42,11 +41,11 @@ class FailureReport:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultBeforeEngines:
-    """A failure that is no engine's: ``every`` engine has it.
+    """A failure that no engine causes. ``every`` lists the engines that show it.
 
-    ``kind``: the model is ``random``, so that no comparison says anything; engines fail with these ``shapes`` of
-    ``input`` and none with those of ``passes_with``; they all give NaN (``not-finite``); they all refuse the model
-    (``refused``).
+    ``kind`` is the cause: ``input``, engines fail with inputs of these ``shapes`` and pass with those of
+    ``passes_with``; ``not-finite``, all engines give NaN; ``random``, the model is random, so that comparing outputs
+    is meaningless; ``refused``, no engine runs the model.
     """
 
     kind: Literal["input", "not-finite", "random", "refused"]
@@ -58,16 +57,16 @@ class FaultBeforeEngines:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFailure:
-    """How the model fails ``check``, whose words hold ``{}`` for a model.
+    """How the model fails ``check``, a command whose words hold ``{}`` for the model.
 
-    ``trusted`` and ``suspect`` are specs of engines; None where nobody knows. ``error`` is the worst error in words,
-    ``output`` the end of what the check printed. ``passes_with`` are shapes of inputs with which it does not fail,
-    ``passing_inputs`` is the file of them. ``masked``: the outputs are right, an inner tensor is wrong. ``fault``
-    is the one that is no engine's, if there is one.
+    ``trusted`` and ``suspect`` are specs of engines; None if unknown. ``error`` is the worst error in words, ``output``
+    the end of what the check printed. The model passes with inputs of the shapes ``passes_with``, which the file
+    ``passing_inputs`` holds. ``masked``: the outputs are right, but an inner tensor is wrong. ``fault`` is set if no
+    engine is at fault.
     """
 
     check: tuple[str, ...]
-    said: FailureReport
+    report: FailureReport
     status: int = 1
     output: str = ""
     error: str = ""
@@ -80,21 +79,21 @@ class ModelFailure:
     fault: FaultBeforeEngines | None = None
 
     @property
-    def is_of_values(self) -> bool:
-        """Whether values differ, and not shapes, types or whether there are any: what rounding may explain."""
-        return self.said.stage == "compare" and self.said.kind == "mismatch"
+    def is_mismatch(self) -> bool:
+        """Whether values of outputs differ, not their shapes or types: rounding may explain that."""
+        return self.report.stage == "compare" and self.report.kind == "mismatch"
 
     @property
-    def is_of_not_finite(self) -> bool:
-        """Whether only one of two engines gives NaN or infinity: no rounding, but float64 may say which is wrong."""
-        return self.said.stage == "compare" and self.said.kind == "not-finite-mismatch" and self.trusted is not None
+    def is_non_finite_mismatch(self) -> bool:
+        """Whether only one of two engines gives NaN or infinity: no rounding, but float64 may show which is wrong."""
+        return self.report.stage == "compare" and self.report.kind == "not-finite-mismatch" and self.trusted is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineComparison:
-    """Engines that were run on the original: the label of each with its version, and what was said of them.
+    """The engines that ran the original model: (label, version) of each, and how they compare.
 
-    ``rows`` are engines that agree; in words, that and more is ``passed``.
+    ``rows`` are engines that agree; ``passed`` says in words which runs and comparisons passed.
     """
 
     engines: tuple[tuple[str, str], ...] = ()
@@ -105,14 +104,13 @@ class EngineComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundingFacts:
-    """What float64 says of the difference, for each set of inputs that fails: ``rounding``, ``bug`` or ``unknown``.
+    """What a comparison with float64 says of the difference.
 
-    There are no ``verdicts`` where the difference is no question of rounding: NaN or infinity.
-
-    ``inputs`` is how many were asked about. ``wrong`` are engines that err by more than rounding themselves, ``right``
-    those that do not; of others, nobody can say. ``times`` is the greatest error as a multiple of that of plain
-    float32. ``passing_limits`` are options of ``biopsy run`` with which all inputs pass, tried; ``passes_noise``: so
-    does ``--compare-with noise``.
+    ``verdicts`` has ``rounding``, ``bug`` or ``unknown`` for each set of inputs that fails, and is empty if the
+    difference is NaN or infinity. ``inputs`` counts the sets of inputs that were run. The error of engines in ``wrong``
+    exceeds rounding, that of engines in ``right`` does not; other engines could not be judged. ``times`` is the
+    greatest error as a multiple of plain float32's. All inputs were seen to pass with ``passing_limits``, options of
+    ``biopsy run``, and with ``--compare-with noise`` if ``passes_noise``.
     """
 
     verdicts: tuple[str, ...]
@@ -126,47 +124,52 @@ class RoundingFacts:
 
     @property
     def is_rounding(self) -> bool:
-        """Whether all of it is rounding, by float64."""
+        """Whether float64 explains every difference as rounding."""
         return bool(self.verdicts) and set(self.verdicts) == {"rounding"}
 
     def blames(self, engine: str | None, other: str | None) -> bool:
-        """Whether an engine is wrong by itself, and the other one right."""
+        """Whether float64 shows that ``engine`` is wrong and ``other`` is right."""
         return engine in self.wrong and other in self.right
 
     @property
-    def is_more(self) -> bool:
-        """Whether some of it is more than rounding, by float64."""
+    def exceeds_rounding(self) -> bool:
+        """Whether float64 shows a difference that is more than rounding."""
         return "bug" in self.verdicts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steadiness:
-    """In how many runs the model fails, and how the engine contradicts itself, in words, where it does."""
+    """How often the model fails.
+
+    ``self_difference`` says how an engine differs from itself, ``row_difference`` how it treats equal rows of a batch
+    differently; "" if it does not.
+    """
 
     failed: int
     runs: int
-    itself: str = ""
-    rows: str = ""
+    self_difference: str = ""
+    row_difference: str = ""
 
     @property
     def is_flaky(self) -> bool:
-        """Whether it fails now and then."""
+        """Whether it fails in some runs and passes in others."""
         return 0 < self.failed < self.runs
 
     @property
     def how_often(self) -> str:
-        """In how many runs it fails, in words; "" if it always does."""
+        """The failure rate in words; "" if every run fails."""
         return f"it fails in {self.failed} of {self.runs} runs" if self.is_flaky else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailingPiece:
-    """The smallest part that still fails, as a reduction has left it.
+    """The smallest part of the model that still fails, as found by a reduction.
 
-    ``kept`` are numbers of nodes of the original. ``stopped`` is the limit that ended the search, so that a smaller
-    part may exist; None if no single node can go. ``other_failures`` were met on the way, each so many times.
-    ``places`` are the lines of their author's code that its nodes come from, in words, as far as an exporter says.
-    ``variation`` is what may vary in it, in a sentence; "" where nothing was varied, None where that was not asked.
+    ``reads`` gives for each node the places of the nodes that it reads from, ``kept`` its number in the original.
+    ``stopped`` names the limit that ended the search, so that a smaller part may exist; None if no single node can be
+    removed. ``other_failures`` are (reason, count) of failures met during the search. ``places`` are the source lines
+    that the nodes come from, if an exporter noted them. ``variation`` says in a sentence what may vary; "" if nothing
+    was varied, None if that was not asked.
     """
 
     path: str
@@ -183,18 +186,18 @@ class FailingPiece:
     variation: str | None = None
 
     def joined(self, names: Sequence[str]) -> str:
-        """Its nodes, by these names, in one line: with arrows where they are a chain."""
+        """The ``names`` of its nodes in one line, with arrows if the nodes are a chain."""
         is_chain = all(sources == ((place - 1,) if place else ()) for place, sources in enumerate(self.reads))
         return (" -> " if is_chain else ", ").join(names)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerFacts:
-    """What isolated layers and groups of them say, of the piece or of the whole model.
+    """Which of ``layers`` layers the engine ``suspect`` computes wrongly, in the piece or in the whole model.
 
-    ``alone`` are layers that are wrong, or fail, by themselves, ``together`` groups that do although each of their
-    layers does not; of either, rounding is left out. ``hides``: the first group is right when the tensors inside are
-    outputs. ``of_piece``: the piece was examined. ``suspect`` is the engine.
+    ``alone`` are layers that are wrong, or fail, in isolation; ``together`` are groups that are wrong although each of
+    their layers is right. Rounding does not count. ``hides``: the first group is right if its inner tensors are marked
+    as outputs. ``of_piece``: the piece was examined, not the whole model.
     """
 
     alone: tuple[str, ...] = ()
@@ -208,10 +211,10 @@ class LayerFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class MendingSwitch(Switch):
-    """A switch that was tried on the original. ``engine`` is the spec with it.
+    """A switch, also tried on the original model. ``engine`` is the spec with the changed settings.
 
-    ``mends_original``: the original passes with it, too; ``right_by_float64``: and errs no more than by rounding, as
-    ``--compare-with noise`` has it.
+    ``mends_original``: the original passes with it; ``right_by_float64``: its error is then no more than rounding, by
+    ``--compare-with noise``.
     """
 
     engine: str
@@ -221,7 +224,7 @@ class MendingSwitch(Switch):
 
 @dataclass(frozen=True, kw_only=True)
 class SettingFacts:
-    """How many settings were tried, and the switches. ``complete``: no other one of that length is left."""
+    """The number of settings tried, and the switches. ``complete``: no other switch is as short."""
 
     tried: int = 0
     switches: tuple[MendingSwitch, ...] = ()
@@ -230,9 +233,9 @@ class SettingFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionFacts:
-    """Which layers must be in float32 so that the check ``passes``, of a model whose ``low`` precision is fp16 or bf16.
+    """Whether an fp16 or bf16 model ``passes`` with some layers in float32. ``low`` is its own precision.
 
-    ``high`` are these, of so many ``layers``; ``output`` is the model with them, which was checked.
+    ``high`` are these layers, of ``layers`` in all; ``output`` is the file of the changed model, which was checked.
     """
 
     low: str
@@ -244,10 +247,10 @@ class PrecisionFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownBug:
-    """What the piece looks like, in a sentence without its beginning. ``reference`` is the known bug, "" for none.
+    """The known bug that the piece looks like. ``sentence`` says so, as the predicate of a sentence.
 
-    ``issue`` is the address of its report, "" if it has none or is not of the catalogue that comes with biopsy.
-    ``evidence`` says what agrees with it, and what does not.
+    ``reference`` names the bug; "" if none is similar. ``issue`` is the URL of its report; "" if there is none or the
+    entry is not from biopsy's own catalogue. ``evidence`` says what agrees with the entry and what does not.
     """
 
     sentence: str
@@ -258,10 +261,11 @@ class KnownBug:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformationFacts:
-    """What a ``tool`` makes of the model, or of the piece (``of_piece``), in a ``sentence``.
+    """What a ``tool`` does to the model, or to the piece (``of_piece``), in a ``sentence``.
 
-    ``breaks``: that is wrong, in an engine that runs the original rightly. ``operators`` are those of what becomes of
-    the smallest part that it breaks, in words. ``engine_doubted``: another engine runs both alike.
+    ``breaks``: its result is wrong in an engine that is right about the original. ``operators`` lists the operators in
+    the transformed form of the smallest part that breaks. ``engine_doubted``: the reference evaluator gives the same
+    outputs before and after, so the engine may be wrong.
     """
 
     tool: str
@@ -274,9 +278,9 @@ class TransformationFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseChange:
-    """Two releases between which the answer changes, in words; ``right`` is the one without the failure.
+    """Two releases between which the answer changes, in words. ``right`` is the release that passes.
 
-    ``engine`` is the spec that runs it. ``verified``: the original, asked once more, says the same of both.
+    ``engine`` is the spec that runs that release. ``verified``: both were checked again with the original model.
     """
 
     text: str
@@ -287,9 +291,9 @@ class ReleaseChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseFacts:
-    """Which release of the engine's ``package`` broke the model, or mended it, in a sentence: ``text``.
+    """Which release of the engine's ``package`` broke or mended the model; ``text`` says so in a sentence.
 
-    ``doubt`` is what makes the answer worth less. ``complete``: it was searched to the end.
+    ``doubt`` is a reason not to rely on the answer, "" if there is none. ``complete``: the search came to its end.
     """
 
     package: str
@@ -300,16 +304,16 @@ class ReleaseFacts:
 
     @property
     def is_sure(self) -> bool:
-        """Whether the answer holds for the original, on both sides of each change."""
+        """Whether both sides of each change were verified with the original model."""
         return self.complete and not self.doubt and all(change.verified for change in self.changes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RightChange:
-    """A change with which the whole model is right, verified: a setting, or another model.
+    """A verified change that makes the whole model right: a setting, or a changed model.
 
-    ``engine`` is the spec with it, ``nodes`` how many nodes of the original are changed. ``latency`` is how many times
-    as long the model then takes, in words; "" where nobody can say. ``path`` is the changed model, if it was written.
+    ``engine`` is the spec to run it with, ``nodes`` counts the changed nodes. ``latency`` compares the run time with
+    the original's, in words; "" if unknown. ``path`` is the file of the changed model, if it was written.
     """
 
     kind: str
@@ -322,10 +326,10 @@ class RightChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeFacts:
-    """The best changes that make the whole model right, the best one first, and why others of settings do not.
+    """The changes that make the whole model right, the best first.
 
-    ``rejected`` are engines with settings that pass the check and are not right, with the reason. ``doubt`` says whose
-    word it is that they are right, if only one engine says so.
+    ``rejected`` are (engine, reason): settings that pass the check and yet are not right. ``doubt`` names the engine
+    that defines what is right, if no other engine confirms it.
     """
 
     best: tuple[RightChange, ...] = ()
@@ -335,14 +339,14 @@ class ChangeFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownFacts:
-    """All that is known so far; None where a question has no answer."""
+    """All that is known so far; None if a question has no answer."""
 
     compared: EngineComparison | None = None
     failure: ModelFailure | None = None
     rounding: RoundingFacts | None = None
     steadiness: Steadiness | None = None
     piece: FailingPiece | None = None
-    known: KnownBug | None = None
+    known_bug: KnownBug | None = None
     layers: LayerFacts | None = None
     settings: SettingFacts | None = None
     precision: PrecisionFacts | None = None
@@ -352,38 +356,38 @@ class KnownFacts:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The version of each engine that was run, by its spec."""
+        """The version of each engine that ran, by its spec."""
         return dict(self.compared.engines) if self.compared is not None else {}
 
     @property
     def agreeing(self) -> tuple[str, ...]:
-        """The first engines that agree, the trusted one first; none if nothing was compared."""
+        """The first engines that agree, the trusted one first; empty if nothing was compared."""
         return self.compared.rows[0] if self.compared is not None and self.compared.rows else ()
 
     @property
-    def failed(self) -> ModelFailure:
-        """How the model fails, where it is known to."""
+    def known_failure(self) -> ModelFailure:
+        """``failure``, for steps that are asked only if there is one."""
         assert self.failure is not None
         return self.failure
 
     @property
     def suspect(self) -> str | None:
-        """The engine that fails, if that is known."""
+        """The spec of the engine that fails, if known."""
         return None if self.failure is None else self.failure.suspect
 
     @property
     def is_masked(self) -> bool:
-        """Whether the outputs do not show the failure."""
+        """Whether only inner tensors are wrong, not the outputs."""
         return self.failure is not None and self.failure.masked
 
     @property
     def fault(self) -> str | None:
-        """The kind of the fault that is no engine's, if there is one."""
+        """The kind of ``FaultBeforeEngines``, if no engine is at fault."""
         return None if self.failure is None or self.failure.fault is None else self.failure.fault.kind
 
     @property
     def is_rounding(self) -> bool:
-        """Whether all of the difference is rounding, by float64."""
+        """Whether float64 explains every difference as rounding."""
         return self.rounding is not None and self.rounding.is_rounding
 
     @property
@@ -393,17 +397,14 @@ class KnownFacts:
 
     @property
     def mending_switches(self) -> tuple[MendingSwitch, ...]:
-        """The changes of settings with which the original passes."""
+        """The changes of settings that make the original pass."""
         switches = self.settings.switches if self.settings is not None else ()
         return tuple(switch for switch in switches if switch.mends_original)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """The end of a diagnosis. ``stopped`` is what ended it before its end: a person, or the time; None if nothing did.
-
-    ``failed``: the model is known to fail, or one of its layers; None if even that is not known.
-    """
+    """The result of a diagnosis. ``stopped`` says what cut it short: a person or the time limit."""
 
     verdict: Verdict
     steps: tuple[StepReport, ...]
@@ -414,7 +415,7 @@ class Diagnosis:
 
     @property
     def failed(self) -> bool | None:
-        """Whether the model fails; None if that is not known."""
+        """Whether the model, or one of its layers, is known to fail; None if that is not known."""
         return None if self.verdict.kind == "unknown" else self.verdict.kind != "passes"
 
     def __repr__(self) -> str:

@@ -1,6 +1,4 @@
-"""What a diagnosis is asked: the model, the engines or the check, what counts as equal, its limits; and its inputs,
-settled once so that every step sees the same ones.
-"""
+"""The question of a diagnosis, and the inputs of the model, drawn once so that every step uses the same ones."""
 
 from __future__ import annotations
 
@@ -31,9 +29,9 @@ Words: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """The inputs of the model: what was said about them, and the ``files`` that hold them, for checks.
+    """The inputs of the model: how they were specified, and the ``files`` that hold them, for checks.
 
-    ``made_up``: nobody gave them, so other random ones are as good.
+    ``made_up``: they are random, so others may take their place.
     """
 
     inputs: Inputs = field(default_factory=Inputs)
@@ -43,7 +41,10 @@ class Samples:
 
 @dataclass(frozen=True, kw_only=True)
 class Judging:
-    """What counts as equal: ``judge`` and the options of ``biopsy run`` that say the same, and which failures do."""
+    """What counts as equal outputs: ``judge``, and ``limits``, the same as options of ``biopsy run``.
+
+    ``rules`` say which failures count as the same.
+    """
 
     judge: Judge = field(default_factory=Judge)
     limits: Words = ()
@@ -52,9 +53,9 @@ class Judging:
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """What a diagnosis may cost: it may take ``seconds``, and ``jobs`` checks run at once.
+    """What a diagnosis may cost: ``seconds``, with ``jobs`` checks at once.
 
-    ``thorough``: what takes minutes is asked too. ``downloads``: other releases of an engine may be installed for that.
+    ``thorough`` also asks questions that take minutes; ``downloads`` lets them install other releases of an engine.
     """
 
     seconds: float = DEFAULT_SECONDS
@@ -67,11 +68,11 @@ class Effort:
 class DiagnosisQuestion:
     """What to diagnose.
 
-    ``engines`` are specs; the first is trusted where there are several. ``check`` are the words of a check that decides
-    instead; the engines are then those that it runs, none if nobody knows. ``template`` are the words with ``{engine}``
-    or ``{settings}`` in place of the last of the engines, if the check has them. ``folder`` keeps the evidence.
-    ``weights_folder`` is where external weights stand if that is not the model's folder. ``fresh`` begins anew what was
-    interrupted. ``tool`` is what the model goes through, as ``debug transform --by`` takes it; None if nobody said.
+    ``engines`` are specs; of several, the first is trusted. ``check`` is a command that decides instead; the engines
+    are then those that it runs, if known. ``template`` is that command with ``{engine}`` or ``{settings}`` in place of
+    the last engine, if it has such a place. ``folder`` keeps the evidence. ``weights_folder`` holds the external
+    weights, if the model's own folder does not. ``fresh`` does not resume an interrupted diagnosis. ``tool`` transforms
+    the model before it fails, as ``debug transform --by`` takes it.
     """
 
     index: ModelIndex
@@ -88,10 +89,15 @@ class DiagnosisQuestion:
     tool: str | None = None
 
     @property
-    def rivals(self) -> tuple[Words, ...]:
-        """The engines to compare, the trusted one first; several rows are tried one after the other.
+    def candidate(self) -> Path:
+        """The path that candidates of searches are written to."""
+        return self.folder / "candidate.onnx"
 
-        One engine is compared with ONNX Runtime without its optimizer, then with the reference evaluator.
+    @property
+    def rivals(self) -> tuple[Words, ...]:
+        """Rows of engines to compare one after the other, the trusted engine first.
+
+        A single engine is compared with ONNX Runtime without its optimizer, then with the reference evaluator.
         """
         if len(self.engines) != 1:
             return (self.engines,)
@@ -103,39 +109,39 @@ class DiagnosisQuestion:
         return replace(self, judging=replace(self.judging, limits=()))
 
     def original_words(self, engines: Sequence[str], *more: str, files: Sequence[Path] | None = None) -> Words:
-        """The words of ``biopsy run`` on the original model, whose weights may stand elsewhere."""
+        """``words`` for the original model, whose weights may be in another folder."""
         weights = [] if self.weights_folder is None else ["--external-data-dir", as_word(self.weights_folder)]
         return self.words(engines, *weights, *more, files=files)
 
     def words(self, engines: Sequence[str], *more: str, files: Sequence[Path] | None = None) -> Words:
-        """The words of ``biopsy run`` with some engines, on the samples or on other ``files`` of inputs."""
-        named = [word for engine in engines for word in ("--engine", engine)]
-        loaded = list(map(as_word, self.samples.files if files is None else files))
-        inputs = [LOAD_INPUTS[0], *loaded] if loaded else []
-        return (NAME, "run", "{}", *named, *inputs, *self.judging.limits, *more)
+        """The words of ``biopsy run`` with these engines, on the samples or on other ``files`` of inputs."""
+        engine_words = [word for engine in engines for word in ("--engine", engine)]
+        file_words = list(map(as_word, self.samples.files if files is None else files))
+        inputs = [LOAD_INPUTS[0], *file_words] if file_words else []
+        return (NAME, "run", "{}", *engine_words, *inputs, *self.judging.limits, *more)
 
 
-def require_no_place(paths: Iterable[Path], next_step: str) -> None:
-    """Raise UsageError for a path that words of a check cannot hold: something else would be filled into it."""
+def require_no_placeholder(paths: Iterable[Path], next_step: str) -> None:
+    """Raise UsageError for a path that holds a placeholder of checks, which would be replaced."""
     for path in paths:
-        for place in (PLACEHOLDER, ENGINE_PLACE, SETTINGS_PLACE):
-            if place in str(path):
-                told = f"{path}: in a check, {place} stands for something else"
-                raise errors.UsageError(told, next_steps=[next_step])
+        for placeholder in (PLACEHOLDER, ENGINE_PLACE, SETTINGS_PLACE):
+            if placeholder in str(path):
+                message = f"{path}: in a check, {placeholder} stands for something else"
+                raise errors.UsageError(message, next_steps=[next_step])
 
 
 def path_of(name: str | None) -> Path | None:
-    """A path of a record, if it has one."""
+    """The path of a name; None for None."""
     return None if name is None else Path(name)
 
 
 def feeds_in(files: Iterable[Path]) -> Sequence[Feed]:
-    """The samples in files of inputs. Raises DataError."""
+    """All samples in files of inputs. Raises DataError."""
     return [feed for file in files for feed in read_feeds(file)]
 
 
 def with_inputs(words: Words, inputs: Path | None) -> Words:
-    """The words of a check with a file of inputs in place of those that it loads, if it is a ``biopsy run``."""
+    """The words of a check, loading ``inputs`` instead of its own; unchanged if it is no ``biopsy run``."""
     command = parse(words)
     if inputs is None or not isinstance(command, OwnRun):
         return words
@@ -148,18 +154,18 @@ _TOLERANCES = (
 
 
 def with_limits(command: OwnRun, limits: Words) -> Words:
-    """The words of a run with other tolerances than it has."""
+    """The words of a run with its tolerances replaced by ``limits``."""
     return command.without_option(_TOLERANCES).with_options(*limits).words
 
 
 def without_weights_folder(words: Words) -> Words:
-    """The words for a candidate, which stands where its weights are found."""
+    """The words without ``--external-data-dir``: a candidate lies in the folder of its weights."""
     command = parse(words)
     return command.without_option(["--external-data-dir"]).words if isinstance(command, OwnRun) else words
 
 
 def with_engine_place(words: Words, engine: str) -> Words | None:
-    """The words with ``{engine}`` where they name an engine, the last one of that spec; None if they do not name it."""
+    """The words with ``{engine}`` in place of the last mention of ``engine``; None if there is none."""
     command = parse(words)
     if isinstance(command, OwnRun):
         for number, (first, size) in reversed(list(enumerate(command.engine_places))):
@@ -169,54 +175,50 @@ def with_engine_place(words: Words, engine: str) -> Words | None:
 
 
 def with_engine(template: Sequence[str], engine: str) -> Words:
-    """The words of a template with an engine, or its settings alone, in their places."""
+    """The words of a template with its places filled: an engine, or its settings alone."""
     settings = engine.partition(":")[2]
     return tuple(word.replace(ENGINE_PLACE, engine).replace(SETTINGS_PLACE, settings) for word in template)
 
 
-# The inputs of a diagnosis: settled once, so that every step sees the same ones; and others, to see what depends on
-# them.
-
 _ENDINGS = (".safetensors", ".json")
-"""Forms of a file of inputs, the first one that can hold them."""
+"""File formats for inputs; the first that can hold them is used."""
 
 _TINY = 4
-"""An open dimension of at most so many elements may be too small for a model: a picture of 1 x 1."""
+"""An open dimension of at most this size may be too small for the model, as in an image of 1 x 1 pixels."""
 
 _USUAL = (64, 224)
-"""Sizes that are tried in its place."""
+"""Sizes to try instead of a tiny one."""
 
 _EXAMPLE = 64
+"""The size that an error message proposes for an open dimension."""
 
 
-def settled(index: ModelIndex, inputs: Inputs, folder: Path, files: Sequence[Path] = ()) -> Samples:
-    """The samples for a model; what is made up is written to ``folder``. ``files`` are those that hold what is given.
+def resolved_samples(index: ModelIndex, inputs: Inputs, folder: Path, files: Sequence[Path] = ()) -> Samples:
+    """The samples for a model. Random ones are written to ``folder``; ``files`` hold given inputs.
 
-    Raises UsageError if nobody has said how large an input is whose size the model leaves open, and what ``feeds_for``
-    and ``write_feeds`` raise.
+    Call ``require_sizes`` first. Raises what ``feeds_for`` and ``write_feeds`` raise.
     """
     wanted = index.fed_types()
-    require_sizes(index, inputs)
     drawn = feeds_for(wanted, inputs) if wanted else None
     if drawn is None or (files and not drawn.made_up):
         return Samples(inputs=inputs, files=() if drawn is None else tuple(files), made_up=False)
-    return Samples(inputs=inputs, files=(written(folder / "inputs", drawn.feeds),), made_up=inputs.given is None)
+    return Samples(inputs=inputs, files=(write_inputs(folder / "inputs", drawn.feeds),), made_up=inputs.given is None)
 
 
 def feeds_of(index: ModelIndex, samples: Samples) -> Sequence[Feed]:
-    """The samples themselves: those of the files, else random ones. Raises DataError."""
+    """The values of the samples: those in the files, else random ones. Raises DataError."""
     return feeds_in(samples.files) or feeds_for(index.fed_types(), samples.inputs).feeds
 
 
 def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
-    """Raise UsageError for inputs to be made up whose sizes are open and were not said, with all of them by name."""
+    """Raise UsageError if random inputs have open dimensions without a given size. The message names them all."""
     wanted = index.fed_types()
-    open_ones = {name: kind for name, kind in wanted.items() if isinstance(kind, TensorType) and not kind.is_static}
-    guessed = [name for name in feeds_for(wanted, inputs).guessed if name in open_ones]
+    open_types = {name: kind for name, kind in wanted.items() if isinstance(kind, TensorType) and not kind.is_static}
+    guessed = [name for name in feeds_for(wanted, inputs).guessed if name in open_types]
     if not guessed:
         return
-    shown = [f"{name!r} is {open_ones[name]}" for name in guessed]
-    dims = {name: list(enumerate(open_ones[name].shape or ())) for name in guessed}
+    shown = [f"{name!r} is {open_types[name]}" for name in guessed]
+    dims = {name: list(enumerate(open_types[name].shape or ())) for name in guessed}
     example = {
         name: [dim if isinstance(dim, int) else _EXAMPLE if place else 1 for place, dim in of_name]
         for name, of_name in dims.items()
@@ -231,43 +233,43 @@ def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
     )
 
 
-def written(path: Path, feeds: Sequence[Feed]) -> Path:
-    """Write feeds to ``path`` plus the ending of the first file format that can hold them. Raises DataError."""
-    whole = path.with_name(f"{path.name}{_ENDINGS[0]}")
+def write_inputs(path: Path, feeds: Sequence[Feed]) -> Path:
+    """Write feeds to ``path`` plus the suffix of the first file format that can hold them. Raises DataError."""
+    file = path.with_name(f"{path.name}{_ENDINGS[0]}")
     try:
-        write_feeds(whole, feeds)
+        write_feeds(file, feeds)
     except errors.DataError:
-        whole = path.with_name(f"{path.name}{_ENDINGS[1]}")
-        write_feeds(whole, feeds)
-    return whole
+        file = path.with_name(f"{path.name}{_ENDINGS[1]}")
+        write_feeds(file, feeds)
+    return file
 
 
-def with_other_seed(index: ModelIndex, samples: Samples, seed: int, folder: Path) -> Path | None:
-    """A file of other random inputs of the same shapes; None where inputs were given, or there are none."""
+def inputs_of_other_seed(index: ModelIndex, samples: Samples, seed: int, folder: Path) -> Path | None:
+    """A new file of other random inputs of the same shapes; None if the inputs were given or there are none."""
     if not samples.made_up or not samples.files:
         return None
     drawn = feeds_for(index.fed_types(), replace(samples.inputs, seed=samples.inputs.seed + seed))
-    return written(folder / f"inputs_seed_{samples.inputs.seed + seed}", drawn.feeds)
+    return write_inputs(folder / f"inputs_seed_{samples.inputs.seed + seed}", drawn.feeds)
 
 
 def shapes_of(index: ModelIndex, samples: Samples) -> dict[str, tuple[int, ...]]:
-    """The shapes of the first sample, of those inputs that the model takes."""
+    """The shapes of the model's inputs in the first sample of each file."""
     wanted = index.fed_types()
     feeds = [read_feeds(path)[0] for path in samples.files]
     return {name: form_of(feed, name).shape for feed in feeds for name in feed if name in wanted}
 
 
 def shape_words(shapes: Mapping[str, Sequence[int | None]]) -> tuple[str, ...]:
-    """Shapes as ``--input-shapes`` takes them; None is a size that nobody says."""
+    """Shapes as ``--input-shapes`` takes them; None is an open dimension."""
     return tuple(
         f"{name}:[{','.join('-1' if dim is None else str(dim) for dim in shape)}]" for name, shape in shapes.items()
     )
 
 
-def larger(index: ModelIndex, samples: Samples, folder: Path) -> Iterator[tuple[tuple[str, ...], Path]]:
-    """Random inputs with larger sizes in place of tiny ones that the model leaves open: their shapes, and the file.
+def larger_inputs(index: ModelIndex, samples: Samples, folder: Path) -> Iterator[tuple[tuple[str, ...], Path]]:
+    """Random inputs with larger sizes in place of tiny open dimensions: yields their shapes and the file.
 
-    None if no open dimension but the first, the batch, is tiny.
+    The first dimension, the batch, stays. Yields nothing if no other open dimension is tiny.
     """
     shapes = shapes_of(index, samples)
 
@@ -284,24 +286,24 @@ def larger(index: ModelIndex, samples: Samples, folder: Path) -> Iterator[tuple[
             return
         try:
             drawn = feeds_for(index.fed_types(), replace(samples.inputs, given=None, shapes=larger_shapes, symbols={}))
-            path = written(folder / f"inputs_of_size_{size}", drawn.feeds)
+            path = write_inputs(folder / f"inputs_of_size_{size}", drawn.feeds)
         except errors.BiopsyError:
-            continue  # sizes that contradict each other, or too much memory: nothing is learnt from them
+            continue  # contradictory sizes, or too much memory
         yield shape_words(larger_shapes), path
 
 
-def of_same_size(index: ModelIndex, samples: Samples, folder: Path) -> Path:
-    """Other random inputs of the shapes of the first sample: what fails with these too does not depend on values.
+def other_inputs_of_same_size(index: ModelIndex, samples: Samples, folder: Path) -> Path:
+    """A new file of other random inputs of the shapes of the first sample.
 
     Raises what ``feeds_for`` and ``write_feeds`` raise.
     """
     shapes = shapes_of(index, samples)
     other = replace(samples.inputs, given=None, shapes=shapes, symbols={}, seed=samples.inputs.seed + 1)
-    return written(folder / "inputs_of_same_size", feeds_for(index.fed_types(), other).feeds)
+    return write_inputs(folder / "inputs_of_same_size", feeds_for(index.fed_types(), other).feeds)
 
 
-def fixed_and_tiny(index: ModelIndex) -> tuple[str, ...]:
-    """Inputs that the model itself declares as pictures of one pixel, with their types: nothing larger can be fed."""
+def tiny_fixed_inputs(index: ModelIndex) -> tuple[str, ...]:
+    """The inputs that the model declares as images of one pixel, with their types, in words."""
     return tuple(
         f"{name!r} is {kind}"
         for name, kind in index.fed_types().items()

@@ -1,4 +1,4 @@
-"""From what is known to words: what fails, whose failure it is, how sure that is, what avoids it, what to type next."""
+"""The verdict in words: what fails, which engine is at fault, how sure that is, what avoids it, what to do next."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
-from biopsy.diagnosis.context import UNABLE
+from biopsy.diagnosis.context import LEAVES_OPEN
 from biopsy.diagnosis.facts import KnownFacts, MendingSwitch, ModelFailure, StepReport
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
     Words,
-    fixed_and_tiny,
     path_of,
     shape_words,
+    tiny_fixed_inputs,
     with_engine,
     with_engine_place,
     with_inputs,
@@ -38,17 +38,17 @@ _OTHER_KINDS = {
     "type-mismatch": "gives another type than {}",
     "missing-output": "lacks an output of {}",
 }
-"""What differs, of ``comparison.mismatch``, besides numbers; in braces what it is held against."""
+"""Kinds of ``comparison.mismatch`` other than values, in words; ``{}`` stands for the trusted engine."""
 
 
 def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: DiagnosisQuestion) -> Verdict:
-    """The verdict on what is known, and what was left open."""
+    """The verdict on the facts, with the questions that are still open."""
     kind, text = _without_failure(facts, question) if facts.failure is None else _of_failure(facts, question)
-    certainty = [*_certainty(facts), *_certainty_of_causes(facts)] if kind not in ("passes", "unknown") else []
+    certainty = None if kind in ("passes", "unknown") else " ".join(_certainty(facts)) or None
     return Verdict(
         kind=kind,
         text=text,
-        certainty=" ".join(certainty) or None,
+        certainty=certainty,
         workarounds=tuple(workarounds_of(facts, question)),
         not_tried=tuple(_left_open(facts, steps)),
     )
@@ -61,7 +61,7 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
     if question.check is None and not compared.rows:
         ran, why = ", ".join(question.engines), "; ".join(compared.not_compared)
         return "unknown", f"{ran} runs the model, but nothing could be compared: {why}."
-    inputs = "no inputs, which it does not take" if question.check is None else "the inputs of the check"
+    inputs = "no inputs (the model takes none)" if question.check is None else "the inputs of the check"
     if samples.files:
         drawn = f"{count(samples.inputs.iterations, 'random sample')} of seed {samples.inputs.seed}"
         inputs = drawn if samples.made_up else "the inputs that were given"
@@ -75,9 +75,9 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
 
 
 def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, str]:
-    failure, precision, steadiness = facts.failed, facts.precision, facts.steadiness
+    failure, precision, steadiness = facts.known_failure, facts.precision, facts.steadiness
     fault = failure.fault
-    message = first_line(failure.said.message)[:_LONGEST_MESSAGE]
+    message = first_line(failure.report.message)[:_LONGEST_MESSAGE]
     says = f" {title_of(failure.suspect)} says: {message}" if message and failure.suspect else ""
     piece = "" if facts.piece is None else f" The smallest part that shows it: {_where(facts)}."
     if fault is not None and fault.kind == "input":
@@ -99,16 +99,16 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
     if fault is not None and fault.kind == "not-finite":
         return "not-finite", f"The model or its inputs make NaN, not one engine: {fault.text}.{piece}"
     if fault is not None:
-        tiny, wrong = fixed_and_tiny(question.index), "the model or its inputs are wrong"
+        tiny, wrong = tiny_fixed_inputs(question.index), "the model or its inputs are wrong"
         small = f" Its input may be too small: {', '.join(tiny)}, and the model fixes that." if tiny else ""
         return "refused", f"{sentence(fault.text)}: either none of them supports it, or {wrong}.{small}{piece}{says}"
-    is_flaky = steadiness is not None and (steadiness.is_flaky or steadiness.itself != "")
+    is_flaky = steadiness is not None and (steadiness.is_flaky or steadiness.self_difference != "")
     kind = "masked" if failure.masked else "flaky" if is_flaky else "reduced" if facts.piece else "fails"
     return kind, " ".join([sentence(_subject(facts, question)), *_circumstances(facts), *_causes(facts)])
 
 
 def _rounding_text(facts: KnownFacts) -> str:
-    failure, rounding = facts.failed, facts.rounding
+    failure, rounding = facts.known_failure, facts.rounding
     assert rounding is not None
     times = "" if rounding.times is None else f", at most {rounding.times:.3g} times the error of plain float32"
     ratio = failure.tolerance_ratio
@@ -123,34 +123,34 @@ def _rounding_text(facts: KnownFacts) -> str:
 
 
 def _subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
-    """What fails, in the model's smallest part."""
-    failure, where, optimizer, engine = facts.failed, _where(facts), _sole_optimizer(facts), _suspect(facts)
-    said, on = failure.said, f"{'on' if where == 'the model' else 'for'} {where}"
+    """Which engine fails, how, and in which part of the model."""
+    failure, where, optimizer, engine = facts.known_failure, _where(facts), _sole_optimizer(facts), _suspect(facts)
+    report, on = failure.report, f"{'on' if where == 'the model' else 'for'} {where}"
     who = engine if optimizer is None else f"{engine}'s optimizer {optimizer}"
     if failure.masked:
         return f"{engine} computes an inner tensor wrongly, which the outputs do not show: {where}."
     if failure.suspect is None:
         judge = "The check" if question.check is not None else f"A run of {series(question.rivals[0])}"
-        return f"{judge} fails {on}: {said.signature}."
-    if said.stage == "compare" and said.kind == "not-finite":
+        return f"{judge} fails {on}: {report.signature}."
+    if report.stage == "compare" and report.kind == "not-finite":
         return f"{engine} gives NaN or infinity {on}."
-    if said.stage == "compare":
+    if report.stage == "compare":
         return f"{who} {_differs(facts)} {on}."
-    if not said.stage:
-        return f"{who} fails {on}: {said.signature}."
-    message = first_line(said.message)[:_LONGEST_MESSAGE]
-    detail = f": {message}" if message else f" ({said.signature})"
+    if not report.stage:
+        return f"{who} fails {on}: {report.signature}."
+    message = first_line(report.message)[:_LONGEST_MESSAGE]
+    detail = f": {message}" if message else f" ({report.signature})"
     with_it = "" if optimizer is None else f"With its optimizer {optimizer}, "
-    return f"{with_it}{engine} cannot {said.stage} {where}{detail}."
+    return f"{with_it}{engine} cannot {report.stage} {where}{detail}."
 
 
 def _differs(facts: KnownFacts) -> str:
-    failure, rounding, trusted = facts.failed, facts.rounding, _trusted(facts.failed)
-    if failure.is_of_not_finite and rounding is not None and rounding.blames(failure.suspect, failure.trusted):
+    failure, rounding, trusted = facts.known_failure, facts.rounding, _trusted(facts.known_failure)
+    if failure.is_non_finite_mismatch and rounding is not None and rounding.blames(failure.suspect, failure.trusted):
         return "gives NaN or infinity where float64 does not, or the other way round,"
-    if failure.said.kind != "mismatch":
-        return _OTHER_KINDS.get(failure.said.kind, "differs from {}").format(trusted)
-    if rounding is None or not rounding.is_more:
+    if failure.report.kind != "mismatch":
+        return _OTHER_KINDS.get(failure.report.kind, "differs from {}").format(trusted)
+    if rounding is None or not rounding.exceeds_rounding:
         return f"differs from {trusted}"
     if failure.suspect in rounding.wrong and failure.trusted not in rounding.wrong:
         return "computes something else, by more than rounding,"
@@ -181,13 +181,15 @@ def _where(facts: KnownFacts) -> str:
 
 
 def _circumstances(facts: KnownFacts) -> Iterator[str]:
-    """Where the piece was written, how often it fails, and which of its nodes are wrong alone."""
+    """The source lines of the piece, how often it fails, and which of its nodes are wrong in isolation."""
     piece, layers, steadiness = facts.piece, facts.layers, facts.steadiness
     if piece is not None and piece.places:
         yield f"It was written in {first_of(piece.places, _MOST_PLACES)}."
     if steadiness is not None:
         flaky = f"it is flaky: {steadiness.how_often}" if steadiness.is_flaky else ""
-        yield from (f"{sentence(text)}." for text in (flaky, steadiness.itself, steadiness.rows) if text)
+        yield from (
+            f"{sentence(text)}." for text in (flaky, steadiness.self_difference, steadiness.row_difference) if text
+        )
     if layers is None or piece is None or not layers.of_piece or not layers.complete or len(piece.nodes) < 2:
         return
     if layers.alone:
@@ -198,8 +200,8 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
 
 
 def _causes(facts: KnownFacts) -> Iterator[str]:
-    """What switches the failure off, which bug it looks like, and which tool or release it comes from."""
-    settings, known, tool, releases = facts.settings, facts.known, facts.transformation, facts.releases
+    """What switches the failure off, which known bug it resembles, and which tool or release causes it."""
+    settings, known, tool, releases = facts.settings, facts.known_bug, facts.transformation, facts.releases
     mending = facts.mending_switches
     if settings is not None and settings.tried and not settings.switches:
         yield f"None of the {settings.tried} settings that were tried switches it off."
@@ -208,8 +210,8 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
     for switch in settings.switches if settings is not None else ():
         if not switch.mends_original:
             yield f"In the piece it goes away {switch.text}; that does not mend the whole model."
-    if facts.failed.passes_with:
-        yield f"With larger inputs, {' '.join(facts.failed.passes_with)}, it does not fail."
+    if facts.known_failure.passes_with:
+        yield f"With larger inputs, {' '.join(facts.known_failure.passes_with)}, it does not fail."
     if known is not None and known.reference:
         yield f"It {known.sentence}."
     if tool is not None and not tool.of_piece:
@@ -219,7 +221,7 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
 
 
 def _sole_optimizer(facts: KnownFacts) -> str | None:
-    """The optimizer that is at fault: off alone it mends the model, and no other change of as few settings does."""
+    """The optimizer at fault: switching it off mends the model, and no other equally small change does."""
     mending = facts.mending_switches
     if facts.settings is None or not facts.settings.complete or len(mending) != 1:
         return None
@@ -227,11 +229,12 @@ def _sole_optimizer(facts: KnownFacts) -> str | None:
 
 
 def _certainty(facts: KnownFacts) -> Iterator[str]:
-    """How sure it is that the model, and the piece, fail."""
+    """The evidence for the failure, the piece and the causes, and doubts about them."""
     rounding, steadiness, piece = facts.rounding, facts.steadiness, facts.piece
+    tool, releases, changes = facts.transformation, facts.releases, facts.changes
     if steadiness is not None and not steadiness.is_flaky:
         yield f"It failed in {steadiness.failed} of {steadiness.runs} runs."
-    if rounding is not None and rounding.is_more:
+    if rounding is not None and rounding.exceeds_rounding:
         times = "" if rounding.times is None else f", {rounding.times:.3g} times what plain float32 errs by"
         yield f"Float64 says that it is more than rounding{times}."
     elif rounding is not None and rounding.verdicts and not rounding.is_rounding:
@@ -239,11 +242,6 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     if piece is not None:
         how = "no single node of it can go" if piece.stopped is None else "a smaller one may exist"
         yield f"The piece was checked again as it was written, in a process of its own; {how}."
-
-
-def _certainty_of_causes(facts: KnownFacts) -> Iterator[str]:
-    """What is evidence of the causes that were found, and what makes them doubtful."""
-    tool, releases, changes = facts.transformation, facts.releases, facts.changes
     if tool is not None and tool.of_piece and tool.operators:
         yield f"The optimizer turns the piece into {tool.operators}, which is wrong with no optimizer, too."
     if tool is not None and tool.engine_doubted:
@@ -256,13 +254,13 @@ def _certainty_of_causes(facts: KnownFacts) -> Iterator[str]:
         yield f"Of workarounds, {changes.doubt}; nothing else confirms it."
     if facts.settings is not None and facts.settings.switches:
         is_sure = all(switch.verified for switch in facts.settings.switches)
-        sure = "With the switch, fresh processes pass; without it, they fail."
-        yield sure if is_sure else "The switch was not confirmed by fresh processes."
+        confirmed = "With the switch, fresh processes pass; without it, they fail."
+        yield confirmed if is_sure else "The switch was not confirmed by fresh processes."
 
 
 def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
     for step in steps:
-        if step.outcome in ("stopped", "failed") or (step.outcome == "skipped" and step.answer in UNABLE):
+        if step.outcome in ("stopped", "failed") or (step.outcome == "skipped" and step.answer in LEAVES_OPEN):
             yield f"{sentence(step.question)} ({step.answer})"
     if facts.compared is not None:
         yield from (f"{sentence(text)}." for text in facts.compared.not_compared)
@@ -274,30 +272,28 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
 
 
 def sentence(text: str) -> str:
-    """The text with a capital letter, unless it begins with a name of its own."""
+    """The text with a capital first letter, unless its first word is a spec or a quoted name."""
     first = text.partition(" ")[0]
     return text if ":" in first or "'" in first else text[:1].upper() + text[1:]
 
 
 def title_of(spec: str) -> str:
-    """Such as ``ONNX Runtime``."""
+    """The title of an engine, such as ``ONNX Runtime``."""
     return registry.title_of(parse_spec(spec).name)
 
 
 def full_title(spec: str, version: str) -> str:
     """An engine with its version and its settings, such as ``ONNX Runtime 1.31.1 (optimization=none)``."""
     settings = parse_spec(spec).text.partition(":")[2]
-    named = " ".join(filter(None, (title_of(spec), version)))
-    return f"{named} ({settings})" if settings else named
+    title = " ".join(filter(None, (title_of(spec), version)))
+    return f"{title} ({settings})" if settings else title
 
-
-# What avoids a failure: only what was tried and passed, each with the line that shows it; and what to type next.
 
 _MOST_NAMED = 5
 
 
 def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
-    """Those that were tried on the original and passed."""
+    """What avoids the failure: only what was seen to pass with the original, each with a line that shows it."""
     failure, precision, rounding, model = facts.failure, facts.precision, facts.rounding, question.model
     if failure is None:
         return
@@ -318,15 +314,15 @@ def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[W
         path = Path(precision.output)
         text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_NAMED)} in float32, passes."
         yield Workaround(text=text, line=_line(without_weights_folder(failure.check), path))
-    # An engine cannot load, build or run the model, or dies of it, and not only now and then.
-    is_refused = failure.said.stage != "compare" and not facts.is_flaky
+    # The engine always fails to load, build or run the model, or crashes.
+    is_refused = failure.report.stage != "compare" and not facts.is_flaky
     if failure.trusted is not None and question.check is None and is_refused:
         line = _line(question.original_words([failure.trusted]), model)
         yield Workaround(text=f"Another engine: {failure.trusted} runs it.", line=line)
 
 
 def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQuestion) -> Workaround:
-    """A switch, with what a closer look has said: how much slower the model is with it, or that it is not right."""
+    """A switch, with its cost or the doubts about it, if ``facts.changes`` has them."""
     exact = ", and errs no more than by rounding" if switch.right_by_float64 else ""
     more, changes = "", facts.changes
     if changes is not None:
@@ -344,15 +340,15 @@ def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQues
 
 
 def _with_engine(engine: str, facts: KnownFacts, question: DiagnosisQuestion) -> Words:
-    """The words of the check with another engine in the place of the one that fails; none if they have no place."""
-    template = question.template or with_engine_place(facts.failed.check, facts.suspect or "") or ()
+    """The words of the check with another engine instead of the suspect; empty if the check names no engine."""
+    template = question.template or with_engine_place(facts.known_failure.check, facts.suspect or "") or ()
     return with_engine(template, engine)
 
 
 def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
-    """The best changes of the model, and the last release that the original was asked with.
+    """The best changes of the model, and the last release that is verified with the original.
 
-    Changes of settings are told with what has found them.
+    Changes of settings are left out: ``_of_switch`` describes them.
     """
     changes, releases = facts.changes, facts.releases
     for change in changes.best if changes is not None else ():
@@ -361,7 +357,7 @@ def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Work
             cost += f"; it takes {change.latency}" if change.latency else ""
             path, text = path_of(change.path), f"{change.text[:1].upper()}{change.text[1:]}"
             what = "the model" if path is None else f"{as_word(path)}, the model with that,"
-            line = None if path is None else _line(without_weights_folder(facts.failed.check), path)
+            line = None if path is None else _line(without_weights_folder(facts.known_failure.check), path)
             yield Workaround(text=f"{text}: {what} is right{cost}.", line=line)
     if releases is not None and not releases.doubt and releases.changes and releases.changes[-1].verified:
         last = releases.changes[-1]
@@ -370,12 +366,12 @@ def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Work
 
 
 def _line(words: Words, model: Path) -> str:
-    """A line to paste: the words of a check on a model."""
+    """The words of a check on a model as a line to paste."""
     return line_of([as_word(model) if word == "{}" else word for word in words])
 
 
 def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple[str, str]]:
-    """What to do next: a line to paste, and why."""
+    """What to do next: lines to paste, each with its purpose."""
     failure, piece, inputs, made_up = facts.failure, facts.piece, question.samples.inputs, question.samples.made_up
     if failure is None and facts.agreeing and made_up and question.engines and question.check is None:
         ranges = {name: f"[{least!r},{greatest!r}]" for name, (least, greatest) in inputs.val_range.items()}
@@ -387,7 +383,7 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
         words = ["biopsy", "diagnose", as_word(question.model)]
         words += [word for engine in question.engines for word in ("--engine", engine)]
         words += ["--seed", str(inputs.seed + 1), "--iterations", "8"]
-        words += [word for option, said in making.items() if said for word in (option, *said)]
+        words += [word for option, values in making.items() if values for word in (option, *values)]
         yield line_of([*words, *question.judging.limits]), "other random inputs"
     if failure is not None and piece is not None:
         path = Path(piece.path)
@@ -402,8 +398,8 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
 
 
 def _deeper(facts: KnownFacts, question: DiagnosisQuestion, of_piece: Words, path: str) -> Iterator[tuple[str, str]]:
-    """What takes minutes, and was not asked: which release it was, and which change of the model avoids it."""
-    suspect, check = facts.suspect or "", facts.failed.check
+    """Questions that take minutes and were not asked: which release broke it, and which change avoids it."""
+    suspect, check = facts.suspect or "", facts.known_failure.check
     engine: list[str] = []
     if question.template is not None:
         engine, check, of_piece = ["--engine", suspect], question.template, question.template

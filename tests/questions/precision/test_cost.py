@@ -3,7 +3,7 @@
 import pytest
 from onnx import helper
 
-from biopsy.questions.precision.plan import work_of
+from biopsy.questions.precision.plan import flops_of
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,14 @@ def test_a_multiplication_with_an_addition_is_two_operations_else_an_element_is_
     op: str, inputs: list[tuple[int, ...]], output: tuple[int, ...], operations: int
 ) -> None:
     names = [f"x{number}" for number in range(len(inputs))]
-    assert work_of(helper.make_node(op, names, ["y"]), inputs, [output]) == operations
+    assert flops_of(helper.make_node(op, names, ["y"]), inputs, [output]) == operations
 
 
 def test_a_transposed_product_sums_over_the_first_dimension() -> None:
     node = helper.make_node("Gemm", ["a", "b"], ["y"], transA=1)
-    assert work_of(node, [(4, 3), (4, 5)], [(3, 5)]) == 2 * 15 * 4
+    assert flops_of(node, [(4, 3), (4, 5)], [(3, 5)]) == 2 * 15 * 4
 
 
 @pytest.mark.parametrize("op", ["MatMul", "Conv", "Relu"])
 def test_without_shapes_nothing_is_counted(op: str) -> None:
-    assert work_of(helper.make_node(op, ["x", "w"], ["y"]), [None, None], [None]) == 0
+    assert flops_of(helper.make_node(op, ["x", "w"], ["y"]), [None, None], [None]) == 0

@@ -5,7 +5,17 @@ import numpy as np
 import pytest
 
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
-from biopsy.questions.precision.formats import BF16, FORMATS, FP8_E4M3FN, FP8_E5M2, FP16, FP32, OF_ELEM, Format, holders
+from biopsy.questions.precision.formats import (
+    BF16,
+    FORMATS,
+    FP8_E4M3FN,
+    FP8_E5M2,
+    FP16,
+    FP32,
+    OF_ELEM,
+    Format,
+    formats_holding,
+)
 from biopsy.tensors.types import dtype_named
 
 
@@ -27,7 +37,7 @@ def test_a_format_is_held_by_those_that_keep_all_of_its_values(low: Format) -> N
     for high in FORMATS:
         with np.errstate(over="ignore", invalid="ignore"):
             back = wide.astype(dtype_named(DTYPE_OF_ELEM[high.elem])).astype(np.float32)
-        assert (high in holders(low)) is np.array_equal(back, wide, equal_nan=True), high
+        assert (high in formats_holding(low)) is np.array_equal(back, wide, equal_nan=True), high
 
 
 def test_each_has_its_own_element_type_and_name() -> None:

@@ -29,5 +29,5 @@ def test_the_nodes_of_a_function_become_layers_of_the_graph() -> None:
 
 
 def test_a_function_that_calls_itself_is_refused() -> None:
-    with pytest.raises(errors.ModelError, match="cannot be put in place of their calls: F"):
+    with pytest.raises(errors.ModelError, match="cannot be inlined: F"):
         without_functions(calling([helper.make_node("F", ["a"], ["b"], domain="local")]))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy.questions.precision.plan import Layer
-from biopsy.questions.precision.search import LayerSearch, PrecisionProposal, bisect, by_cost, linear, minimal
+from biopsy.questions.precision.search import LayerSearch, PrecisionProposal, by_cost, minimal, search_of
 from biopsy.search.drive import drive, first_that, foresee_any
 
 Passes = Callable[[set[int]], bool]
@@ -27,6 +27,10 @@ def ended(search: LayerSearch, passes: Passes) -> tuple[list[bool], tuple[int, .
 
     drive(search, first_that(holds))
     return answers, best
+
+
+def layers(count: int) -> list[Layer]:
+    return [Layer(n, f"n{n}", "Mul", n, (), f"t{n}", 1, 1) for n in range(count)]
 
 
 def needs(*wanted: int) -> Passes:
@@ -60,24 +64,24 @@ def test_of_whatever_minimal_ends_at_no_layer_can_go(count: int, data: st.DataOb
 @given(st.integers(2, 500), st.data())
 def test_bisect_finds_the_shortest_beginning_in_log_n(count: int, data: st.DataObject) -> None:
     last = data.draw(st.integers(0, count - 1))
-    answers, best = ended(bisect(range(count)), needs(last))
+    answers, best = ended(search_of(layers(count), "bisect", "forward", "count"), needs(last))
     assert (len(best) if best is not None else count) == last + 1
     assert len(answers) <= (count - 1).bit_length()
 
 
 def test_linear_raises_one_more_each_time_from_the_end_that_is_asked_for() -> None:
-    answers, best = ended(linear([3, 2, 1, 0]), needs(2))
+    answers, best = ended(search_of(layers(4), "linear", "reverse", "count"), needs(2))
     assert best == (2, 3)
     assert answers == [False, True]
 
 
 @pytest.mark.parametrize(("cost", "kept"), [("flops", 1), ("bytes", 2), ("count", 0)])
 def test_of_two_layers_that_will_do_the_cheaper_one_is_kept(cost: str, kept: int) -> None:
-    layers = [
+    priced = [
         Layer(n, f"n{n}", "Mul", n, (), f"t{n}", flops, size)
         for n, (flops, size) in enumerate([(9, 9), (1, 5), (5, 1)])
     ]
-    _, best = ended(minimal(by_cost(layers, cost)), bool)
+    _, best = ended(minimal(by_cost(priced, cost)), bool)
     assert best == (kept,)
 
 

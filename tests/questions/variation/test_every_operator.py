@@ -8,7 +8,7 @@ import pytest
 
 from biopsy.checks.outcome import FunctionCheck
 from biopsy.questions.variation.features import FedModel
-from biopsy.questions.variation.vary import Laboratory, features_of
+from biopsy.questions.variation.vary import TrialMaker, features_of
 from support.node_tests import NodeTest, node_tests
 
 
@@ -17,11 +17,11 @@ from support.node_tests import NodeTest, node_tests
 def test_whatever_is_changed_is_valid_and_leaves_the_model_alone(test: NodeTest, tmp_path: Path):
     before = test.model.SerializeToString(deterministic=True)
     fed = FedModel(test.model, [dict(test.inputs)])
-    with closing(Laboratory(fed, FunctionCheck(bool, as_proto=True), tmp_path)) as laboratory:
-        for feature in features_of(laboratory, 16):
+    with closing(TrialMaker(fed, FunctionCheck(bool, as_proto=True), tmp_path)) as trial_maker:
+        for feature in features_of(trial_maker, 16):
             for alternative in feature.alternatives:
                 made = alternative.edit(fed)
-                told = None if made is None else laboratory.validity.told(made.model)
+                told = None if made is None else trial_maker.validity.validated(made.model)
                 if told is not None:
                     onnx.checker.check_model(told)
     assert test.model.SerializeToString(deterministic=True) == before

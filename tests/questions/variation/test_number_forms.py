@@ -2,7 +2,7 @@
 
 import pytest
 
-from biopsy.questions.variation.features import between, consistent_forms, is_power_of_two, telling
+from biopsy.questions.variation.features import consistent_forms, halfway_between, is_power_of_two, most_informative
 
 
 @pytest.mark.parametrize(
@@ -33,18 +33,18 @@ def test_a_number_that_means_something_else_is_named():
 
 def test_a_number_tells_where_forms_differ_and_none_where_they_do_not():
     odd_or_not_eight = consistent_forms({7, 9}, {8}, {})
-    number = telling(odd_or_not_eight, set(range(1, 20)) - {7, 8, 9}, 7)
+    number = most_informative(odd_or_not_eight, set(range(1, 20)) - {7, 8, 9}, 7)
     assert number is not None
     assert len({form.holds(number) for form in odd_or_not_eight}) == 2
     at_least_two_or_not_one = consistent_forms({2, 3}, {1}, {})
-    assert telling(at_least_two_or_not_one, range(4, 20), 3) is None
+    assert most_informative(at_least_two_or_not_one, range(4, 20), 3) is None
 
 
 @pytest.mark.parametrize(
     ("failing", "passing", "found"), [({9}, {1}, 5), ({1}, {9}, 5), ({2}, {1}, None), ({2, 9}, {5}, None)]
 )
 def test_halfway_lies_between_neighbours_that_differ(failing, passing, found):
-    assert between(failing, passing) == found
+    assert halfway_between(failing, passing) == found
 
 
 def test_powers_of_two_begin_with_one():

@@ -25,7 +25,8 @@ def is_kept(seen: ExaminedFeature) -> bool:
     """Whether everything that is said of a feature agrees with every answer."""
     claim, found = claim_of(seen), finding_of(seen)
     if claim == "free":
-        return len(found.still) > 1 and not found.gone and f"any of {len(seen.that('fails'))} tried" in found.text
+        tried = f"any of {len(seen.with_answer('fails'))} tried"
+        return len(found.still) > 1 and not found.gone and tried in found.text
     if claim == "fixed":
         return bool(found.gone)
     return found.text.startswith("not known")
@@ -47,8 +48,8 @@ def test_what_is_said_of_a_number_agrees_with_every_answer(present, planted, inv
     if claim_of(seen) == "fixed":
         short = finding_of(seen).short
         assert says(short, present)
-        assert all(says(short, value) for value in seen.numbers_that("fails"))
-        assert not any(says(short, value) for value in seen.numbers_that("passes"))
+        assert all(says(short, value) for value in seen.numbers_with("fails"))
+        assert not any(says(short, value) for value in seen.numbers_with("passes"))
 
 
 @given(st.data())
@@ -79,7 +80,7 @@ def test_a_simple_condition_is_found_in_few_checks(present, planted, short):
     fails = CONDITIONS[planted](present)
     [seen] = examined([number(present)], lambda _, one: "fails" if fails(one.value) else "passes")
     assert finding_of(seen).short == short
-    assert len(seen.seen) <= 10
+    assert len(seen.answers) <= 10
 
 
 def test_one_size_that_is_no_failure_is_named():
@@ -106,4 +107,4 @@ def test_every_feature_is_asked_about_before_any_is_asked_about_twice():
 
 def test_what_a_check_cannot_say_is_not_asked_for_ever():
     [seen] = examined([number(50)], lambda _, one: "neither")
-    assert len(seen.seen) == 3
+    assert len(seen.answers) == 3

@@ -28,35 +28,35 @@ def changed(**dims: int) -> onnx.ModelProto:
 
 
 def test_what_follows_from_a_change_is_told(validity: Validity):
-    told = validity.told(changed(a=7, b=8))
+    told = validity.validated(changed(a=7, b=8))
     assert told is not None
     assert [dim.dim_value for dim in told.graph.output[0].type.tensor_type.shape.dim] == [7, 8, 3]
 
 
 def test_shapes_that_do_not_agree_are_refused(validity: Validity):
-    assert validity.told(changed(c=5)) is None
+    assert validity.validated(changed(c=5)) is None
 
 
 def test_types_that_an_operator_does_not_take_are_refused(validity: Validity):
     made = softmax()
     del made.graph.node[1:], made.graph.initializer[:]
     made.graph.node[0].output[0] = "y"
-    assert validity.told(made) is not None
+    assert validity.validated(made) is not None
     made.graph.input[0].type.tensor_type.elem_type = TensorProto.INT32
-    assert validity.told(made) is None
+    assert validity.validated(made) is None
 
 
 def test_a_model_that_the_checker_refuses_is_refused(validity: Validity):
     made = softmax()
     made.graph.node[0].attribute.append(helper.make_attribute("axes", [1]))
-    assert validity.told(made) is None
+    assert validity.validated(made) is None
 
 
 def test_nothing_is_asked_that_was_not_true_before():
     broken = changed(c=5)
     with closing(Validity(broken)) as made:
         assert not made.is_strict
-        assert made.told(changed(c=6)) is not None
+        assert made.validated(changed(c=6)) is not None
 
 
 def split(parts: int) -> onnx.ModelProto:
@@ -89,5 +89,5 @@ def test_a_model_that_brings_onnx_down_is_not_valid_and_the_next_one_is_looked_a
     if odd is None:
         pytest.skip("no model is known that brings this onnx down")
     with closing(Validity(model)) as made:
-        assert made.told(odd) is None
-        assert made.told(model) is not None
+        assert made.validated(odd) is None
+        assert made.validated(model) is not None

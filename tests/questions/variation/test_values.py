@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from biopsy.questions.variation.elements import changes_of
+from biopsy.questions.variation.elements import value_changes
 
 DTYPES = ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint64", "bool"]
 
@@ -18,7 +18,7 @@ DTYPES = ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "u
 )
 def test_changed_values_have_the_type_and_shape_of_those_that_were_there_and_are_no_larger(values):
     with np.errstate(all="ignore"):
-        made = [(kind, change(values)) for kind, _, change in changes_of(values)]
+        made = [(kind, change(values)) for kind, _, change in value_changes(values)]
     for _, changed in made:
         assert (changed.dtype, changed.shape) == (values.dtype, values.shape)
         if values.dtype.kind == "f" and values.any():
@@ -28,11 +28,11 @@ def test_changed_values_have_the_type_and_shape_of_those_that_were_there_and_are
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_there_are_changes_of_several_kinds(dtype):
-    assert len({kind for kind, _, _ in changes_of(np.array([1, 0, 1], dtype))}) > 2
+    assert len({kind for kind, _, _ in value_changes(np.array([1, 0, 1], dtype))}) > 2
 
 
 def test_random_values_are_the_same_each_time():
     values = np.linspace(0, 1, 10, dtype=np.float32)
-    one, other = ({text: change(values).tolist() for _, text, change in changes_of(values)} for _ in range(2))
+    one, other = ({text: change(values).tolist() for _, text, change in value_changes(values)} for _ in range(2))
     assert one == other
     assert one["random in the same range"] != one["other random ones"]

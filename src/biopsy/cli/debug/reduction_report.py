@@ -298,7 +298,7 @@ def say_variation(console: Console, variation: Variation | None) -> None:
         return
     is_verbose = console.verbosity > 0
     groups = {
-        "may vary": [finding for finding in variation.free if finding.is_given or is_verbose],
+        "may vary": [finding for finding in variation.free if finding.is_explicit or is_verbose],
         "must be": variation.fixed,
         "unknown": variation.unknown if is_verbose else (),
     }

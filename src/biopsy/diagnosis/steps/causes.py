@@ -1,12 +1,11 @@
-"""What the failure comes from, and what avoids it: settings of the engine, another spelling of the model, a tool that
-transforms it, a release of the engine.
+"""Questions about causes and workarounds: settings of the engine, changes of the model, tools that transform it, and
+releases of the engine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from biopsy.diagnosis.context import (
     StepAnswer,
     StepContext,
     TimeUpError,
-    asked,
+    diagnosis_step,
     passes,
 )
 from biopsy.diagnosis.facts import (
@@ -38,7 +37,6 @@ from biopsy.diagnosis.facts import (
 )
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
-    feeds_in,
     feeds_of,
     path_of,
     with_engine_place,
@@ -60,54 +58,50 @@ from biopsy.questions.workarounds.find import find_workarounds
 from biopsy.questions.workarounds.question import Kind, PatchedFile, WhatIsRight, WorkaroundQuestion, golden_of
 from biopsy.session.trial import Budget
 from biopsy.tensors.files import read_results
-from biopsy.tensors.results import Feed
 from biopsy.text import count, first_of
-
-# Where a check says which engine it runs, for questions that are asked with other settings or releases of it.
 
 
 def reasons_against(facts: KnownFacts, question: DiagnosisQuestion, what: str = "") -> dict[str, object]:
-    """Reasons not to ask which ``what`` of the engine is at fault, such as a setting, each with whether it holds."""
+    """Reasons not to ask which ``what`` of the engine is at fault, such as "setting", each with whether it holds."""
     return {
         "nothing fails": facts.failure is None,
         "no engine is at fault": facts.fault not in (None, "refused"),
         f"it is rounding: no {what} is at fault": facts.is_rounding,
         "a failure that the outputs do not show": facts.is_masked,
         UNKNOWN_ENGINE: facts.suspect is None,
-        NO_PLACE: facts.suspect is not None and _placed(facts, question) is None,
+        NO_PLACE: facts.suspect is not None and _find_template(facts, question) is None,
     }
 
 
 def template_of(facts: KnownFacts, question: DiagnosisQuestion, *, of_piece: bool = False) -> CheckTemplate:
-    """The check of the original, or of the piece, with a place for the engine, where ``reasons_against`` has none."""
-    template = _placed(facts, question, of_piece=of_piece)
+    """The check of the original, or of the piece, with a place for the engine. ``reasons_against`` must not hold."""
+    template = _find_template(facts, question, of_piece=of_piece)
     assert template is not None
     return template
 
 
-def _placed(facts: KnownFacts, question: DiagnosisQuestion, *, of_piece: bool = False) -> CheckTemplate | None:
-    suspect, words, given = facts.failed.suspect, facts.failed.check, question.template
+def _find_template(facts: KnownFacts, question: DiagnosisQuestion, *, of_piece: bool = False) -> CheckTemplate | None:
+    suspect, words = facts.known_failure.suspect, facts.known_failure.check
     if suspect is None:
         return None
     if of_piece and facts.piece is not None:
         words = with_inputs(without_weights_folder(words), path_of(facts.piece.inputs))
-    placed = with_engine_place(words, suspect) if given is None else given
-    return None if placed is None else CheckTemplate(placed, parse_spec(suspect), is_own_run=given is None)
+    is_own_run = question.template is None
+    template = with_engine_place(words, suspect) if is_own_run else question.template
+    return None if template is None else CheckTemplate(template, parse_spec(suspect), is_own_run=is_own_run)
 
-
-# The fewest settings of the engine, or optimizers of ONNX Runtime, with which the check passes.
 
 SETTINGS_REPORT = "settings.json"
-"""What was tried, as ``debug flags`` has it, in the folder of the evidence."""
+"""The report of ``debug flags``, in the folder of the evidence."""
 
 _MOST_SWITCHES = 4
 _RUNS = 3
-"""Runs of the original that must pass with a switch, if it fails each time without."""
+"""Runs of the original that must pass with a switch, if every run fails without it."""
 
 _CONFIDENCE = 0.99
 
 
-@asked(
+@diagnosis_step(
     "setting",
     "which setting or optimizer switches it off?",
     unless=lambda facts, context: reasons_against(facts, context.question, "setting"),
@@ -116,76 +110,81 @@ _CONFIDENCE = 0.99
     share=0.7,
 )
 def settings(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    """The smallest changes of settings, sought in the piece if there is one, each tried on the original."""
-    seen = _with_switches(facts, context, of_piece=facts.piece is not None)
-    if facts.piece is not None and seen.switches and not any(switch.mends_original for switch in seen.switches):
-        whole = _with_switches(facts, context, of_piece=False)
-        seen = replace(seen, switches=(*whole.switches, *seen.switches))
-    line = f"no setting switches it off ({seen.tried} tried)" if seen.tried else "this engine has no settings to try"
-    if seen.switches:
+    """Find the smallest changes of settings, in the piece if there is one, and try each on the original."""
+    tried = _try_settings(facts, context, of_piece=facts.piece is not None)
+    if facts.piece is not None and tried.switches and not any(switch.mends_original for switch in tried.switches):
+        of_original = _try_settings(facts, context, of_piece=False)
+        tried = replace(tried, switches=(*of_original.switches, *tried.switches))
+    line = f"no setting switches it off ({tried.tried} tried)" if tried.tried else "this engine has no settings to try"
+    if tried.switches:
         where = {True: "", False: " (not the whole model)"}
-        line = "; ".join(f"it goes away {switch.text}{where[switch.mends_original]}" for switch in seen.switches)
-    return StepAnswer(replace(facts, settings=seen), line)
+        line = "; ".join(f"it goes away {switch.text}{where[switch.mends_original]}" for switch in tried.switches)
+    return StepAnswer(replace(facts, settings=tried), line)
 
 
-def _with_switches(facts: KnownFacts, context: StepContext, *, of_piece: bool) -> SettingFacts:
-    """What ``debug flags`` finds of a model, each switch tried on the original."""
+def _try_settings(facts: KnownFacts, context: StepContext, *, of_piece: bool) -> SettingFacts:
+    """What ``debug flags`` finds, with each switch tried on the original."""
     question, template = context.question, template_of(facts, context.question, of_piece=of_piece)
     model, weights = question.model, question.weights_folder
     if of_piece and facts.piece is not None:
         model, weights = Path(facts.piece.path), None
-    with contextlib.closing(varied_check(template, str(context.candidate))) as varied:
-        flags = find_switches(varied, model, question.judging.rules, context.bounded, weights)
+    with contextlib.closing(varied_check(template, str(context.question.candidate))) as varied:
+        flags = find_switches(varied, model, question.judging.rules, context.limited_listener, weights)
     context.keep(SETTINGS_REPORT, settings_tree(flags, template.spec.text, create(template.spec).version()))
     return SettingFacts(
         tried=len(flags.tried),
-        switches=tuple(_tried(switch, facts, context) for switch in flags.switches[:_MOST_SWITCHES]),
+        switches=tuple(_try_on_original(switch, facts, context) for switch in flags.switches[:_MOST_SWITCHES]),
         complete=flags.complete and len(flags.switches) <= _MOST_SWITCHES,
     )
 
 
-def _tried(switch: Switch, facts: KnownFacts, context: StepContext) -> MendingSwitch:
-    """A switch, tried on the original in fresh processes, and held against float64 where values are compared.
+def _try_on_original(switch: Switch, facts: KnownFacts, context: StepContext) -> MendingSwitch:
+    """Try a switch on the original in fresh processes, and compare with float64 if the failure is a mismatch.
 
-    Of a flaky failure so many runs must pass that all of them do by luck in less than one case in a hundred.
+    If the failure is flaky, so many runs must pass that the chance of luck is below 1%.
     """
-    template, failure, steadiness, runs = template_of(facts, context.question), facts.failed, facts.steadiness, _RUNS
+    template, failure, steadiness, runs = (
+        template_of(facts, context.question),
+        facts.known_failure,
+        facts.steadiness,
+        _RUNS,
+    )
     if steadiness is not None and steadiness.is_flaky:
         runs = runs_needed(interval(steadiness.failed, steadiness.runs, 1.0)[0], _CONFIDENCE)
     changed = template.changed(switch.change).text
     mends = changed != failure.trusted and _passes(switch.change, template, context, runs)
     exact = False
-    if failure.is_of_values and context.question.check is None:
+    if failure.is_mismatch and context.question.check is None:
         exact = _passes(switch.change, CheckTemplate(noise_words(changed, context), template.spec), context, 1)
     mends = mends or (exact and changed == failure.trusted)
     return MendingSwitch(**vars(switch), engine=changed, mends_original=mends, right_by_float64=exact)
 
 
 def _passes(change: SettingChange, template: CheckTemplate, context: StepContext, runs: int) -> bool:
-    description, made = f"the original with {change.text}", varied_check(template, str(context.candidate))
-    with contextlib.closing(made) as varied, template.environment(change):
+    description, model = f"the original with {change.text}", context.question.model
+    with (
+        contextlib.closing(varied_check(template, str(context.question.candidate))) as varied,
+        template.environment(change),
+    ):
         check = varied.with_change(change, cold=True)
-        model = context.question.model
         return all(passes(context.run_check(check, model, description=description)) for _ in range(runs))
 
 
-# Which changes make the whole model right: settings of the engine, and the model written in another way.
-
 PATCHED = "workaround.onnx"
 CHANGES_REPORT = "workaround.json"
-"""The best changed model, and what was tried, as ``debug workaround`` has it, in the folder of the evidence."""
+"""The best changed model and the report of ``debug workaround``, in the folder of the evidence."""
 
 _SHARE_BEFORE_RELEASES = 0.6
-"""Of the time that is left, if releases are asked about after it."""
+"""Of the time left, if the question about releases follows."""
 
 _KINDS: tuple[Kind, ...] = ("setting", "mark", "barrier", "precision", "spelling")
-"""Releases are asked about by a step of their own."""
+"""Without releases, which have a step of their own."""
 
 _MOST_INSIDE = 512 << 20
-"""Bytes of weights that are written into the model; more stand in a file beside it."""
+"""Bytes of weights up to which they are written into the model, not into a file beside it."""
 
 
-@asked(
+@diagnosis_step(
     "workaround",
     "which change makes the whole model right, and what does it cost?",
     unless=lambda facts, context: {
@@ -197,7 +196,7 @@ _MOST_INSIDE = 512 << 20
     files=(CHANGES_REPORT, PATCHED),
 )
 def changes(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    """Each change is verified on the whole model, as ``debug workaround`` does."""
+    """Find changes as ``debug workaround`` does, and verify each with the whole model."""
     question = context.question
     if question.effort.downloads:
         context.begin_step(_SHARE_BEFORE_RELEASES)
@@ -206,7 +205,7 @@ def changes(facts: KnownFacts, context: StepContext) -> StepAnswer:
     result = find_workarounds(_workaround_question(facts, context), context.listener, known)
     context.keep(CHANGES_REPORT, workarounds_tree(result, question.index))
     rejected = {each.text: each.reason for each in result.tried if each.kind == "setting" and not each.right}
-    seen = ChangeFacts(
+    change_facts = ChangeFacts(
         best=tuple(
             RightChange(
                 kind=change.kind,
@@ -221,18 +220,18 @@ def changes(facts: KnownFacts, context: StepContext) -> StepAnswer:
         rejected=tuple((engines[text], reason) for text, reason in rejected.items() if text in engines),
         doubt="" if result.trust.confirmed_by else f"what is right is what {result.trust.reference} gives",
     )
-    best = "; ".join(each.text for each in seen.best)
+    best = "; ".join(each.text for each in change_facts.best)
     line = f"{best} · {count(len(result.tried), 'change')} tried"
     if not best:
         line = f"no change makes the model right ({len(result.tried)} tried)"
     ended = PERSON if result.interrupted else TIME if result.stopped is not None else None
-    return StepAnswer(replace(facts, changes=seen), line, ended)
+    return StepAnswer(replace(facts, changes=change_facts), line, ended)
 
 
 def _workaround_question(facts: KnownFacts, context: StepContext) -> WorkaroundQuestion:
-    """The engine that a person named first is right, else whom we trust; golden values are those of the check."""
-    question, trusted, command = context.question, facts.failed.trusted, parse(facts.failed.check)
-    named = trusted is not None and len(question.engines) > 1 and trusted in question.engines
+    """The question, with golden values from the check. The engine that the user named first defines what is right."""
+    question, trusted, command = context.question, facts.known_failure.trusted, parse(facts.known_failure.check)
+    is_named = trusted is not None and len(question.engines) > 1 and trusted in question.engines
     files = command.golden_files if isinstance(command, OwnRun) else []
     large = question.index.weight_bytes > _MOST_INSIDE
     return WorkaroundQuestion(
@@ -244,22 +243,20 @@ def _workaround_question(facts: KnownFacts, context: StepContext) -> WorkaroundQ
             drawn=question.samples.inputs,
             golden=golden_of((result for path in files for result in read_results(path)), question.index),
             judge=question.judging.judge,
-            references=(trusted,) if named and trusted is not None else PLAIN,
-            named=named,
+            references=(trusted,) if is_named and trusted is not None else PLAIN,
+            named=is_named,
         ),
         rules=question.judging.rules,
         kinds=_KINDS,
         piece=None if facts.piece is None else Path(facts.piece.path),
-        default_name=str(context.candidate),
+        default_name=str(context.question.candidate),
         target=PatchedFile(path=question.folder / PATCHED, external=f"{PATCHED}.data" if large else None),
         budget=Budget(seconds=context.seconds_left),
     )
 
 
-# What a tool makes of the model: ONNX Runtime's optimizer, where that is the cause, or a tool that a person names.
-
 TRANSFORMATION_REPORT = "transformation.json"
-"""What was found, as ``debug transform`` has it, in the folder of the evidence."""
+"""The report of ``debug transform``, in the folder of the evidence."""
 
 _TRANSFORMED = "transformed.onnx"
 _NO_OPTIMIZER = "no optimizer that writes a model is known to be the cause"
@@ -268,14 +265,14 @@ _MOST_SHOWN = 4
 
 
 def _optimizer(facts: KnownFacts) -> EngineSpec | None:
-    """ONNX Runtime as it fails, if switching some of its optimizers off mends the piece of it."""
+    """The spec of ONNX Runtime that fails, if switching some of its optimizers off mends the piece."""
     if facts.suspect is None or facts.settings is None or facts.piece is None or facts.is_masked:
         return None
     spec, is_cause = parse_spec(facts.suspect), any(switch.optimizers for switch in facts.settings.switches)
-    return spec if spec.name == "onnxrt" and is_cause and facts.failed.said.stage == "compare" else None
+    return spec if spec.name == "onnxrt" and is_cause and facts.known_failure.report.stage == "compare" else None
 
 
-@asked(
+@diagnosis_step(
     "transform",
     "what does the optimizer, or the tool, make of it?",
     unless=lambda facts, context: {_NO_OPTIMIZER: context.question.tool is None and _optimizer(facts) is None},
@@ -284,77 +281,67 @@ def _optimizer(facts: KnownFacts) -> EngineSpec | None:
     share=0.6,
 )
 def transformation(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    """The model before and after it."""
-    question = _of_optimizer(facts, context) if context.question.tool is None else _of_tool(context)
+    """Compare the model, or the piece, before and after the transformation."""
+    question = _transformation_question(facts, context)
     try:
-        findings = find_transformation(question, context.bounded)
+        findings = find_transformation(question, context.limited_listener)
     except errors.OriginalPasses as error:
-        seen = TransformationFacts(tool=question.tool.text, sentence=error.message, breaks=False)
-        return StepAnswer(replace(facts, transformation=seen), f"no: {error.message}")
+        passing = TransformationFacts(tool=question.tool.text, sentence=error.message, breaks=False)
+        return StepAnswer(replace(facts, transformation=passing), f"no: {error.message}")
     context.keep(TRANSFORMATION_REPORT, findings.as_json())
-    nodes, made = findings.piece.nodes, [node.partition(" ")[0] for node in findings.piece.made]
-    seen = TransformationFacts(
+    nodes, operators = findings.piece.nodes, [node.partition(" ")[0] for node in findings.piece.made]
+    broken = TransformationFacts(
         tool=f"{findings.tool} {findings.release}".strip(),
         sentence=findings.sentence,
         breaks=True,
         of_piece=context.question.tool is None,
-        operators=first_of(made, _MOST_SHOWN),
+        operators=first_of(operators, _MOST_SHOWN),
         engine_doubted=findings.where.second_opinion == "right",
     )
-    line = seen.sentence
-    if seen.of_piece and made:
-        line = f"the optimizer turns {count(len(nodes), 'node')} into {seen.operators}"
-    return StepAnswer(replace(facts, transformation=seen), line)
+    line = broken.sentence
+    if broken.of_piece and operators:
+        line = f"the optimizer turns {count(len(nodes), 'node')} into {broken.operators}"
+    return StepAnswer(replace(facts, transformation=broken), line)
 
 
-def _of_optimizer(facts: KnownFacts, context: StepContext) -> TransformationQuestion:
-    """About the piece: what the optimizer writes to a file, in the engine without it. Its passes are known already."""
-    piece, spec = facts.piece, _optimizer(facts)
-    assert piece is not None and spec is not None
-    index, inputs, samples = index_file(Path(piece.path)), path_of(piece.inputs), context.question.samples
+def _transformation_question(facts: KnownFacts, context: StepContext) -> TransformationQuestion:
+    """About the whole model and the user's tool; without one, about the piece and ONNX Runtime's optimizer.
 
-    def feeds() -> Sequence[Feed]:
-        return feeds_of(index, replace(samples, files=())) if inputs is None else feeds_in([inputs])
-
-    level = spec.settings.get("optimization")
-    return TransformationQuestion(
+    The optimizer's passes are known already; what it writes to a file is judged in the engine without it.
+    """
+    question, piece, spec = context.question, facts.piece, _optimizer(facts)
+    judge, is_told = question.judging.judge, bool(question.judging.limits)
+    index, samples, tool = question.index, question.samples, question.tool
+    if tool is None:
+        assert piece is not None and spec is not None
+        index, inputs = index_file(Path(piece.path)), path_of(piece.inputs)
+        samples = replace(samples, files=() if inputs is None else (inputs,))
+        level = spec.settings.get("optimization")
+        tool = f"onnxruntime:level={level}" if level in ("basic", "extended", "layout") else "onnxruntime"
+    transformation_question = TransformationQuestion(
         index=index,
-        tool=parse_tool(f"onnxruntime:level={level}" if level in ("basic", "extended", "layout") else "onnxruntime"),
+        tool=parse_tool(tool),
         python=Path(sys.executable),
-        decides=_same_engine(feeds, context),
-        reduces=False,
-        finds_passes=False,
+        decides=SameEngine(
+            feeds=lambda: feeds_of(index, samples),
+            tolerances=judge.tolerances,
+            stats=judge.stats,
+            limits=judge.limits,
+            is_told=is_told,
+        ),
         limits=Limits(seconds=max(1.0, context.seconds_left)),
     )
+    if question.tool is None:
+        return replace(transformation_question, reduces=False, finds_passes=False)
+    budget = Budget(seconds=_SHARE_OF_REDUCTION * context.seconds_left)
+    return replace(transformation_question, output=question.folder / _TRANSFORMED, budget=budget)
 
-
-def _of_tool(context: StepContext) -> TransformationQuestion:
-    """About the whole model."""
-    question = context.question
-    return TransformationQuestion(
-        index=question.index,
-        tool=parse_tool(question.tool or ""),
-        python=Path(sys.executable),
-        decides=_same_engine(lambda: feeds_of(question.index, question.samples), context),
-        output=question.folder / _TRANSFORMED,
-        budget=Budget(seconds=_SHARE_OF_REDUCTION * context.seconds_left),
-        limits=Limits(seconds=max(1.0, context.seconds_left)),
-    )
-
-
-def _same_engine(feeds: Callable[[], Sequence[Feed]], context: StepContext) -> SameEngine:
-    judge, is_told = context.question.judging.judge, bool(context.question.judging.limits)
-    tolerances, stats, limits = judge.tolerances, judge.stats, judge.limits
-    return SameEngine(feeds=feeds, tolerances=tolerances, stats=stats, limits=limits, is_told=is_told)
-
-
-# Which release of the engine broke the model, or mended it.
 
 RELEASES_REPORT = "releases.json"
-"""What each release answered, as ``debug version`` has it, in the folder of the evidence."""
+"""The report of ``debug version``, in the folder of the evidence."""
 
 
-@asked(
+@diagnosis_step(
     "release",
     "which release of the engine broke it, or mended it?",
     unless=lambda facts, context: {
@@ -366,19 +353,19 @@ RELEASES_REPORT = "releases.json"
     files=(RELEASES_REPORT,),
 )
 def releases(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    """Installs packages, so it is asked only if a person wants that."""
+    """Install and check releases, which is done only on request."""
     question, template = context.question, template_of(facts, context.question)
 
-    def until_over(event: events.Event) -> None:  # also before packages are installed
-        context.bounded(event)
+    def until_over(event: events.Event) -> None:  # also before an installation
+        context.limited_listener(event)
         if isinstance(event, events.InstallationStarted) and context.seconds_left == 0:
             raise TimeUpError
 
-    model, words, whole = question.model, template.words, None
-    if facts.piece is not None:  # each release takes a fresh process or more
+    model, words, original = question.model, template.words, None
+    if facts.piece is not None:  # checks of the original would take longer
         model, words = Path(facts.piece.path), template_of(facts, question, of_piece=True).words
-        whole = FailingModel(model=question.model, check=template.words, weights_folder=question.weights_folder)
-    search = search_of_engine(model, template.spec, words, until_over, rules=question.judging.rules, whole=whole)
+        original = FailingModel(model=question.model, check=template.words, weights_folder=question.weights_folder)
+    search = search_of_engine(model, template.spec, words, until_over, rules=question.judging.rules, whole=original)
     ended: str | None = None
     try:
         search.run()
@@ -389,7 +376,7 @@ def releases(facts: KnownFacts, context: StepContext) -> StepAnswer:
     findings = search.found
     context.keep(RELEASES_REPORT, findings.as_json())
     borders = [(border, border.before if border.broke else border.after) for border in findings.borders]
-    seen = ReleaseFacts(
+    release_facts = ReleaseFacts(
         package=findings.package,
         text=findings.text,
         changes=tuple(
@@ -404,4 +391,4 @@ def releases(facts: KnownFacts, context: StepContext) -> StepAnswer:
         doubt=findings.doubt,
         complete=ended is None,
     )
-    return StepAnswer(replace(facts, releases=seen), findings.text, ended)
+    return StepAnswer(replace(facts, releases=release_facts), findings.text, ended)

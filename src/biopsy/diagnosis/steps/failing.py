@@ -1,4 +1,4 @@
-"""Does it fail? Load, build, run, compare, NaN: which engine, against which, and whether that is an engine's fault."""
+"""The first question: does the model fail, in which engine, compared with which, and is an engine at fault?"""
 
 from __future__ import annotations
 
@@ -13,21 +13,28 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import signature_of
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.comparison.mismatch import error_size, error_text
-from biopsy.diagnosis.context import StepAnswer, StepContext, asked, fails, passes
+from biopsy.diagnosis.context import StepAnswer, StepContext, diagnosis_step, fails, passes
 from biopsy.diagnosis.facts import EngineComparison, FailureReport, FaultBeforeEngines, KnownFacts, ModelFailure
-from biopsy.diagnosis.question import Words, larger, of_same_size, shape_words, shapes_of, with_inputs
+from biopsy.diagnosis.question import (
+    Words,
+    larger_inputs,
+    other_inputs_of_same_size,
+    shape_words,
+    shapes_of,
+    with_inputs,
+)
 from biopsy.engines.registry import PLAIN, parse_spec
 from biopsy.model.nodes import random_words
 from biopsy.processes.reading import read_plain
 
 REPORT = "run.json"
-"""The name of the file, in the folder of the evidence."""
+"""The report of the latest run, in the folder of the evidence."""
 
 _MOST_BYTES = 256 << 20
 
 
-def tree_of(path: Path) -> dict[str, Any]:
-    """The object in a file; an empty one where what makes it has ended before it was written, or it is too large."""
+def read_tree(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if the file is missing, incomplete or too large."""
     try:
         tree = json.loads(read_plain(path, _MOST_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -35,30 +42,30 @@ def tree_of(path: Path) -> dict[str, Any]:
     return tree if isinstance(tree, dict) else {}
 
 
-def run_of(folder: Path) -> dict[str, Any]:
-    """What the report of a run says of engines and comparisons; nothing where it has ended before that was written."""
-    run = tree_of(folder / REPORT).get("run")
+def read_run(folder: Path) -> dict[str, Any]:
+    """The key ``run`` of the latest run's report; empty if the run ended before it was written."""
+    run = read_tree(folder / REPORT).get("run")
     return run if isinstance(run, dict) else {}
 
 
 _RUNS = 8
-"""Runs after which a model is said to pass: a failure that shows every second time is missed in 1 of 256 cases."""
+"""Runs that must pass before the model is said to pass: a 50% flaky failure is missed in 1 of 256 cases."""
 
 _FEWEST_RUNS = 2
 _SHARE_OF_RUNS = 0.1
-"""Of the time that is left; where runs take longer, fewer of them are enough."""
+"""Of the time left; if runs take longer, fewer are enough."""
 
 _SHARE_OF_ANOTHER = 0.25
-"""Of the time that is left, for a comparison with a second engine: the reference evaluator may take long."""
+"""Of the time left, for a comparison with the second engine: the reference evaluator may be slow."""
 
 _REPORT_OPTION = "--report"
 _MOST_OUTPUT = 2000
-"""Characters of the end of an output that are kept."""
+"""Characters kept of the end of an output."""
 
 
 @dataclass(kw_only=True)
-class _Look:
-    """What is being found out: the engines with their versions, the ``rows`` of them that agree, and that in words."""
+class _FailureSearch:
+    """Runs the model until it fails. The other fields are those of ``EngineComparison``."""
 
     context: StepContext
     engines: dict[str, str] = field(default_factory=dict)
@@ -67,7 +74,7 @@ class _Look:
     not_compared: list[str] = field(default_factory=list)
 
     def failure(self) -> ModelFailure | None:
-        """How the model fails: by the check of the user, a comparison of engines, NaN, or in one of many runs."""
+        """How the model fails: the user's check, a comparison of engines, NaN, or one of several repeated runs."""
         question = self.context.question
         if question.check is not None:
             return self._by_check(question.check)
@@ -95,24 +102,24 @@ class _Look:
         return None
 
     def _run(self, engines: Sequence[str], *more: str, description: str, share: float = 1.0) -> Judged:
-        """Run the original in engines. Raises CheckError if nothing can be said of it."""
+        """Run the original in engines. Raises CheckError if nothing can be said of the model."""
         report = str(self.context.question.folder / REPORT)
         words = self.context.question.original_words(engines, *more, _REPORT_OPTION, report)
         return self._reported(words, description, share)
 
     def _reported(self, words: Words, description: str, share: float = 1.0) -> Judged:
-        """Run words that may write the report of a run. Raises CheckError if nothing can be said of the model."""
+        """Run a command that may write a report. Raises CheckError if nothing can be said of the model."""
         question = self.context.question
         (question.folder / REPORT).unlink(missing_ok=True)
         run = self.context.run(words, question.model, description=description, share=share)
-        ran = run_of(question.folder).get("engines", [])
+        ran = read_run(question.folder).get("engines", [])
         self.engines.update((str(engine["label"]), str(engine["version"])) for engine in ran if engine.get("version"))
         if run.outcome is Outcome.INVALID:
             raise errors.CheckError(f"nothing can be said of this model: {run.reason}")
         return run
 
     def _further_runs(self, done: int, text: str) -> Iterator[int]:
-        """The numbers of further runs, until they are enough or have taken long enough; then ``text`` is noted."""
+        """Yield the numbers of further runs until they suffice or take too long; then add ``text`` to ``passed``."""
         context = self.context
         started, most = context.seconds_left, context.seconds_left * _SHARE_OF_RUNS
         for number in range(done + 1, _RUNS + 1):
@@ -123,25 +130,25 @@ class _Look:
         self.passed.append(text.format(done))
 
     def _by_check(self, check: Words) -> ModelFailure | None:
-        """The failure of a check of the user's; one that is ``biopsy run`` also writes its report."""
+        """The failure of the user's check, if it fails. A ``biopsy run`` also writes its report."""
         command, engines, words = parse(check), self.context.question.engines, check
         if isinstance(command, OwnRun) and _REPORT_OPTION not in command.words:
             words = command.with_options(_REPORT_OPTION, str(self.context.question.folder / REPORT)).words
         for number in self._further_runs(0, "the check passes in {0} of {0} runs"):
             run = self._reported(words, f"run {number}")
             if fails(run):
-                named = run.evidence.verdict.engine
-                suspect = named if named in engines else engines[-1] if engines else None
+                failing = run.evidence.verdict.engine
+                suspect = failing if failing in engines else engines[-1] if engines else None
                 trusted = engines[0] if len(engines) > 1 and engines[0] != suspect else None
                 return failure_of(run, check, trusted=trusted, suspect=suspect)
         return None
 
     def _blamed(self, engines: Sequence[str], run: Judged) -> ModelFailure | None:
-        """Whose failure a run of engines is; nothing if only an engine fails that nobody asked about."""
-        said, words_of = run.evidence.verdict, self.context.question.original_words
-        if said.stage != "compare":
+        """The failure of a run, with the engine at fault; None if that is not one of the question's engines."""
+        verdict, words_of = run.evidence.verdict, self.context.question.original_words
+        if verdict.stage != "compare":
             return self._refused(engines, run)
-        suspect = said.engine if said.engine in engines else engines[-1]
+        suspect = verdict.engine if verdict.engine in engines else engines[-1]
         pair, words = tuple(dict.fromkeys((engines[0], suspect))), words_of(engines)
         if len(engines) > len(pair):
             fewer = self._run(pair, description=f"only {' against '.join(pair)}")
@@ -150,25 +157,25 @@ class _Look:
         return failure_of(run, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect)
 
     def _refused(self, engines: Sequence[str], run: Judged) -> ModelFailure | None:
-        """Which engine cannot load, build or run the model: each is asked alone.
+        """Which engine cannot load, build or run the model: each is run alone.
 
-        If none fails alone, the failure is flaky, or the engines do not go together: the engine that the run names is
-        then taken to fail. None if the engine that fails was only to be compared with.
+        If none fails alone, the failure is flaky or needs several engines; the engine that the run names is then the
+        suspect. None if the engine that fails only served as a comparison.
         """
-        question, named = self.context.question, run.evidence.verdict.engine
+        question, reported = self.context.question, run.evidence.verdict.engine
         alone = {engine: self._run([engine], description=f"{engine} alone") for engine in dict.fromkeys(engines)}
         if all(map(fails, alone.values())):
             more = [engine for engine in PLAIN if _names([engine]) - _names(engines)]
             alone |= {engine: self._run([engine], description=f"{engine} alone") for engine in more}
         failing = [engine for engine, each in alone.items() if fails(each)]
-        if not failing and named in engines and named not in question.engines:
-            self.not_compared.append(f"{named} failed once, and not when it was asked again: {run.reason}")
+        if not failing and reported in engines and reported not in question.engines:
+            self.not_compared.append(f"{reported} failed once, and not when it was run again: {run.reason}")
             return None
         if not failing:
-            suspect = named if named in question.engines else None
+            suspect = reported if reported in question.engines else None
             return failure_of(run, question.original_words(engines), trusted=None, suspect=suspect)
         own = [engine for engine in question.engines if engine in failing]
-        if not own:  # an engine that was only to be compared with
+        if not own:  # an engine that only served as a comparison
             self.not_compared += [f"{engine} cannot say: {alone[engine].reason}" for engine in failing]
             return None
         suspect = next((engine for engine in own if engine != engines[0]), own[0])
@@ -180,14 +187,14 @@ class _Look:
         return replace(failure, fault=FaultBeforeEngines(kind="refused", every=tuple(failing), text=text))
 
     def _not_finite(self) -> ModelFailure | None:
-        """NaN, which no comparison sees, in an output of the engines that agree: the model or its inputs make it."""
+        """NaN in an output of engines that agree, which comparing does not show: the model or its inputs cause it."""
         question = self.context.question
         engines = tuple(dict.fromkeys(engine for row in self.rows for engine in row)) or question.engines
         run = self._run(engines, "--validate", description="NaN in an output?")
-        outputs = run_of(question.folder).get("not_finite", []) if fails(run) else []
-        odd = [output for output in outputs if output.get("nan")]  # infinity alone may be meant
-        names = dict.fromkeys(str(output.get("output", output.get("name"))) for output in odd)
-        labels = tuple(dict.fromkeys(str(output["engine"]) for output in odd))
+        outputs = read_run(question.folder).get("not_finite", []) if fails(run) else []
+        with_nan = [output for output in outputs if output.get("nan")]  # infinity alone may be intended
+        names = dict.fromkeys(str(output.get("output", output.get("name"))) for output in with_nan)
+        labels = tuple(dict.fromkeys(str(output["engine"]) for output in with_nan))
         if fails(run) and not names and run.evidence.verdict.kind != "not-finite":
             return self._blamed(engines, run)
         if not names:
@@ -208,14 +215,14 @@ def _names(engines: Iterable[str]) -> set[str]:
 
 
 def failure_of(run: Judged, check: Words, *, trusted: str | None, suspect: str | None) -> ModelFailure:
-    """The record of a run that fails."""
-    evidence, said = run.evidence, run.evidence.verdict
-    size = error_size(said.mismatches, said.rounding)
+    """The failure that a run of a check shows."""
+    evidence, verdict = run.evidence, run.evidence.verdict
+    size = error_size(verdict.mismatches, verdict.rounding)
     return ModelFailure(
         check=check,
-        said=FailureReport(
+        report=FailureReport(
             signature=str(signature_of(evidence)) if run.outcome is Outcome.REPRODUCES else run.reason,
-            **{key: getattr(said, key) for key in ("engine", "stage", "kind", "message", "outputs")},
+            **{key: getattr(verdict, key) for key in ("engine", "stage", "kind", "message", "outputs")},
         ),
         status=evidence.status,
         output=evidence.output.decode("utf-8", "replace")[-_MOST_OUTPUT:],
@@ -226,29 +233,29 @@ def failure_of(run: Judged, check: Words, *, trusted: str | None, suspect: str |
     )
 
 
-@asked("fails", "does it fail?", unless=lambda facts, context: {}, evidence="run", files=(REPORT,), warm=True)
+@diagnosis_step("fails", "does it fail?", unless=lambda facts, context: {}, evidence="run", files=(REPORT,), warm=True)
 def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    """The first question, which is always asked."""
-    look = _Look(context=context)
-    failure = look.failure()
+    """Run the model until it fails, or has passed often enough."""
+    search = _FailureSearch(context=context)
+    failure = search.failure()
     random = random_words(context.question.index)
-    if failure is not None and failure.said.stage == "compare" and random is not None:
+    if failure is not None and failure.report.stage == "compare" and random is not None:
         failure = replace(failure, fault=FaultBeforeEngines(kind="random", every=(), text=random))
     elif failure is not None and context.question.check is None:
         failure = _with_larger_inputs(context, failure)
-    lists = {key: tuple(getattr(look, key)) for key in ("rows", "passed", "not_compared")}
-    compared = EngineComparison(engines=tuple(look.engines.items()), **lists)
-    known = replace(facts, compared=compared, failure=failure)
+    lists = {key: tuple(getattr(search, key)) for key in ("rows", "passed", "not_compared")}
+    compared = EngineComparison(engines=tuple(search.engines.items()), **lists)
+    facts = replace(facts, compared=compared, failure=failure)
     if failure is None:
-        return StepAnswer(known, f"no · {' · '.join([*compared.passed, *compared.not_compared])}")
+        return StepAnswer(facts, f"no · {' · '.join([*compared.passed, *compared.not_compared])}")
     error = f" · {failure.error}" if failure.error else ""
-    return StepAnswer(known, f"{failure.said.signature}{error}" if failure.fault is None else failure.fault.text)
+    return StepAnswer(facts, f"{failure.report.signature}{error}" if failure.fault is None else failure.fault.text)
 
 
 def _with_larger_inputs(context: StepContext, failure: ModelFailure) -> ModelFailure:
-    """The failure, with shapes of inputs that do not fail; the inputs' fault if no engine can do with these.
+    """The failure, with larger shapes of inputs that pass, if any; the inputs' fault if every engine fails without.
 
-    Larger inputs have other values too: it is their size only if other values of the same size fail as well.
+    Larger inputs also have other values: only if other values of the same size fail too does the size matter.
     """
     question, fault = context.question, failure.fault
 
@@ -258,7 +265,7 @@ def _with_larger_inputs(context: StepContext, failure: ModelFailure) -> ModelFai
 
     def fails_with_other_values() -> bool:
         try:
-            path = of_same_size(question.index, question.samples, question.folder)
+            path = other_inputs_of_same_size(question.index, question.samples, question.folder)
         except errors.BiopsyError:
             return False
         words = with_inputs(failure.check, path)
@@ -266,7 +273,7 @@ def _with_larger_inputs(context: StepContext, failure: ModelFailure) -> ModelFai
             return False
         return fault is None or not any(passes_alone(engine, path) for engine in fault.every)
 
-    for shapes, path in larger(question.index, question.samples, question.folder):
+    for shapes, path in larger_inputs(question.index, question.samples, question.folder):
         words = with_inputs(failure.check, path)
         if not passes(context.run(words, question.model, description=f"with larger inputs: {' '.join(shapes)}")):
             continue

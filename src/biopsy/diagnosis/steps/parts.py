@@ -1,5 +1,5 @@
-"""The part of the model that fails: the smallest piece, which known bugs it looks like, which of its layers are wrong,
-also where the outputs do not show it, whether a higher precision mends them, and what may vary.
+"""Questions about the part of the model that fails: the smallest piece, the known bugs that it resembles, wrong layers,
+layers that need a higher precision, and what may vary in the piece.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from biopsy.diagnosis.context import (
     StepAnswer,
     StepContext,
     TimeUpError,
-    asked,
+    diagnosis_step,
 )
 from biopsy.diagnosis.facts import (
     FailingPiece,
@@ -32,7 +32,7 @@ from biopsy.diagnosis.facts import (
     PrecisionFacts,
 )
 from biopsy.diagnosis.question import feeds_in, path_of, with_inputs, without_weights_folder
-from biopsy.diagnosis.steps.rounding import accused, judged_in_piece, low_precision
+from biopsy.diagnosis.steps.rounding import low_precision, with_corrected_suspect, with_wrong_engines
 from biopsy.engines.registry import create
 from biopsy.engines.runner import Inputs, checked_feed, feeds_for
 from biopsy.findings.reduction import search_tree
@@ -61,18 +61,20 @@ from biopsy.text import count, first_of
 
 PIECE = "piece.onnx"
 SEARCH_REPORT = "search.json"
-"""The piece, and the course of the search for it, in the folder of the evidence."""
+"""The piece and the history of the search for it, in the folder of the evidence."""
 
 _MOST_SHOWN = 6
 
 
 def _search_options(context: StepContext, budget: Budget, resume: Resume | None = None, jobs: int = 0) -> SearchOptions:
     judging, parallelism = context.question.judging, Parallelism(jobs=jobs or context.question.effort.jobs)
-    options = SearchOptions(rules=judging.rules, candidate=context.candidate, parallelism=parallelism, budget=budget)
+    options = SearchOptions(
+        rules=judging.rules, candidate=context.question.candidate, parallelism=parallelism, budget=budget
+    )
     return options if resume is None else replace(options, resume=resume)
 
 
-@asked(
+@diagnosis_step(
     "piece",
     "which is the smallest part that still fails?",
     unless=lambda facts, context: {
@@ -83,17 +85,17 @@ def _search_options(context: StepContext, budget: Budget, resume: Resume | None 
     },
     evidence="search",
     files=(PIECE, inputs_file(Path(PIECE)).name, SEARCH_REPORT),
-    share=0.6,  # something must be left for what is asked about the piece
+    share=0.6,  # leave time for questions about the piece
 )
 def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    """What is asked after it is asked about the piece, where there is one."""
-    failure, question, rounding = facts.failed, context.question, facts.rounding
+    """Reduce the model; later questions are about the piece."""
+    failure, question, rounding = facts.known_failure, context.question, facts.rounding
     words = without_weights_folder(failure.check)
     command = parse(words)
     files = command.input_files if isinstance(command, OwnRun) else list(question.samples.files)
     output = question.folder / PIECE
     fed = isinstance(command, OwnRun) and bool(command.input_files) and not command.golden_files
-    jobs = question.effort.jobs if command.names_candidate(str(context.candidate)) else 1
+    jobs = question.effort.jobs if command.names_candidate(str(context.question.candidate)) else 1
     journal = output.with_name(f"{PIECE}.journal")
     resume = Resume(journal=journal, files=tuple(files), search="diagnosis", fresh=question.fresh)
     job = ReductionJob(
@@ -111,20 +113,15 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     piece = FailingPiece(
         path=str(reduction.output),
         inputs=None if reduction.inputs is None else str(reduction.inputs),
-        nodes=reduction.nodes,
-        reads=reduction.reads,
-        kept=reduction.kept,
-        nodes_before=reduction.nodes_before,
-        signature=reduction.signature,
-        stopped=reduction.stopped,
+        **{key: getattr(reduction, key) for key in ("nodes", "reads", "kept", "nodes_before", "signature", "stopped")},
         other_failures=tuple(reduction.other_failures.items()),
         error_after="" if reduction.error_after is None else error_text(reduction.error_after),
         places=tuple(dict.fromkeys(str(source) for source in reduction.sources if source is not None)),
     )
-    if rounding is not None and rounding.is_more:
-        with contextlib.suppress(TimeUpError, errors.CheckError):  # what the whole model has told stays
-            rounding = judged_in_piece(rounding, failure, context, piece)
-        failure = accused(failure, rounding)
+    if rounding is not None and rounding.exceeds_rounding:
+        with contextlib.suppress(TimeUpError, errors.CheckError):  # the verdict on the whole model stays
+            rounding = with_wrong_engines(rounding, failure, context, piece)
+        failure = with_corrected_suspect(failure, rounding)
     more = f" and {len(piece.nodes) - _MOST_SHOWN} more" if len(piece.nodes) > _MOST_SHOWN else ""
     ended = "" if piece.stopped is None else f" · stopped by {piece.stopped}: a smaller one may exist"
     shown = piece.joined(piece.nodes[:_MOST_SHOWN])
@@ -132,15 +129,13 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     return StepAnswer(replace(facts, piece=piece, rounding=rounding, failure=failure), line)
 
 
-# Which known bugs the piece looks like: a look-up that takes milliseconds and runs nothing.
-
 KNOWN_REPORT = "known.json"
-"""What was looked up, as ``debug known`` has it, in the folder of the evidence."""
+"""The report of ``debug known``, in the folder of the evidence."""
 
 _NOT_SHOWN = "a failure that the outputs do not show"
 
 
-@asked(
+@diagnosis_step(
     "known",
     "which known bugs does it look like?",
     unless=lambda facts, context: {NO_PIECE: facts.piece is None, _NOT_SHOWN: facts.is_masked},
@@ -149,32 +144,30 @@ _NOT_SHOWN = "a failure that the outputs do not show"
     warm=True,
 )
 def known_bug(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    """What others have reported of such a piece."""
-    suspect, said = facts.failed.suspect or "", facts.failed.said
+    """Look the piece up among known bugs, which runs nothing."""
+    suspect, report = facts.known_failure.suspect or "", facts.known_failure.report
     assert facts.piece is not None
-    way = seen_in(suspect, release=facts.versions.get(suspect, ""), stage=said.stage, kind=said.kind)
+    seen = seen_in(suspect, release=facts.versions.get(suspect, ""), stage=report.stage, kind=report.kind)
     try:
-        lookup = look_up(Path(facts.piece.path), way, listener=context.listener)
+        lookup = look_up(Path(facts.piece.path), seen, listener=context.listener)
     except errors.BiopsyError:
         raise
-    except Exception as error:  # whatever a strange piece does to a look-up, the diagnosis goes on
+    except Exception as error:  # no strange piece may end the diagnosis
         raise errors.BiopsyError(f"the piece could not be looked up: {error}") from error
     context.keep(KNOWN_REPORT, lookup.as_json())
-    known, best = KnownBug(sentence=lookup.sentence), lookup.best
+    bug, best = KnownBug(sentence=lookup.sentence), lookup.best
     if best is not None:
         issue = best.failure.issue if best.failure.origin == ORIGIN else ""
         evidence = "; ".join(best.agreement(lookup.seen))
-        known = replace(known, reference=best.failure.reference, issue=issue, evidence=evidence)
-    return StepAnswer(replace(facts, known=known), lookup.sentence)
+        bug = replace(bug, reference=best.failure.reference, issue=issue, evidence=evidence)
+    return StepAnswer(replace(facts, known_bug=bug), lookup.sentence)
 
-
-# Which layers of the piece are wrong, isolated and in groups; or of a model that passes, which its outputs do not show.
 
 LAYERS_REPORT = "layers.json"
 MASKED_REPORT = "masked.json"
 """The reports of ``debug layers`` on the piece and on the whole model, in the folder of the evidence.
 
-A file belongs to one step: what is written between two savings of the evidence must be nobody else's.
+Each file belongs to one step, as the evidence keeps digests of the files of answered steps.
 """
 
 _SHARE = 0.5
@@ -186,7 +179,7 @@ def _no_inner_tensors(engine: str | None) -> dict[str, object]:
     return {f"{engine} gives no inner tensors": not is_known}
 
 
-@asked(
+@diagnosis_step(
     "layer",
     "is it one node, or several together?",
     unless=lambda facts, context: {
@@ -194,7 +187,7 @@ def _no_inner_tensors(engine: str | None) -> dict[str, object]:
         "known already": facts.is_masked and facts.piece is None,
         "no engine is at fault": facts.fault not in (None, "refused"),
         "it is rounding: no layer is at fault": facts.is_rounding,
-        TWO_ENGINES: facts.suspect is None or facts.failed.trusted is None,
+        TWO_ENGINES: facts.suspect is None or facts.known_failure.trusted is None,
         "the piece is one node": facts.piece is not None and len(facts.piece.nodes) == 1,
         **_no_inner_tensors(facts.failure and facts.failure.trusted),
     },
@@ -203,16 +196,16 @@ def _no_inner_tensors(engine: str | None) -> dict[str, object]:
     share=_SHARE,
 )
 def wrong_layers(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    """Isolated layers, and groups of them."""
-    failure, piece = facts.failed, facts.piece
+    """Examine isolated layers and groups of them, in the piece if there is one."""
+    failure, piece = facts.known_failure, facts.piece
     model = context.question.model if piece is None else Path(piece.path)
     inputs = None if piece is None else path_of(piece.inputs)
     findings = _examined(context, model, inputs, (failure.trusted or "", failure.suspect or ""), LAYERS_REPORT)
-    seen = _layers_seen(findings, failure.suspect or "", of_piece=piece is not None)
-    return StepAnswer(replace(facts, layers=seen), _line_of_layers(seen))
+    layers = _layer_facts(findings, failure.suspect or "", of_piece=piece is not None)
+    return StepAnswer(replace(facts, layers=layers), _layers_line(layers))
 
 
-@asked(
+@diagnosis_step(
     "masked",
     "is an inner tensor wrong although the outputs are right?",
     unless=lambda facts, context: {
@@ -226,37 +219,40 @@ def wrong_layers(facts: KnownFacts, context: StepContext) -> StepAnswer:
     share=_SHARE,
 )
 def masked_error(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    """What float64 does not call more than rounding is no error here: nothing else has failed."""
+    """Examine the layers of a model whose outputs are right. Only errors beyond rounding, by float64, count."""
     trusted, suspect = facts.agreeing[0], facts.agreeing[-1]
     findings = _examined(context, context.question.model, None, (trusted, suspect), MASKED_REPORT)
-    seen = _layers_seen(findings, suspect, of_piece=False, sure=True)
-    if not findings.is_masked or not (seen.alone or seen.together):
-        return StepAnswer(replace(facts, layers=seen), _line_of_layers(seen))
+    layers = _layer_facts(findings, suspect, of_piece=False, by_float64=True)
+    if not findings.is_masked or not (layers.alone or layers.together):
+        return StepAnswer(replace(facts, layers=layers), _layers_line(layers))
     failure = ModelFailure(
         check=context.question.original_words((trusted, suspect)),
-        said=FailureReport(signature="an inner tensor is wrong", engine=suspect, stage="compare", kind="masked"),
+        report=FailureReport(signature="an inner tensor is wrong", engine=suspect, stage="compare", kind="masked"),
         status=0,
         trusted=trusted,
         suspect=suspect,
         masked=True,
     )
-    return StepAnswer(replace(facts, layers=seen, failure=failure), f"yes · {_line_of_layers(seen)}")
+    return StepAnswer(replace(facts, layers=layers, failure=failure), f"yes · {_layers_line(layers)}")
 
 
 def _examined(
     context: StepContext, model: Path, inputs: Path | None, pair: tuple[str, str], report: str
 ) -> LayerFindings:
-    """The findings, also written as ``debug layers`` writes them, to the file ``report`` of the folder."""
+    """What ``debug layers`` finds of a model, with its report written to the file ``report`` in the folder.
+
+    ``pair`` is the reference and the suspect.
+    """
     question, samples = context.question, context.question.samples
 
     def feeds(kinds: Mapping[str, TensorType | None]) -> Sequence[Feed]:
-        given = feeds_in(samples.files if inputs is None else [inputs]) or None
+        from_files = feeds_in(samples.files if inputs is None else [inputs]) or None
         shapes = {name: shape for name, shape in samples.inputs.shapes.items() if name in kinds}
-        wanted = replace(samples.inputs, given=given, shapes=shapes, symbols={}, val_range={}, complete=True)
-        return [checked_feed(feed, kinds, number) for number, feed in enumerate(feeds_for(kinds, wanted).feeds)]
+        specified = replace(samples.inputs, given=from_files, shapes=shapes, symbols={}, val_range={}, complete=True)
+        return [checked_feed(feed, kinds, number) for number, feed in enumerate(feeds_for(kinds, specified).feeds)]
 
     with temporary_folder("biopsy-") as scratch:
-        about = Question(
+        layers_question = Question(
             index=index_file(model, question.weights_folder if model == question.model else None),
             feeds=feeds,
             suspect=pair[1],
@@ -264,7 +260,7 @@ def _examined(
             judge=question.judging.judge,
             timeout=max(1.0, context.seconds_left),
         )
-        examination = Examination(about, scratch, context.bounded)
+        examination = Examination(layers_question, scratch, context.limited_listener)
         try:
             findings = examination.run()
         except TimeUpError:
@@ -273,12 +269,12 @@ def _examined(
     return findings
 
 
-def _layers_seen(findings: LayerFindings, suspect: str, *, of_piece: bool, sure: bool = False) -> LayerFacts:
-    """What counts of the findings; ``sure``: only what float64 says is more than rounding."""
+def _layer_facts(findings: LayerFindings, suspect: str, *, of_piece: bool, by_float64: bool = False) -> LayerFacts:
+    """The findings without rounding; with ``by_float64``, also without errors that float64 did not judge."""
 
     def counts(part: LayerFinding | LayerGroup) -> bool:
         if part.failure is not None or part.rounding_ratio is None:
-            return part.failure is not None or not sure
+            return part.failure is not None or not by_float64
         return part.rounding_ratio > DEFAULT_RATIO
 
     together = [group for group in findings.groups if counts(group)]
@@ -293,34 +289,32 @@ def _layers_seen(findings: LayerFindings, suspect: str, *, of_piece: bool, sure:
     )
 
 
-def _line_of_layers(seen: LayerFacts) -> str:
-    ended = "" if seen.complete else " · not examined to the end"
-    if seen.alone:
-        return f"wrong by itself: {first_of(seen.alone, _MOST_LAYERS_SHOWN)}{ended}"
-    if seen.together:
-        how = "; not if the tensors between them are outputs" if seen.hides else ""
-        return f"none alone, {len(seen.together[0])} together{how}{ended}"
-    return f"none of {count(seen.layers, 'layer')} is wrong by more than rounding{ended}"
+def _layers_line(layers: LayerFacts) -> str:
+    ended = "" if layers.complete else " · not examined to the end"
+    if layers.alone:
+        return f"wrong by itself: {first_of(layers.alone, _MOST_LAYERS_SHOWN)}{ended}"
+    if layers.together:
+        how = "; not if the tensors between them are outputs" if layers.hides else ""
+        return f"none alone, {len(layers.together[0])} together{how}{ended}"
+    return f"none of {count(layers.layers, 'layer')} is wrong by more than rounding{ended}"
 
-
-# Whether layers in a higher precision mend the model: asked of one that has layers in fp16 or bf16.
 
 MIXED = "mixed.onnx"
 PRECISION_REPORT = "precision.json"
-"""The model with some layers high, and the report of ``debug precision``, in the folder of the evidence."""
+"""The model of mixed precision and the report of ``debug precision``, in the folder of the evidence."""
 
 _OF_NUMBERS = ("mismatch", "not-finite-mismatch")
 _MOST_HIGH_SHOWN = 5
 
 
-@asked(
+@diagnosis_step(
     "precision",
     "do layers in a higher precision mend it?",
     unless=lambda facts, context: {
         "nothing fails": facts.failure is None,
         "no engine is at fault": facts.fault is not None,
         "it is rounding": facts.is_rounding,
-        "not a question of numbers": facts.failure and facts.failure.said.kind not in _OF_NUMBERS,
+        "not a question of numbers": facts.failure and facts.failure.report.kind not in _OF_NUMBERS,
         "no layer of the model is known to be in a low precision": low_precision(context.question.index) is None,
         "a setting mends it": facts.mending_switches,
         UNKNOWN_COMPARISON: facts.failure and not isinstance(parse(facts.failure.check), OwnRun),
@@ -329,7 +323,7 @@ _MOST_HIGH_SHOWN = 5
     files=(MIXED, PRECISION_REPORT),
 )
 def high_precision(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    """Which layers; not whether the precision or an engine's arithmetic in it is at fault."""
+    """Find the layers. Whether the low precision or an engine's arithmetic in it is at fault stays open."""
     question, low = context.question, low_precision(context.question.index)
     assert low is not None
     precisions = Precisions(low=low, high="float32", form="native")
@@ -340,7 +334,7 @@ def high_precision(facts: KnownFacts, context: StepContext) -> StepAnswer:
         search=_search_options(context, Budget(seconds=context.seconds_left)),
     )
     try:
-        with context.check_for_search(without_weights_folder(facts.failed.check)) as check:
+        with context.check_for_search(without_weights_folder(facts.known_failure.check)) as check:
             result = run_precision_job(
                 question.index,
                 lambda place: mixed_models(question.index, place, precisions, ()),
@@ -349,29 +343,27 @@ def high_precision(facts: KnownFacts, context: StepContext) -> StepAnswer:
                 context.listener,
             )
     except errors.HighPrecisionFails:
-        seen, line = PrecisionFacts(low=low, passes=False), "no: it fails with every layer in float32 too"
+        precision, line = PrecisionFacts(low=low, passes=False), "no: it fails with every layer in float32 too"
     else:
         high = tuple(layer.label for layer in result.high)
-        seen = PrecisionFacts(low=low, passes=True, high=high, layers=result.layers, output=str(result.output))
+        precision = PrecisionFacts(low=low, passes=True, high=high, layers=result.layers, output=str(result.output))
         line = f"it passes when all layers are cast to {low} explicitly: no layer needs more"
         if high:
             line = f"it passes with {first_of(high, _MOST_HIGH_SHOWN)} in float32, of {result.layers} layers"
-    return StepAnswer(replace(facts, precision=seen), line)
+    return StepAnswer(replace(facts, precision=precision), line)
 
-
-# What may vary in the piece, and it still fails: asked of the smallest part that was found.
 
 VARIATION_REPORT = "variation.json"
-"""What was tried, in the folder of the evidence."""
+"""The changes that were tried, in the folder of the evidence."""
 
 _MOST_NODES = 30
-"""Of a piece: each node has features, and each feature takes several checks."""
+"""Of a piece whose features are varied: each feature takes several checks."""
 
 _LONGEST_LINE = 150
 _MOST_FIXED_SHOWN = 3
 
 
-@asked(
+@diagnosis_step(
     "may vary",
     "what may vary, and it still fails?",
     unless=lambda facts, context: {
@@ -385,10 +377,10 @@ _MOST_FIXED_SHOWN = 3
     share=0.7,
 )
 def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    """Attributes, sizes, types and values that the failure depends on, and those that may be others."""
+    """Find the attributes, sizes, types and values that the failure depends on."""
     piece, fed = facts.piece, None
     assert piece is not None
-    words = with_inputs(without_weights_folder(facts.failed.check), path_of(piece.inputs))
+    words = with_inputs(without_weights_folder(facts.known_failure.check), path_of(piece.inputs))
     command = parse(words)
     if isinstance(command, OwnRun):
         files = command.input_files
@@ -404,10 +396,10 @@ def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
     context.keep(VARIATION_REPORT, variation.as_json())
     line = variation.sentence
     if len(line) > _LONGEST_LINE and variation.fixed:
-        named = [f"{each.title} {each.short}" for each in variation.fixed[:_MOST_FIXED_SHOWN] if each.short]
-        more, free = len(variation.fixed) - len(named), len(variation.free)
-        rest = f" · {count(more, 'condition')} more in {VARIATION_REPORT}" if more else ""
-        rest += f" · {count(free, 'feature')} may be anything" if free else ""
-        line = f"fails only with: {'; '.join(named)}{rest}"
+        shown = [f"{each.title} {each.short}" for each in variation.fixed[:_MOST_FIXED_SHOWN] if each.short]
+        more, free = len(variation.fixed) - len(shown), len(variation.free)
+        counts = f" · {count(more, 'condition')} more in {VARIATION_REPORT}" if more else ""
+        counts += f" · {count(free, 'feature')} may be anything" if free else ""
+        line = f"fails only with: {'; '.join(shown)}{counts}"
     piece = replace(piece, variation="" if variation.kept else variation.sentence)
     return StepAnswer(replace(facts, piece=piece), line)

@@ -1,9 +1,9 @@
-"""Whether the failure is a real one: is it steady, or is it rounding that other tolerances would let pass?"""
+"""Two questions about a failure: is it rounding, which other tolerances would let pass, and is it steady?"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -23,7 +23,7 @@ from biopsy.diagnosis.context import (
     StepAnswer,
     StepContext,
     TimeUpError,
-    asked,
+    diagnosis_step,
     fails,
     passes,
 )
@@ -31,11 +31,10 @@ from biopsy.diagnosis.facts import FailingPiece, KnownFacts, ModelFailure, Round
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
     Words,
-    path_of,
+    inputs_of_other_seed,
     with_inputs,
     with_limits,
-    with_other_seed,
-    written,
+    write_inputs,
 )
 from biopsy.model.index import ModelIndex
 from biopsy.questions.precision.formats import BFLOAT16, FLOAT16
@@ -44,31 +43,31 @@ from biopsy.tensors.results import Array
 
 
 def low_precision(index: ModelIndex) -> Literal["fp16", "bf16"] | None:
-    """The low precision that inputs or weights of a model have; None if they have none."""
+    """The low precision of a model's inputs, outputs or weights, if any."""
     kinds = [index.tensor_type(tensor) for tensor in (*index.fed_inputs(), *index.outputs)]
     elems = {kind.elem for kind in kinds if kind is not None} | {weight.kind.elem for weight in index.weights.values()}
     return "fp16" if FLOAT16 in elems else "bf16" if BFLOAT16 in elems else None
 
 
-# Is it rounding? Float64 and plain float32 say, with several inputs; and with which tolerances it would pass.
+_COMPARE_WITH_NOISE = ("--compare-with", "noise")
 
 _MORE_SEEDS = (1, 2)
-"""Of other random inputs that are asked about."""
+"""Added to the seed, for other random inputs."""
 
 _TOLERANCES = ("1e-4", "1e-3", "1e-2")
-"""Wider ones that are tried; still wider ones would accept what no rounding makes."""
+"""Wider tolerances to try; still wider ones would accept more than rounding."""
 
 _SHARE = 0.3
-"""Of the time that is left: the evaluator that computes in float64 may take long."""
+"""Of the time left: evaluation in float64 may be slow."""
 
 
 def _is_of_numbers(facts: KnownFacts, question: DiagnosisQuestion) -> bool:
     failure = facts.failure
-    is_wide = question.check is None and low_precision(question.index) is None  # nothing may overflow
-    return failure is not None and (failure.is_of_values or (failure.is_of_not_finite and is_wide))
+    is_wide = question.check is None and low_precision(question.index) is None  # fp16 may overflow
+    return failure is not None and (failure.is_mismatch or (failure.is_non_finite_mismatch and is_wide))
 
 
-@asked(
+@diagnosis_step(
     "rounding",
     "is it rounding?",
     unless=lambda facts, context: {
@@ -82,13 +81,13 @@ def _is_of_numbers(facts: KnownFacts, question: DiagnosisQuestion) -> bool:
     warm=True,
 )
 def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    """Only float64 may say so."""
-    failure, question = facts.failed, context.question
-    if failure.is_of_not_finite:
-        seen = _with_who_is_wrong(RoundingFacts(verdicts=()), failure, context)
-        return StepAnswer(replace(facts, rounding=seen, failure=accused(failure, seen)), _line(seen))
-    # The inputs of the check, and other random ones of that shape; as many as there is time for, one at least.
-    others = (with_other_seed(question.index, question.samples, seed, question.folder) for seed in _MORE_SEEDS)
+    """Compare with float64, on the inputs of the check and on other random ones of the same shapes."""
+    failure, question = facts.known_failure, context.question
+    if failure.is_non_finite_mismatch:
+        judged = with_wrong_engines(RoundingFacts(verdicts=()), failure, context)
+        failure = with_corrected_suspect(failure, judged)
+        return StepAnswer(replace(facts, rounding=judged, failure=failure), _line(judged))
+    others = (inputs_of_other_seed(question.index, question.samples, seed, question.folder) for seed in _MORE_SEEDS)
     files: list[Path | None] = [None, *(path for path in others if path is not None)]
     runs: list[Judged] = []
     for path in files:
@@ -98,86 +97,74 @@ def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
         except TimeUpError:
             if not runs:
                 raise
-            break
+            break  # one set of inputs is enough
     no_answer = Rounding("unknown", reason="the run in float64 gave no answer")
     verdicts = [run.evidence.verdict.rounding or no_answer for run in runs if fails(run)]
     if not verdicts:
         raise errors.CheckError("it did not fail when it was asked for: see whether it is steady")
-    seen = RoundingFacts(
+    judged = RoundingFacts(
         inputs=len(runs),
         verdicts=tuple(verdict.verdict for verdict in verdicts),
         times=max((verdict.times for verdict in verdicts if verdict.times is not None), default=None),
         reason=next((verdict.reason for verdict in verdicts if verdict.reason), ""),
     )
-    with contextlib.suppress(TimeUpError):  # what is known by then is an answer
-        if seen.is_rounding:
-            seen = _with_what_passes(seen, failure, files[: len(runs)], context)
-        elif seen.is_more:
-            seen = _with_who_is_wrong(seen, failure, context)
-            failure = accused(failure, seen)
-    return StepAnswer(replace(facts, rounding=seen, failure=failure), _line(seen))
+    with contextlib.suppress(TimeUpError):  # the verdicts alone are an answer
+        if judged.is_rounding:
+            judged = _with_passing_limits(judged, failure, files[: len(runs)], context)
+        elif judged.exceeds_rounding:
+            judged = with_wrong_engines(judged, failure, context)
+            failure = with_corrected_suspect(failure, judged)
+    return StepAnswer(replace(facts, rounding=judged, failure=failure), _line(judged))
 
 
-def _with_who_is_wrong(seen: RoundingFacts, failure: ModelFailure, context: StepContext) -> RoundingFacts:
-    """The record with what float64 says of each engine by itself: that they differ does not tell which is wrong."""
-    return _judged(seen, failure, context, lambda engine: noise_words(engine, context), context.question.model)
-
-
-def judged_in_piece(
-    seen: RoundingFacts, failure: ModelFailure, context: StepContext, piece: FailingPiece
+def with_wrong_engines(
+    rounding: RoundingFacts, failure: ModelFailure, context: StepContext, piece: FailingPiece | None = None
 ) -> RoundingFacts:
-    """The record with what float64 says of each engine in the piece: behind many layers, rounding alone may be great.
+    """Compare each engine by itself with float64: a difference between two does not show which is wrong.
 
-    Where it calls no engine wrong there, the record stays as it was.
+    In the ``piece`` if there is one, since rounding alone may be great behind many layers; the record stays as it is if
+    no engine is wrong there. A check of the user's has no engines to compare.
     """
-    inputs, question = path_of(piece.inputs), context.question.without_limits
-    files = question.samples.files if inputs is None else (inputs,)
-
-    def words_of(engine: str) -> Words:
-        return question.words([engine], "--compare-with", "noise", files=files)
-
-    in_piece = _judged(seen, failure, context, words_of, Path(piece.path))
-    return in_piece if in_piece.wrong else seen
-
-
-def _judged(
-    seen: RoundingFacts, failure: ModelFailure, context: StepContext, words_of: Callable[[str], Words], model: Path
-) -> RoundingFacts:
-    """The record with the engines that err by more than rounding; without any where a check of the user's decides."""
+    question, engines = context.question.without_limits, [failure.suspect, failure.trusted]
+    model = question.model if piece is None else Path(piece.path)
+    files = None if piece is None or piece.inputs is None else [Path(piece.inputs)]
+    words_of = question.original_words if piece is None else question.words
     wrong: list[str] = []
     right: list[str] = []
-    engines = [] if context.question.check is not None else [failure.suspect, failure.trusted]
-    for engine in filter(None, engines):
-        run = context.run(words_of(engine), model, description=f"{engine} held against float64")
+    for engine in filter(None, engines if question.check is None else []):
+        words = words_of([engine], *_COMPARE_WITH_NOISE, files=files)
+        run = context.run(words, model, description=f"{engine} held against float64")
         (wrong if fails(run) else right if passes(run) else []).append(engine)
-    return replace(seen, wrong=tuple(wrong), right=tuple(right))
+    if piece is not None and not wrong:
+        return rounding
+    return replace(rounding, wrong=tuple(wrong), right=tuple(right))
 
 
-def accused(failure: ModelFailure, seen: RoundingFacts) -> ModelFailure:
-    """The failure as that of the engine that is wrong, where only the trusted one is."""
-    if failure.trusted is None or not seen.blames(failure.trusted, failure.suspect):
+def with_corrected_suspect(failure: ModelFailure, rounding: RoundingFacts) -> ModelFailure:
+    """The failure with suspect and trusted engine swapped, if only the trusted one is wrong by float64."""
+    if failure.trusted is None or not rounding.blames(failure.trusted, failure.suspect):
         return failure
     return replace(failure, suspect=failure.trusted, trusted=failure.suspect)
 
 
-def _line(seen: RoundingFacts) -> str:
-    times = "" if seen.times is None else f" · {seen.times:.3g} times the error of plain float32"
-    inputs = f" · {len(seen.verdicts)} of {seen.inputs} sets of inputs fail" if seen.inputs > 1 else ""
-    inputs += f" · wrong: {', '.join(seen.wrong)}" if seen.wrong else ""
-    if not seen.verdicts:
-        wrong = ", ".join(seen.wrong) or "nobody can say which engine"
+def _line(rounding: RoundingFacts) -> str:
+    times = "" if rounding.times is None else f" · {rounding.times:.3g} times the error of plain float32"
+    inputs = f" · {len(rounding.verdicts)} of {rounding.inputs} sets of inputs fail" if rounding.inputs > 1 else ""
+    inputs += f" · wrong: {', '.join(rounding.wrong)}" if rounding.wrong else ""
+    if not rounding.verdicts:
+        wrong = ", ".join(rounding.wrong) or "not known which engine"
         return f"NaN or infinity is no rounding · wrong, by float64: {wrong}"
-    if seen.is_rounding:
+    if rounding.is_rounding:
         return f"yes, by float64{times}{inputs}"
-    if seen.is_more:
+    if rounding.exceeds_rounding:
         return f"no, it is more than that, by float64{times}{inputs}"
-    return f"nobody can say: {seen.reason}"
+    return f"not known: {rounding.reason}"
 
 
-def _with_what_passes(
-    seen: RoundingFacts, failure: ModelFailure, files: Sequence[Path | None], context: StepContext
+def _with_passing_limits(
+    rounding: RoundingFacts, failure: ModelFailure, files: Sequence[Path | None], context: StepContext
 ) -> RoundingFacts:
-    """The record with the tolerances that pass, and whether a comparison that allows rounding does."""
+    """The record with tolerances that pass, and whether a comparison that allows rounding passes."""
     command, model = parse(failure.check), context.question.model
     assert isinstance(command, OwnRun)
 
@@ -190,26 +177,24 @@ def _with_what_passes(
     limits: Words = next(passing, ())
     suspect = failure.suspect if context.question.check is None else None
     passes_noise = suspect is not None and all_pass(noise_words(suspect, context), "compared with noise")
-    return replace(seen, passing_limits=limits, passes_noise=passes_noise)
+    return replace(rounding, passing_limits=limits, passes_noise=passes_noise)
 
 
 def noise_words(engine: str, context: StepContext) -> Words:
-    """The words of a run that fails only if an engine errs by more than rounding."""
-    return context.question.without_limits.original_words([engine], "--compare-with", "noise")
+    """A run of the original that fails only if an engine's error is more than rounding."""
+    return context.question.without_limits.original_words([engine], *_COMPARE_WITH_NOISE)
 
-
-# Is it steady? The same run again, an engine against itself, and equal rows of a batch.
 
 _RUNS = 4
-"""Runs of the failing check at first, besides the one that is known."""
+"""Further runs of the failing check at first."""
 
 _RUNS_IF_FLAKY = 20
 
-_RUNS_OF_ONE = 5
-"""How often an engine is compared with itself if its failure is flaky."""
+_SELF_COMPARISONS = 5
+"""Comparisons of an engine with itself if the failure is flaky."""
 
 
-@asked(
+@diagnosis_step(
     "steady",
     "is it steady?",
     unless=lambda facts, context: {
@@ -222,30 +207,31 @@ _RUNS_OF_ONE = 5
     warm=True,
 )
 def steadiness(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    """A flaky failure is told as one."""
-    failure, model = facts.failed, context.question.model
-    failed, runs, time_before = 1, 1, context.seconds_left  # the run that is known
+    """Run the failing check again, each engine against itself, and equal rows of a batch."""
+    failure, model = facts.known_failure, context.question.model
+    failed, runs, time_before = 1, 1, context.seconds_left  # the first question's run counts
     while runs <= (_RUNS if failed == runs else _RUNS_IF_FLAKY - 1):
         if runs >= 3 and 4 * (time_before - context.seconds_left) / (runs - 1) > context.seconds_left:
-            break  # a slow check: the time is needed for other questions
+            break  # the check is slow: leave time for other questions
         failed += fails(context.run(failure.check, model, description=f"run {runs + 1}"))
         runs += 1
-    compares = failure.said.stage == "compare" and context.question.check is None
-    seen = Steadiness(
+    compares = failure.report.stage == "compare" and context.question.check is None
+    comparisons = _SELF_COMPARISONS if failed < runs else 1
+    measured = Steadiness(
         failed=failed,
         runs=runs,
-        itself=_against_itself(failure, context, _RUNS_OF_ONE if failed < runs else 1) if compares else "",
-        rows=_rows(failure, context) if compares and failed == runs else "",
+        self_difference=_self_difference(failure, context, comparisons) if compares else "",
+        row_difference=_row_difference(failure, context) if compares and failed == runs else "",
     )
-    if seen.is_flaky:  # that it passed with other inputs may have been luck
+    if measured.is_flaky:  # other inputs may have passed by chance
         failure = replace(failure, passes_with=(), passing_inputs=None)
-    often = f"fails in {rate_text(failed, runs)}" if seen.is_flaky else f"fails in all {runs} runs"
-    line = " · ".join(filter(None, (often, seen.itself, seen.rows)))
-    return StepAnswer(replace(facts, steadiness=seen, failure=failure), line)
+    often = f"fails in {rate_text(failed, runs)}" if measured.is_flaky else f"fails in all {runs} runs"
+    line = " · ".join(filter(None, (often, measured.self_difference, measured.row_difference)))
+    return StepAnswer(replace(facts, steadiness=measured, failure=failure), line)
 
 
-def _against_itself(failure: ModelFailure, context: StepContext, runs: int) -> str:
-    """That an engine differs from itself in some of so many runs, in words; "" if it does not."""
+def _self_difference(failure: ModelFailure, context: StepContext, runs: int) -> str:
+    """How often an engine differs from itself in ``runs`` comparisons, in words; "" if it does not."""
     question = context.question
     for engine in dict.fromkeys(filter(None, (failure.suspect, failure.trusted))):
         words, description = question.original_words([engine, engine]), f"{engine} against itself"
@@ -255,8 +241,8 @@ def _against_itself(failure: ModelFailure, context: StepContext, runs: int) -> s
     return ""
 
 
-def _rows(failure: ModelFailure, context: StepContext) -> str:
-    """That an engine gives different answers for equal rows, where the trusted one gives equal ones; "" if not."""
+def _row_difference(failure: ModelFailure, context: StepContext) -> str:
+    """Which output has different rows for equal rows of a batch, if not in the trusted engine too; "" if none."""
     question, command = context.question, parse(failure.check)
     if failure.trusted is None or failure.suspect is None or not isinstance(command, OwnRun) or not command.input_files:
         return ""
@@ -265,7 +251,7 @@ def _rows(failure: ModelFailure, context: StepContext) -> str:
     batch = next(iter(sizes)) if len(sizes) == 1 and min(sizes) > 1 else None
     if batch is None:
         return ""
-    inputs = written(
+    inputs = write_inputs(
         question.folder / "inputs_equal_rows",
         [{name: np.ascontiguousarray(np.broadcast_to(value[:1], value.shape)) for name, value in feed.items()}],
     )

@@ -1,4 +1,4 @@
-"""The examination of a model's layers: record, run the whole, run each in isolation, and look for what is left."""
+"""The examination of a model's layers: the whole model, each layer in isolation, and groups of layers."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from biopsy.questions.layers.recorded import (
     misfit_text,
     non_finite,
 )
-from biopsy.questions.layers.subgraphs import Subgraphs, bridges, with_ends
+from biopsy.questions.layers.subgraphs import Subgraphs, measuring_layers
 from biopsy.text import first_of
 
-_ANY = NonFinite(0, 0)
-"""Of a tensor that nobody has a value of."""
+_UNKNOWN = NonFinite(0, 0)
+"""For a tensor without a value: it may hold anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Work:
-    """What measures, once the reference's values are recorded. ``bridges``: see ``subgraphs.bridges``."""
+class _Measuring:
+    """The objects that measure, made once the reference values are recorded."""
 
     recorded: RecordedModel
-    bridges: Mapping[int, tuple[int, ...]]
+    measuring_layers: Mapping[int, tuple[int, ...]]
     whole: WholeModel
     isolated: IsolatedLayers
     search: GroupSearch
 
 
 class Examination:
-    """Answers a question, step by step. ``findings`` are what is known so far. ``scratch`` is a folder for files."""
+    """Answers a question. ``findings`` is available at any time; ``scratch`` is a folder for temporary files."""
 
     def __init__(self, question: Question, scratch: Path, listener: events.Listener = events.ignore) -> None:
         self.engines = Engines((question.reference, ""), (question.suspect, ""))
@@ -59,12 +59,12 @@ class Examination:
         self._listener = listener
         self._index = question.index
         self._layers = layers_of(question.index, question.nodes)
-        self._work: _Work | None = None
+        self._work: _Measuring | None = None
         self._is_complete = False
         self._remarks: list[str] = []
 
     def run(self) -> LayerFindings:
-        """Examine. Raises CannotCompare if the reference cannot run the model, and what else stops every run."""
+        """Examine the layers. Raises CannotCompare if the reference cannot run the model."""
         question, index, listener = self._question, self._index, self._listener
         with (
             question.worker(question.suspect, self._scratch) as suspect,
@@ -87,22 +87,23 @@ class Examination:
                 runs = SubgraphRuns(
                     subgraphs=subgraphs, suspect=suspect, reference=values, rounding=rounding, listener=listener
                 )
-                self._work = work = _Work(
+                self._work = work = _Measuring(
                     recorded=recorded,
-                    bridges=bridges(subgraphs),
+                    measuring_layers=measuring_layers(subgraphs),
                     whole=whole,
                     isolated=isolated,
                     search=GroupSearch(runs, whole),
                 )
-                ends = with_ends(self._layers, work.bridges, layers_of(index))
+                numbers = {end for layer in self._layers for end in work.measuring_layers.get(layer.number, ())}
+                ends = (node for node in layers_of(index) if node.number in numbers and node.op_type not in RANDOM)
                 self._layers = sorted({*self._layers, *ends}, key=lambda node: node.number)
                 self._remark_on_golden_values(recorded)
                 whole.run()
                 self._remarks += [f"{question.suspect}: {remark}" for remark in suspect.remarks]
                 judged = [node.number for node in self._layers if node.op_type not in RANDOM]
                 isolated.run(judged, flaky=self._is_flaky(work))
-                isolated.weigh(rounding)
-                self._mark(whole)
+                isolated.judge_rounding(rounding)
+                self._measure_marked(whole)
                 if self._is_flaky(work):
                     runs.runs_each = RUNS_IF_FLAKY
                 self._look_for_groups(work)
@@ -110,7 +111,7 @@ class Examination:
         return self.findings
 
     def _remark_on_golden_values(self, recorded: RecordedModel) -> None:
-        """Say which golden values cannot be of the model, and which outputs have none."""
+        """Remark on golden values that do not fit the model, and on outputs without one."""
         if recorded.golden is None:
             return
         index, reference = self._index, self._question.reference
@@ -124,13 +125,13 @@ class Examination:
             f"output {name!r} has no golden value: it is not judged" for name in outputs if name not in recorded
         ]
 
-    def _is_flaky(self, work: _Work) -> bool:
-        """Whether the suspect is flaky, and not only because the model is random."""
+    def _is_flaky(self, work: _Measuring) -> bool:
+        """Whether the suspect is flaky, not counting random models."""
         is_random = any(node.op_type in RANDOM for node in self._index.nodes)
         return work.isolated.is_flaky or (work.whole.is_flaky and not is_random)
 
-    def _mark(self, whole: WholeModel) -> None:
-        """Measure the layers in the whole model, their tensors marked as outputs."""
+    def _measure_marked(self, whole: WholeModel) -> None:
+        """Measure the layers in the whole model, with their tensors marked as outputs."""
         suspect = self._question.suspect
         if whole.failure is not None:
             return
@@ -143,21 +144,19 @@ class Examination:
             others = f", as with {len(whole.unmarkable) - 1} others" if len(whole.unmarkable) > 1 else ""
             self._remarks.append(f"{suspect} fails with {whole.unmarkable[0]!r} marked as an output{others}")
 
-    def _look_for_groups(self, work: _Work) -> None:
-        """Look everywhere, if all layers are measured; else around those that are."""
+    def _look_for_groups(self, work: _Measuring) -> None:
+        """Search everywhere if all layers are measured, else only around the measured ones."""
         findings = (self._finding(node, work) for node in self._layers)
         work.search.isolated = frozenset(
             number for finding in findings if finding.is_suspect for number in finding.nodes
         )
         if self._question.nodes is None:
             work.search.run(self._question.limit)
-        work.search.look_at(self._layers)
+        work.search.search_around(self._layers)
         for group in work.search.groups:
-            if len(group.nodes) == 1:  # of a flaky suspect: the layer was right whenever it was run by itself before
+            if len(group.nodes) == 1:  # a flaky layer, right whenever it was run in isolation before
                 result = IsolatedResult(error=group.error, failure=group.failure, flaky=group.flaky)
                 work.isolated.results[group.nodes[0]] = result
-
-    # What is known
 
     @property
     def findings(self) -> LayerFindings:
@@ -166,6 +165,9 @@ class Examination:
         if work is None:
             layers = tuple(LayerFinding(node=layer_node(self._index, node)) for node in self._layers)
             return LayerFindings(layers=layers, complete=False)
+        judgeable = [node.number for node in self._layers if work.recorded.is_golden and node.op_type not in RANDOM]
+        measured = work.isolated.results.keys()
+        unmeasured = (n for n in judgeable if measured.isdisjoint(work.measuring_layers.get(n, (n,))))
         return LayerFindings(
             layers=tuple(self._finding(node, work) for node in self._layers),
             outputs=tuple(work.whole.outputs.values()),
@@ -173,32 +175,25 @@ class Examination:
             groups=tuple(group for group in work.search.groups if len(group.nodes) > 1),
             marking_effects=tuple(work.whole.effects),
             non_finite_origins=tuple(self._non_finite_origins(work)) if self._is_complete else (),
-            remarks=(*self._remarks, *work.search.remarks, *self._on_flakiness(work)),
+            remarks=(*self._remarks, *work.search.remarks, *self._flakiness_remarks(work)),
             complete=self._is_complete,
-            unmeasured=tuple(self._unmeasured(work)),
+            unmeasured=tuple(unmeasured),
             golden=work.recorded.golden,
         )
 
-    def _on_flakiness(self, work: _Work) -> Iterator[str]:
+    def _flakiness_remarks(self, work: _Measuring) -> Iterator[str]:
         suspect = self._question.suspect
-        if work.whole.flaky is not None:
-            yield f"{suspect} is wrong, or fails, {work.whole.flaky.text} of the whole model only"
+        if work.whole.failure_rate is not None:
+            yield f"{suspect} is wrong, or fails, {work.whole.failure_rate.text} of the whole model only"
         elif work.whole.is_flaky:
             yield f"{suspect} gives other values from run to run"
         if self._is_flaky(work):
             yield f"{suspect} is flaky: every layer was run {RUNS_IF_FLAKY} times, the worst run counts"
 
-    def _unmeasured(self, work: _Work) -> Iterator[int]:
-        """Layers that no golden value judges."""
-        for node in self._layers if work.recorded.is_golden else ():
-            ends = work.bridges.get(node.number, (node.number,))
-            if node.op_type not in RANDOM and work.isolated.results.keys().isdisjoint(ends):
-                yield node.number
-
-    def _finding(self, node: Node, work: _Work) -> LayerFinding:
+    def _finding(self, node: Node, work: _Measuring) -> LayerFinding:
         number, isolated = node.number, work.isolated
         result = isolated.results.get(number, IsolatedResult())
-        ends = work.bridges.get(number, ())
+        ends = work.measuring_layers.get(number, ())
         note = isolated.impossible.get(number, "")
         if node.op_type in RANDOM:
             note = "it is random: not judged"
@@ -219,43 +214,41 @@ class Examination:
             is_of_model=result.is_of_model,
         )
 
-    def _non_finite_origins(self, work: _Work) -> Iterator[NonFiniteOrigin]:
+    def _non_finite_origins(self, work: _Measuring) -> Iterator[NonFiniteOrigin]:
         index, question, recorded, whole = self._index, self._question, work.recorded, work.whole
 
         def is_unknown(name: str) -> bool:
-            """Whether a tensor has no golden value, and may hold anything: so nothing is said to begin behind it."""
+            """Whether a computed tensor has no golden value, so that its non-finite values may begin before it."""
             is_without = recorded.is_golden and name not in recorded and index.ids[name] in index.producer
             return is_without and constant_of_node(index, index.ids[name]) is None
 
         def in_whole(name: str) -> NonFinite | None:
-            """Of a tensor in the suspect's run; of the model's inputs those they have."""
+            """The non-finite values of a tensor in the suspect's run of the whole model."""
             return recorded.non_finite(name) if index.ids[name] not in index.producer else whole.non_finite.get(name)
 
         def of_input(name: str) -> NonFinite | None:
-            return _ANY if is_unknown(name) else recorded.non_finite(name)
+            return _UNKNOWN if is_unknown(name) else recorded.non_finite(name)
 
         yield from non_finite_origins(index, question.reference, of_input, recorded.non_finite)
         if whole.propagated:
             yield from non_finite_origins(
-                index, question.suspect, lambda name: _ANY if is_unknown(name) else in_whole(name), in_whole
+                index, question.suspect, lambda name: _UNKNOWN if is_unknown(name) else in_whole(name), in_whole
             )
         else:
             given = {name: count for result in work.isolated.results.values() for name, count in result.non_finite}
             yield from non_finite_origins(index, question.suspect, of_input, given.get)
 
 
-# Where NaN and infinities begin: layers whose inputs are finite and whose outputs are not.
-
 NonFiniteOf: TypeAlias = Callable[[str], NonFinite | None]
-"""The NaN and infinities of a tensor; None if there are none, or if nobody knows."""
+"""Returns the NaN and infinities of a tensor; None if there are none or they are unknown."""
 
 
 def non_finite_origins(
     index: ModelIndex, engine: str, of_input: NonFiniteOf, of_output: NonFiniteOf
 ) -> Iterator[NonFiniteOrigin]:
-    """The origins in a run of ``engine``, in the order of the graph.
+    """Layers in a run of ``engine`` with finite inputs and a non-finite output, in graph order.
 
-    A weight that is not finite is an origin by itself, and no layer that reads it is.
+    Layers that read a non-finite weight are left out: the weight is the origin.
     """
     for node in index.nodes:
         if is_constant_node(index, node.number):
@@ -272,7 +265,7 @@ def non_finite_origins(
 
 
 def _is_non_finite_weight(index: ModelIndex, tensor: int) -> bool:
-    """Whether a weight or a Constant holds NaN or infinities; its values are read only now."""
+    """Whether a weight or a Constant holds NaN or infinities."""
     weight = index.weights.get(tensor)
     if weight is None:
         data = constant_of_node(index, tensor)

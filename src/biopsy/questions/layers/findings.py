@@ -1,6 +1,4 @@
-"""What an examination finds: errors per tensor and per layer, groups that fail together, non-finite origins; also as
-JSON and CSV.
-"""
+"""The findings of an examination: errors of tensors, layers and groups, origins of NaN; also as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -24,19 +22,19 @@ if TYPE_CHECKING:
     from biopsy.comparison.metrics import Element
 
 Verdict: TypeAlias = Literal["introduces", "fails", "propagates", "right", "unknown"]
-"""What a layer does: it is wrong in isolation; the suspect cannot run it; it passes on an error; it is right."""
+"""Of a layer: wrong in isolation, fails in isolation, passes on an error, right, not measured."""
 
 _MOST_LABELS = 2
-"""Layers of a group that are named one by one."""
+"""Layers of a group that are all named."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorError:
-    """How far a tensor is from its recorded value, in the input sample where it is farthest (counted from 0).
+    """The error of a tensor against its recorded value, in its worst input ``sample``, counted from 0.
 
-    ``absolute`` and ``relative`` are the greatest errors of any element, inf where only one side is finite or nothing
-    can be subtracted. ``tolerance_ratio`` is the greatest error by what the tolerances allow there,
-    |error| / (atol + rtol * |expected|). ``passed`` is the verdict by all that was asked, ``reason`` says why not.
+    ``absolute`` and ``relative`` are the greatest errors of any element; inf if only one side is finite or the values
+    cannot be subtracted. ``tolerance_ratio`` is the greatest |error| / (atol + rtol * |expected|). ``passed`` is the
+    verdict by all limits, ``reason`` says why it failed, ``worst`` is the worst element.
     """
 
     tensor: str
@@ -56,7 +54,7 @@ class TensorError:
 
 @dataclass(frozen=True)
 class Failure:
-    """How an engine failed: in which stage, its own name of the error, and its message."""
+    """How an engine failed: the stage, the engine's name for the error (``kind``), and its message."""
 
     stage: errors.Stage
     kind: str
@@ -64,12 +62,12 @@ class Failure:
 
     @property
     def text(self) -> str:
-        """In one line."""
+        """The failure in one line."""
         return f"cannot {self.stage}: {self.kind}: {first_line(self.message)}"
 
 
 def failure_of(error: errors.BiopsyError) -> Failure:
-    """A failure as a finding; what is no failure of an engine counts as one of loading."""
+    """The failure that an exception describes; one that is no EngineFailure counts as a failure to load."""
     if isinstance(error, errors.EngineFailure):
         return Failure(error.stage, error.kind, error.message)
     return Failure("load", type(error).__name__, error.message)
@@ -77,23 +75,23 @@ def failure_of(error: errors.BiopsyError) -> Failure:
 
 @dataclass(frozen=True)
 class Rate:
-    """In how many of several equal runs something was wrong: in some, but not in all."""
+    """How many of several equal runs were ``wrong``: some, but not all."""
 
     wrong: int
     runs: int
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The rate in words."""
         return f"in {self.wrong} of {self.runs} runs"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerNode:
-    """One node of the model's graph; a node with bodies or a call of a function is one layer.
+    """One node of the model's graph, also if it has bodies or calls a function.
 
-    ``number`` is its place in the graph, from 0. ``inputs`` are the tensors that it reads, those that bodies capture
-    too, except weights and Constants. ``source``: where an exporter says that it comes from.
+    ``number`` is its place in the graph, from 0. ``inputs`` are the tensors that it or its bodies read, without weights
+    and Constants. ``source`` is its origin as an exporter noted it.
     """
 
     number: int
@@ -107,10 +105,10 @@ class LayerNode:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerOrigins:
-    """Where some layers come from, as far as an exporter says.
+    """The origins of some layers, as far as an exporter noted them.
 
-    ``name`` is what they are together: the module that all are in, and the operators that were translated into them.
-    ``places`` are the lines of code, in words, each once.
+    ``name`` is their common module with the operators that were translated into them; ``places`` are the distinct lines
+    of code, in words.
     """
 
     name: str = ""
@@ -119,9 +117,9 @@ class LayerOrigins:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerPiece:
-    """Layers that were run as one: what lies between tensors that have a recorded value, and the layer at its end.
+    """Layers that were run together, as the tensors between them have no recorded value; in graph order.
 
-    ``inputs`` are the tensors that it was fed with; ``nodes`` and ``labels`` in the order of the graph.
+    ``inputs`` are the tensors that were fed.
     """
 
     nodes: tuple[int, ...]
@@ -132,18 +130,17 @@ class LayerPiece:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerFinding:
-    """What was found about one layer.
+    """The findings about one layer.
 
-    ``introduced`` is the error of its worst output when the suspect runs the layer in isolation, fed with recorded
-    values; ``propagated`` that in the whole model. None: not measured, and ``note`` says why. ``failure``: the suspect
-    cannot run it in isolation, which counts against the layer unless the whole model runs (``is_accused``).
-    ``flaky``: it is wrong, or fails, now and then; both errors are then those of the worst run. ``rounding_ratio``: the
-    introduced error by that of plain float32 on the same values; None where that was not asked.
+    ``introduced`` is the error of its worst output when the suspect runs the layer in isolation on recorded values,
+    ``propagated`` the one in the whole model. None: not measured, and ``note`` says why. ``failure``: the suspect
+    cannot run the layer in isolation, which counts only if the whole model fails too (``is_accused``). ``flaky``: some
+    runs are wrong or fail; both errors are those of the worst run. ``rounding_ratio``: the introduced error divided by
+    plain float32's on the same values; None if not measured.
 
-    ``piece``: what was run as one with it, because nobody has values of the tensors between, and ``introduced`` is then
-    the error of the whole piece; None where it was run by itself. ``within``: the layers at the ends of the pieces that
-    measure it, if it has no value itself. ``is_of_model``: the suspect gives what the model says, and the golden values
-    are of something else.
+    ``piece``: the layers that were run together with it, whose common error is ``introduced``; None if it ran alone.
+    ``within``: the layers whose pieces measure it, if it has no recorded output. ``is_of_model``: the suspect computes
+    what the model says, and the golden values are from something else.
     """
 
     node: LayerNode
@@ -160,7 +157,7 @@ class LayerFinding:
 
     @property
     def verdict(self) -> Verdict:
-        """What the layer does, or the piece that ends with it."""
+        """The verdict on the layer, or on the piece that ends with it."""
         if self.failure is not None and self.is_accused:
             return "fails"
         if self.introduced is not None and not self.introduced.passed:
@@ -171,23 +168,37 @@ class LayerFinding:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The layer, or all of the piece that ends with it."""
+        """The number of the layer, or those of the piece that ends with it."""
         return (self.node.number,) if self.piece is None else self.piece.nodes
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it makes errors, or fails, by itself."""
+        """Whether it is wrong, or fails, in isolation."""
         return self.verdict in ("introduces", "fails")
+
+    @property
+    def as_suspect(self) -> Suspect:
+        """The layer, or the piece that ends with it, as a suspect."""
+        piece, source = self.piece, self.node.source
+        own = LayerOrigins(places=() if source is None else (source.with_code,))
+        return Suspect(
+            nodes=self.nodes,
+            labels=(self.node.label,) if piece is None else piece.labels,
+            inputs=self.node.inputs if piece is None else piece.inputs,
+            outputs=self.node.outputs,
+            error=self.introduced,
+            failure=self.failure,
+            origins=own if piece is None else piece.origins,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerGroup:
-    """Layers that are right one by one and wrong together: what an engine has fused, or rounding that adds up.
+    """Layers that are right in isolation and wrong together: fused by the engine, or accumulated rounding.
 
-    ``hides``: whether the failure goes away when the tensors inside the group are marked as outputs, as it does if the
-    engine fuses across them. None where there is nothing to mark. ``rounding_ratio``: its error by that of plain
-    float32 on the same values; None where that cannot be told. ``flaky``: it is wrong now and then. ``is_of_model``: as
-    of a layer.
+    ``hides``: the failure goes away if the group's inner tensors are marked as outputs, as it does for a fusion; None
+    if there are none. ``rounding_ratio``: its error divided by plain float32's on the same values; None if unknown.
+    ``flaky``: only some runs are wrong. ``is_of_model``: see ``LayerFinding``.
     """
 
     nodes: tuple[int, ...]
@@ -205,10 +216,10 @@ class LayerGroup:
 
 @dataclass(frozen=True)
 class MarkingEffect:
-    """That marking tensors as outputs changed what the suspect gives for ``output``.
+    """Marking ``tensors`` as outputs changed the suspect's value of ``output``.
 
-    "gone": it is wrong, and right when ``tensors`` are marked; "appears" the other way round; "differs": wrong both
-    times in other ways, or right both times and far apart.
+    "gone": it was wrong, and is right when they are marked; "appears": the other way round; "differs": it is wrong, or
+    right, in both cases, with values that are out of tolerance against each other.
     """
 
     change: Literal["gone", "appears", "differs"]
@@ -218,9 +229,9 @@ class MarkingEffect:
 
 @dataclass(frozen=True, kw_only=True)
 class NonFiniteOrigin:
-    """A layer whose inputs are finite and whose output is not: where NaN or infinities begin in a run of ``engine``.
+    """A layer with finite inputs and a non-finite output ``tensor`` in a run of ``engine``.
 
-    ``number`` and ``label`` are the layer's; ``nan`` and ``inf`` count elements of ``tensor``.
+    ``nan`` and ``inf`` count the tensor's elements.
     """
 
     engine: str
@@ -233,7 +244,7 @@ class NonFiniteOrigin:
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
-    """What to look at: a layer, or a group of them; what goes in and comes out; how wrong it is; whose line it is."""
+    """A layer or a group that is wrong, with its inputs and outputs, its error or failure, and its origins."""
 
     nodes: tuple[int, ...]
     labels: tuple[str, ...]
@@ -245,7 +256,7 @@ class Suspect:
 
     @property
     def name(self) -> str:
-        """In a few words: its label; of several layers what they are together, or else the first and the last."""
+        """A short name: the label of a layer; of several, their common origin, or the first and the last label."""
         layers = count(len(self.labels), "layer")
         if len(self.labels) > 1 and self.origins.name:
             return f"{self.origins.name} ({layers})"
@@ -255,7 +266,7 @@ class Suspect:
 
     @property
     def rank(self) -> tuple[bool, float, float]:
-        """Greater for what is worse: failures first, then by the error in units of what is allowed."""
+        """Greater for what is worse: failures first, then by tolerance ratio."""
         return (
             self.failure is not None,
             self.error.tolerance_ratio if self.error else 0.0,
@@ -265,10 +276,9 @@ class Suspect:
 
 @dataclass(frozen=True, kw_only=True)
 class GoldenCoverage:
-    """Of how many of the tensors that layers compute there are golden values.
+    """How many of the tensors that layers compute have golden values: ``tensors`` of ``of``.
 
-    ``misfits`` are tensors whose golden value has another type or shape than the model computes, and both in words:
-    they are as if nobody had them.
+    ``misfits`` are tensors whose golden value has another type or shape, with the reason; these values are not used.
     """
 
     tensors: int
@@ -278,11 +288,11 @@ class GoldenCoverage:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerFindings:
-    """All that an examination found. ``outputs`` are the errors of the model's own outputs, nothing marked.
+    """All findings of an examination. ``layers`` are in graph order, ``outputs`` the errors with nothing marked.
 
-    ``layers`` are in the order of the graph. ``failure``: the suspect cannot run the whole model. ``complete`` is False
-    where the examination was interrupted. ``unmeasured`` are layers that no recorded value judges. ``golden``: what is
-    known of golden values; None where an engine has computed the values.
+    ``failure``: the suspect cannot run the whole model. ``complete`` is False if the examination was interrupted.
+    ``unmeasured`` are the numbers of layers that no recorded value judges. ``golden`` is None if an engine computed the
+    reference values.
     """
 
     layers: Sequence[LayerFinding]
@@ -298,7 +308,7 @@ class LayerFindings:
 
     @cached_property
     def first_wrong(self) -> tuple[LayerNode, TensorError] | None:
-        """The first tensor out of tolerance in the order of the graph, in the whole model if that was measured."""
+        """The first tensor out of tolerance in graph order, in the whole model if that was measured."""
         for layer in self.layers:
             error = layer.propagated or layer.introduced
             if error is not None and not error.passed:
@@ -307,30 +317,30 @@ class LayerFindings:
 
     @cached_property
     def suspects(self) -> list[Suspect]:
-        """Layers and groups that make errors, the worst first."""
-        suspects = [_suspected(layer) for layer in self.layers if layer.is_suspect]
+        """Layers and groups that are wrong by themselves, the worst first."""
+        suspects = [layer.as_suspect for layer in self.layers if layer.is_suspect]
         names = [field.name for field in fields(Suspect)]
         suspects += [Suspect(**{name: getattr(group, name) for name in names}) for group in self.groups]
         return sorted(suspects, key=lambda suspect: suspect.rank, reverse=True)
 
     @property
     def is_masked(self) -> bool:
-        """Whether layers are wrong although all outputs of the model are right."""
+        """Whether layers are wrong although all outputs are right."""
         return bool(self.suspects) and self.failure is None and all(output.passed for output in self.outputs)
 
     @property
     def passed(self) -> bool:
-        """Whether all was measured, and nothing at all is out of tolerance."""
+        """Whether everything was measured and nothing is out of tolerance."""
         return self.complete and self.nothing_wrong and not self.unmeasured and not self.misfits
 
     @property
     def misfits(self) -> Sequence[str]:
-        """Tensors whose golden value is of something else than the model's tensor: of what, nobody knows."""
+        """Tensors whose golden value has another type or shape."""
         return () if self.golden is None else tuple(self.golden.misfits)
 
     @property
     def nothing_wrong(self) -> bool:
-        """Whether nothing of what was measured is out of tolerance."""
+        """Whether nothing that was measured is out of tolerance."""
         return (
             self.failure is None
             and not self.suspects
@@ -351,7 +361,7 @@ class LayerFindings:
 
     @property
     def _summary(self) -> str:
-        """In one line."""
+        """The findings in one line."""
         ended = "" if self.complete else ", interrupted"
         if self.nothing_wrong:
             return f"nothing wrong in {count(len(self.layers), 'layer')}{ended}"
@@ -361,36 +371,20 @@ class LayerFindings:
         return f"{count(len(self.suspects), 'suspect')} in {count(len(self.layers), 'layer')}{worst}{whole}{ended}"
 
 
-def _suspected(layer: LayerFinding) -> Suspect:
-    piece, source = layer.piece, layer.node.source
-    own = LayerOrigins(places=() if source is None else (source.with_code,))
-    return Suspect(
-        nodes=layer.nodes,
-        labels=(layer.node.label,) if piece is None else piece.labels,
-        inputs=layer.node.inputs if piece is None else piece.inputs,
-        outputs=layer.node.outputs,
-        error=layer.introduced,
-        failure=layer.failure,
-        origins=own if piece is None else piece.origins,
-    )
-
-
-# Findings as JSON and as CSV, and the ranking read back. The schema: docs/reference/file-formats.md.
-
 VERSION = 1
-"""Of the schema: it grows when a key changes its meaning or goes, not when one is added."""
+"""Of the schema in docs/reference/file-formats.md. Raise it when a key changes its meaning or is removed."""
 
 
 @dataclass(frozen=True)
 class Engines:
-    """Who was compared: label and version of the reference and of the suspect."""
+    """Label and version of the reference and of the suspect."""
 
     reference: tuple[str, str]
     suspect: tuple[str, str]
 
 
 def layers_tree(findings: LayerFindings, model: Path, engines: Engines, samples: int) -> dict[str, Any]:
-    """All that was found, as plain values."""
+    """The findings as plain values for a report."""
     first = findings.first_wrong
     sides = {"reference": engines.reference, "suspect": engines.suspect}
     return {
@@ -432,10 +426,9 @@ _COLUMNS = (
 
 
 def as_csv(findings: LayerFindings) -> bytes:
-    """One line per layer in the order of the graph; errors that were not measured are empty.
+    """One line per layer in graph order; errors that were not measured are empty.
 
-    Names are escaped where they are not printable, as on a terminal: a line is one line. The JSON report has them as
-    they are.
+    Unprintable characters in names are escaped, so that each layer has one line.
     """
     ranked = reversed(list(enumerate(findings.suspects, 1)))
     ranks = {node: place for place, suspect in ranked for node in suspect.nodes}
@@ -467,7 +460,7 @@ def ranking_in(report: Path, model: Path) -> tuple[tuple[int, ...], ...]:
     """
     try:
         tree = json.loads(read_whole(report))
-        if "biopsy_report" in tree:  # before, the object of the layers was the whole report
+        if "biopsy_report" in tree:  # older reports are this object alone
             tree = tree["layers"]
         ranking = tuple(tuple(int(node) for node in suspect["nodes"]) for suspect in tree["ranking"])
         digest = tree["model"]["sha256"]

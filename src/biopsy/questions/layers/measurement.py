@@ -1,5 +1,5 @@
-"""What a suspect errs by: in the whole model as it is, in tensors of it that are marked as outputs, and in layers that
-are run by themselves; and whether such an error is rounding or a fault.
+"""Measures the suspect's errors: in the whole model, in tensors marked as outputs, and in isolated layers; and whether
+they are rounding.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from biopsy.tensors.recording import Request, plan
 from biopsy.tensors.results import Array, release, same_values
 
 RUNS_TO_BE_SURE = 3
-"""Runs after which something is believed to be wrong always, if it was wrong each time."""
+"""Wrong runs, one after the other, after which a result is taken to be always wrong."""
 
 RUNS_IF_FLAKY = 10
-"""Runs of everything in a flaky suspect: what is wrong in 4 of 10 runs is missed in less than 1 of 100 cases."""
+"""Runs of everything in a flaky suspect: what is wrong in 40% of runs is missed in less than 1 of 100 cases."""
 
-_MOST_WEIGHED = 20
-"""Layers whose errors are held against rounding, the worst first: more than a person looks at."""
+_MOST_ROUNDING_JUDGED = 20
+"""Layers whose errors are compared with rounding, the worst first."""
 
 _MOST_TRIES = 200
-"""Runs that the search for the tensors that hide a failure may take."""
+"""Runs in the search for the tensors that hide a failure."""
 
 
 @dataclass(kw_only=True)
 class WholeModel:
     """Runs the whole model in the suspect, as it is and with tensors marked as outputs.
 
-    ``outputs`` are the errors of the model's outputs, ``failure`` why there are none. ``is_flaky``: the suspect gives
-    other values from run to run. ``flaky``: it is wrong, or fails, in some runs only; ``outputs`` and ``failure`` are
-    then those of the worst run.
+    ``outputs`` are the errors of the model's outputs, ``failure`` is set if the suspect cannot run it. ``is_flaky``:
+    outputs differ from run to run. ``failure_rate`` is set if only some runs are wrong or fail; ``outputs`` and
+    ``failure`` are then those of the worst run.
 
-    Of tensors that are marked, each in one batch, ``propagated`` are the errors and ``non_finite`` the NaN and
-    infinities in them. ``effects``: what marking has changed, at first with all tensors of the batch (see ``narrow``).
-    ``unmarkable``: tensors that the suspect cannot give.
+    ``propagated`` are the errors of marked tensors, ``non_finite`` their NaN and infinities. ``effects``: outputs
+    changed by marking, with all tensors of the batch until ``narrow_effects``. ``unmarkable``: tensors that the suspect
+    cannot give.
     """
 
     question: Question
@@ -67,7 +67,7 @@ class WholeModel:
     outputs: dict[str, TensorError] = field(default_factory=dict)
     failure: Failure | None = None
     is_flaky: bool = False
-    flaky: Rate | None = None
+    failure_rate: Rate | None = None
     propagated: dict[str, TensorError] = field(default_factory=dict)
     non_finite: dict[str, NonFinite] = field(default_factory=dict)
     effects: list[MarkingEffect] = field(default_factory=list)
@@ -80,26 +80,25 @@ class WholeModel:
         return self.failure is not None or not all(error.passed for error in self.outputs.values())
 
     def error_of(self, node: Node) -> TensorError | None:
-        """The error of a layer's worst output where it was marked; None if none was measured."""
+        """The error of a layer's worst marked output; None if none was measured."""
         names = (self.question.index.names[tensor] for tensor in node.writes)
-        known = [self.propagated[name] for name in names if name in self.propagated]
-        return worst(known) if known else None
+        measured = [self.propagated[name] for name in names if name in self.propagated]
+        return worst(measured) if measured else None
 
     def run(self) -> None:
-        """Run the model as it is, often enough to see whether the suspect always says the same.
+        """Run the model as it is, several times to notice flakiness; after a timeout only once.
 
-        Raises nothing that says that the suspect cannot run it: that is ``failure``. What took too long is not run
-        again.
+        If the suspect cannot run it, that is ``failure``, not an exception.
         """
         wrong = 0
         for number in range(RUNS_TO_BE_SURE):
             is_late = self.failure is not None and self.failure.kind == "Timeout"
-            wrong += is_late or self._is_wrong_once_more(number)
+            wrong += is_late or self._run_is_wrong(number)
         if 0 < wrong < RUNS_TO_BE_SURE:
-            self.is_flaky, self.flaky = True, Rate(wrong, RUNS_TO_BE_SURE)
+            self.is_flaky, self.failure_rate = True, Rate(wrong, RUNS_TO_BE_SURE)
 
-    def _is_wrong_once_more(self, number: int) -> bool:
-        """Run the model; whether it is wrong, or fails."""
+    def _run_is_wrong(self, number: int) -> bool:
+        """Run the model; returns whether it is wrong or fails."""
         try:
             runs = self._run()
         except errors.EngineFailure as failure:
@@ -117,27 +116,27 @@ class WholeModel:
         return not is_right
 
     def _run(self, marked: Iterable[str] | None = None) -> list[dict[str, Array]]:
-        """The suspect's values, some tensors marked as outputs. Raises what ``Worker.run`` raises."""
+        """Run with some tensors marked as outputs. Raises what ``Worker.run`` raises."""
         names = None if marked is None else list(dict.fromkeys(marked))
         return self.suspect.run(self.question.model, self.recorded.inputs, names)
 
     def _error(self, name: str, runs: Runs, expected: Sequence[Array] | None = None) -> TensorError:
-        """The error of a tensor by what is expected, or else recorded."""
+        """The error of a tensor against ``expected`` values, else against recorded ones."""
         expected = self.recorded.expected(name) if expected is None else expected
         return self.question.judge.error(name, [run[name] for run in runs], expected)
 
     def _differs(self, runs: Runs) -> bool:
-        """Whether an output is, by the tolerances, another one than in the first run."""
+        """Whether an output is out of tolerance against the first run."""
         first = self._first_run
         return not all(self._error(name, runs, [run[name] for run in first]).passed for name in self.outputs)
 
     @cached_property
     def _is_steady(self) -> bool:
-        """Whether the suspect gives the same outputs, within the tolerances, when it runs the model again."""
+        """Whether further runs give the same outputs within the tolerances."""
         return not any(self._differs(self._run()) for _ in range(RUNS_TO_BE_SURE))
 
     def measure(self, names: Sequence[str]) -> None:
-        """Measure tensors that are marked, with at most the question's ``limit`` of bytes at a time."""
+        """Mark and measure tensors, with at most the question's ``limit`` of bytes at a time."""
         computed = self.recorded.computed
         samples = max(computed.count, 1)
         sizes = {name: computed.size(name) // samples for name in names}
@@ -151,7 +150,7 @@ class WholeModel:
             self.listener(events.Measured("whole", number, len(batched)))
 
     def _measure_batch(self, names: Sequence[str], shown: Sequence[str]) -> None:
-        """Measure one batch; where the suspect fails with it marked, its halves."""
+        """Measure one batch; if the suspect fails with it marked, its halves."""
         for part, runs in by_halves(names, lambda some: self._run([*some, *shown])):
             if isinstance(runs, errors.BiopsyError):
                 self.unmarkable += part
@@ -168,7 +167,7 @@ class WholeModel:
                     self._observe(name, runs, part)
 
     def _observe(self, output: str, runs: Runs, names: Sequence[str]) -> None:
-        """Compare an output with what it is when nothing is marked."""
+        """Compare an output with its value when nothing is marked."""
         marked, unmarked = [run[output] for run in runs], [run[output] for run in self._first_run]
         if all(map(same_values, marked, unmarked)) or self._error(output, runs, unmarked).passed:
             release(*marked, *unmarked)
@@ -180,13 +179,13 @@ class WholeModel:
         changed: Literal["gone", "appears"] = "gone" if after else "appears"
         self.effects.append(MarkingEffect("differs" if before == after else changed, output, tuple(names)))
 
-    def narrow(self, first: Sequence[str]) -> None:
-        """Find few tensors that make a wrong output right when they are marked, where many were; best of ``first``."""
+    def narrow_effects(self, first: Sequence[str]) -> None:
+        """Reduce each "gone" effect to few tensors that hide the failure, if possible to one of ``first``."""
         for place, effect in enumerate(self.effects):
             if effect.change == "gone":
-                self.effects[place] = replace(effect, tensors=self._hiding(effect, first))
+                self.effects[place] = replace(effect, tensors=self._hiding_tensors(effect, first))
 
-    def _hiding(self, effect: MarkingEffect, first: Sequence[str]) -> tuple[str, ...]:
+    def _hiding_tensors(self, effect: MarkingEffect, first: Sequence[str]) -> tuple[str, ...]:
         tries, output = itertools.count(1), effect.output
 
         def hide(some: Sequence[str]) -> bool:
@@ -205,17 +204,14 @@ class WholeModel:
         return tuple(minimized([name for name in effect.tensors if name != output], hide))
 
 
-# Isolated layers: the errors that each introduces when it is run by itself.
-
-
 @dataclass(frozen=True, kw_only=True)
 class IsolatedResult:
-    """What came of one layer: the error of its worst output, or how the engine failed at it.
+    """The result of one layer: the error of its worst output, or the engine's failure; of several runs, the worst.
 
-    ``non_finite`` counts NaN and infinities in its outputs, by their names. Of several runs the worst counts; ``flaky``
-    says in how many it was wrong, if not in all or none. ``differs``: it is wrong by what the reference recorded in the
-    whole model; only runs judged alike tell whether an engine is flaky. ``rounding_ratio``: its error by that of plain
-    float32 on the same values, where that was asked (``weigh``), and ``is_of_model`` as there.
+    ``non_finite`` has the NaN and infinities of outputs by name. ``flaky`` is set if only some runs were wrong.
+    ``differs``: it differs from what the reference recorded in the whole model; only this, judged alike in all runs,
+    shows flakiness. ``rounding_ratio`` is its error divided by plain float32's on the same values; see
+    ``IsolatedLayers.judge_rounding``. ``is_of_model``: see ``RoundingVerdict``.
     """
 
     error: TensorError | None = None
@@ -228,7 +224,7 @@ class IsolatedResult:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the engine errs or fails there."""
+        """Whether the layer is wrong, or the engine fails at it."""
         return self.failure is not None or (self.error is not None and not self.error.passed)
 
     @property
@@ -239,12 +235,11 @@ class IsolatedResult:
 
 @dataclass(kw_only=True)
 class IsolatedLayers:
-    """Runs isolated layers in the suspect. ``results`` grow batch by batch: node -> what came of it.
+    """Runs isolated layers in the suspect. ``results``, by the node's number, grow batch by batch.
 
-    A layer that was wrong only once is run again before it is believed to be. ``limit``: bytes of tensors in memory at
-    a time. ``impossible``: nodes that cannot be run in isolation whatever the engine, and why. ``pieces``: what is run
-    as one with a node, where tensors between have no recorded value. ``is_flaky``: the suspect does not always say the
-    same.
+    A wrong layer is run again before it counts. ``limit``: bytes of tensors in memory at a time. ``impossible``: nodes
+    that no engine can run in isolation, with the reason. ``pieces``: the layers that run together with a node because
+    the tensors between have no recorded value. ``is_flaky``: runs disagree.
     """
 
     subgraphs: Subgraphs
@@ -258,17 +253,17 @@ class IsolatedLayers:
     is_flaky: bool = False
 
     def run(self, nodes: Sequence[int], *, flaky: bool = False) -> None:
-        """Run layers. What is wrong is run again; ``flaky``, or if the runs do not agree: everything is."""
-        layers = {layer.layers[0]: layer for layer in self._layers(nodes)}
-        runs = {node: [result] for node, result in self._round(layers.values())}
+        """Run layers, and wrong ones again. With ``flaky``, or if runs disagree, run all of them again."""
+        layers = {layer.layers[0]: layer for layer in self._subgraphs_of(nodes)}
+        runs = {node: [result] for node, result in self._run_once(layers.values())}
 
         def repeat(some: Iterable[int]) -> None:
-            for node, result in self._round([layers[node] for node in some], repeated=True):
+            for node, result in self._run_once([layers[node] for node in some], repeated=True):
                 runs[node].append(result)
 
         if not flaky:
             repeat([node for node, results in runs.items() if results[0].is_wrong])
-            # Layers that the engine fails at each time are run only twice.
+            # A layer at which the engine failed twice is not run a third time.
             for done in range(2, RUNS_TO_BE_SURE):
                 fail = {node for node, results in runs.items() if all(result.failure for result in results)}
                 repeat([node for node in runs if len(runs[node]) == done and node not in fail])
@@ -276,12 +271,12 @@ class IsolatedLayers:
         if flaky or self.is_flaky:
             for done in range(1, RUNS_IF_FLAKY):
                 repeat([node for node in runs if len(runs[node]) == done])
-        self.results = {node: _summed(results) for node, results in runs.items()}
+        self.results = {node: _combined(results) for node, results in runs.items()}
 
-    def weigh(self, rounding: RoundingJudge) -> None:
-        """Hold the errors of the worst layers against what plain float32 errs by on the same values."""
+    def judge_rounding(self, rounding: RoundingJudge) -> None:
+        """Compare the errors of the worst layers with those of plain float32 on the same values."""
         wrong = [(result.rank, node) for node, result in self.results.items() if result.is_wrong and not result.failure]
-        for layer in self._layers([node for _, node in sorted(wrong, reverse=True)[:_MOST_WEIGHED]]):
+        for layer in self._subgraphs_of([node for _, node in sorted(wrong, reverse=True)[:_MOST_ROUNDING_JUDGED]]):
             model = self.subgraphs.model(layer.nodes, layer.outputs)
             with contextlib.suppress(*CANNOT_RUN):
                 runs = self.suspect.run(model, self.subgraphs.recorded.fed.path)
@@ -292,12 +287,12 @@ class IsolatedLayers:
                         self.results[node], rounding_ratio=judged.noise.ratio, is_of_model=judged.is_of_model
                     )
 
-    def _round(self, layers: Collection[Subgraph], *, repeated: bool = False) -> list[tuple[int, IsolatedResult]]:
-        """Run layers once. ``repeated``: judge them by the reference on the same values, whatever it computes in."""
+    def _run_once(self, layers: Collection[Subgraph], *, repeated: bool = False) -> list[tuple[int, IsolatedResult]]:
+        """Run layers once. ``repeated``: always judge them by the reference's own run on the same values."""
         results: list[tuple[int, IsolatedResult]] = []
 
         def expected(model: ModelInput) -> Runs | None:
-            return self.reference.of(model, always=repeated)
+            return self.reference.run_subgraph(model, always=repeated)
 
         batched = batches(layers, self.limit)
         for layer, runs, values in run_in_batches(self.subgraphs, self.suspect, batched, expected):
@@ -305,17 +300,14 @@ class IsolatedLayers:
             if isinstance(runs, errors.TooMuchMemory):
                 self.impossible.setdefault(node, runs.message)
                 continue
-            if isinstance(runs, errors.BiopsyError):
-                result = IsolatedResult(failure=failure_of(runs))
-            else:
-                result = self._judged(layer, runs, values)
+            result = self._judged(layer, runs, values)
             results.append((node, result))
             if not repeated:
                 self.results[node] = result
             self.listener(events.Measured("repeated" if repeated else "isolated", len(results), len(layers)))
         return results
 
-    def _layers(self, nodes: Sequence[int]) -> Iterable[Subgraph]:
+    def _subgraphs_of(self, nodes: Sequence[int]) -> Iterable[Subgraph]:
         for node in nodes:
             closed, outputs = self.subgraphs.closed([node]), self.subgraphs.recorded_writes(node)
             if closed is None:
@@ -333,7 +325,9 @@ class IsolatedLayers:
                     )
                 yield Subgraph(self.subgraphs, (node,), closed, outputs)
 
-    def _judged(self, layer: Subgraph, runs: Runs, expected: Runs | None) -> IsolatedResult:
+    def _judged(self, layer: Subgraph, runs: Runs | errors.BiopsyError, expected: Runs | None) -> IsolatedResult:
+        if isinstance(runs, errors.BiopsyError):
+            return IsolatedResult(failure=failure_of(runs))
         names = self.subgraphs.names(layer.outputs)
         measured = self.reference.errors(names, runs, expected)
         if not measured:
@@ -346,8 +340,8 @@ class IsolatedLayers:
         return IsolatedResult(error=error, non_finite=lost, differs=differs)
 
 
-def _summed(runs: Sequence[IsolatedResult]) -> IsolatedResult:
-    """What several runs of one layer say; of a steady engine, those count that the reference was asked about."""
+def _combined(runs: Sequence[IsolatedResult]) -> IsolatedResult:
+    """The worst of several runs of one layer. In a steady engine, only repeated runs count (see ``_run_once``)."""
     is_steady = len({result.differs for result in runs}) == 1
     judged = (runs[1:] if is_steady else ()) or runs
     wrong = sum(result.is_wrong for result in judged)
@@ -355,19 +349,11 @@ def _summed(runs: Sequence[IsolatedResult]) -> IsolatedResult:
     return replace(max(judged, key=lambda result: result.rank), flaky=flaky)
 
 
-# Rounding or a fault: a subgraph that is out of tolerance, held against the error of plain float32 on its values.
-#
-# The measure is that of ``biopsy run --compare-with noise`` (``comparison.noise``). Layers that cancel or amplify
-# make much of the little by which two engines may round differently, and neither a layer nor a fusion is to blame for
-# that.
-
-
 @dataclass(frozen=True)
 class RoundingVerdict:
-    """An error held against rounding: ``noise`` is that of the suspect, or of the golden values if they are further
-    from the exact ones.
+    """An error compared with rounding: the suspect's, or that of the golden values if that is greater.
 
-    ``is_of_model``: the suspect gives what the model says, and it is the golden values that are of something else.
+    ``is_of_model``: the suspect computes what the model says, and the golden values are from something else.
     """
 
     noise: NoiseComparison
@@ -375,10 +361,11 @@ class RoundingVerdict:
 
 
 class RoundingJudge:
-    """Runs subgraphs exactly and plainly. Use it in a ``with``: its workers end there.
+    """Judges whether errors of subgraphs are rounding, as ``biopsy run --compare-with noise`` does.
 
-    ``recorded`` has the values that subgraphs are fed with; ``scratch`` is a folder for transient files.
-    ``timeout`` is in seconds per run, ``memory`` in bytes of an engine.
+    Layers that cancel or amplify enlarge differences in rounding, for which neither a layer nor a fusion is to blame.
+    ``recorded`` has the values to feed, ``scratch`` is a folder for temporary files; ``timeout`` is in seconds per run,
+    ``memory`` in bytes of an engine. Use it in a ``with``, which closes its workers.
     """
 
     def __init__(self, recorded: RecordedModel, scratch: Path, timeout: float | None, memory: int | None) -> None:
@@ -394,10 +381,10 @@ class RoundingJudge:
             worker.close()
 
     def judge(self, model: ModelInput, names: Iterable[str], runs: Runs) -> RoundingVerdict | None:
-        """The verdict on the worst of some outputs of a subgraph, of which the suspect gave ``runs``.
+        """The verdict on the worst of the outputs ``names`` of a subgraph, for which the suspect gave ``runs``.
 
-        Golden values are judged too: they may be of another model. None if nobody can say: the exact evaluator cannot
-        run the subgraph, or gives other tensors.
+        Golden values are judged too, as they may be of another model. None if the exact or the plain evaluator cannot
+        run the subgraph, or an output is missing.
         """
         exact, plain = self._run(self._exact, model), None
         if exact is not None:
@@ -422,11 +409,11 @@ class RoundingJudge:
 def _worst(
     names: Sequence[str], values: Sequence[Sequence[Array | None]], plain: Runs, exact: Runs
 ) -> NoiseComparison | None:
-    """The worst verdict on some tensors, of which ``values`` are given per sample; None if one is not there."""
+    """The worst verdict on some tensors with ``values`` per sample; None if a value is missing."""
     judged = []
-    for name, given in zip(names, values, strict=True):
-        for number, (ours, theirs, right) in enumerate(zip(given, plain, exact, strict=False)):
-            if ours is None or name not in theirs or name not in right:
+    for name, samples in zip(names, values, strict=True):
+        for number, (value, plain_run, exact_run) in enumerate(zip(samples, plain, exact, strict=False)):
+            if value is None or name not in plain_run or name not in exact_run:
                 return None
-            judged.append(judge_noise(name, number, ours, theirs[name], right[name]))
+            judged.append(judge_noise(name, number, value, plain_run[name], exact_run[name]))
     return max(judged, key=lambda noise: (not noise.passed, noise.ratio), default=None)

@@ -1,6 +1,4 @@
-"""What an examination is asked: which layers of which model, which engine against which, and how two tensors become
-one error.
-"""
+"""The question of an examination: which layers, which engines, and how the error of a tensor is measured."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ from biopsy.tensors.results import Array, Feed, release
 
 
 def layers_of(index: ModelIndex, pattern: re.Pattern[str] | None = None) -> list[Node]:
-    """The nodes that can be measured, all but Constants, of which the name, the operator or an output matches."""
+    """All nodes but Constants; with a ``pattern``, those whose name, operator or an output matches."""
 
     def words(node: Node) -> list[str]:
         return [node.label, node.name, node.op_type, *(index.names[tensor] for tensor in node.writes)]
@@ -44,7 +42,7 @@ def layers_of(index: ModelIndex, pattern: re.Pattern[str] | None = None) -> list
 
 
 def layer_node(index: ModelIndex, node: Node) -> LayerNode:
-    """What a layer is, for a report."""
+    """The description of a layer in a report."""
     return LayerNode(
         number=node.number,
         name=node.name,
@@ -61,32 +59,29 @@ def layer_node(index: ModelIndex, node: Node) -> LayerNode:
 
 
 def origins_of(index: ModelIndex, nodes: Iterable[int]) -> LayerOrigins:
-    """Where some layers come from, and what they are together."""
+    """The common module of some layers, and their source lines."""
     sources = [noted_source(index, node) for node in nodes]
     return LayerOrigins(name=group_name(sources), places=tuple(place.text for place in places_of(sources)))
 
 
-# From two tensors to one error: what was asked of outputs is asked of every tensor.
-
-
 @dataclass(frozen=True)
 class Judge:
-    """Tolerances, statistics and limits by the name of a tensor, "" for all, as in ``biopsy run``."""
+    """Tolerances, statistics and limits by the name of a tensor, "" for all others, as in ``biopsy run``."""
 
     tolerances: Tolerances = field(default_factory=Tolerances)
     stats: Stats = field(default_factory=Stats)
     limits: MetricLimits = field(default_factory=MetricLimits)
 
     def error(self, name: str, actual: Sequence[Array], expected: Sequence[Array]) -> TensorError:
-        """The error of a tensor, one value per sample on both sides; memory of mapped files is given back."""
+        """The worst error of a tensor, of which both sides have one value per sample. Releases mapped memory."""
         return worst(
             self._in_sample(name, number, left, right)
             for number, (left, right) in enumerate(zip(actual, expected, strict=True))
         )
 
     def _in_sample(self, name: str, sample: int, actual: Array, expected: Array) -> TensorError:
-        asked = criteria_for(name, self.tolerances, self.stats, self.limits)
-        compared = compare_output(name, actual, expected, asked, "brief")
+        criteria = criteria_for(name, self.tolerances, self.stats, self.limits)
+        compared = compare_output(name, actual, expected, criteria, "brief")
         measured, ratio = compared.measured, 0.0
         failing = [limit.worst for limit in compared.judged if not limit.passed]
         if measured is None:
@@ -100,7 +95,7 @@ class Judge:
                     ratio = float(metrics.shares(differences, tolerance.atol, tolerance.rtol).max(initial=0))
                 else:
                     ratio = offending.error
-            # The element that fails, the worst first; where nothing does, the one with the greatest difference.
+            # The worst element that fails; if none does, the one with the greatest difference.
             by_tolerance = [offending] if compared.tolerances_decide else []
             failing = [*([*by_tolerance, *failing] if not compared.passed else []), measured.worst_absolute]
         release(actual, expected)
@@ -117,30 +112,27 @@ class Judge:
 
 
 def worst(measured: Iterable[TensorError]) -> TensorError:
-    """The worst of several errors; the first of them where they are alike."""
+    """The worst of several errors; of equal ones, the first."""
     return max(measured, key=lambda error: error.rank)
 
 
-# The question itself: which model, which engine against which, with which inputs and tolerances.
-
 DEFAULT_REFERENCE = PLAIN[0]
 DEFAULT_LIMIT = 1_000_000_000
-"""Bytes of tensors in memory."""
+"""Bytes of tensors in memory at a time."""
 
 FeedsFor: TypeAlias = Callable[[Mapping[str, "TensorType | None"]], "Sequence[Feed]"]
-"""Gives the input samples for the inputs that a model takes."""
+"""Returns the input samples for the types of a model's inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What to examine: the ``suspect`` against the ``reference``, both as specs of engines.
+    """Which model to examine, which must be in a file, and the specs of the ``suspect`` and the ``reference`` engine.
 
-    The model is in a file. ``feeds`` gives the input samples. ``limit``: bytes of tensors in memory at a time.
-    ``nodes``: only layers whose name, operator or output it matches somewhere are measured. ``timeout``: seconds per
-    run. ``memory``: bytes that an engine may take; None for what ``Worker`` gives it.
+    ``nodes``: measure only layers whose name, operator or output matches. ``limit``: bytes of tensors in memory at a
+    time. ``timeout``: seconds per run. ``memory``: bytes that an engine may use; None for the default of ``Worker``.
 
-    Raises UsageError if the reference gives no inner tensors, or if no layer matches ``nodes``; DoesNotFit if a
-    tolerance is for a tensor that there is not; EngineMissing.
+    Raises UsageError if the reference gives no inner tensors or if no layer matches ``nodes``, DoesNotFit if a
+    tolerance names a tensor that does not exist, EngineMissing.
     """
 
     index: ModelIndex
@@ -171,9 +163,9 @@ class Question:
 
     @property
     def model(self) -> ModelInput:
-        """The model as its file."""
+        """The model file, for an engine."""
         return ModelInput(b"", self.index.folder, self.index.path)
 
     def worker(self, engine: str, scratch: Path) -> Worker:
-        """Runs an engine within the limits."""
+        """A worker that runs an engine within the limits."""
         return Worker(engine, scratch, self.timeout, memory=self.memory)

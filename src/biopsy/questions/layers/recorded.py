@@ -1,6 +1,4 @@
-"""The reference engine's values of the tensors of a model: recorded batch by batch in mapped files, and made anew
-for subgraphs.
-"""
+"""The reference engine's values of a model's tensors, recorded batch by batch in mapped files."""
 
 from __future__ import annotations
 
@@ -37,10 +35,7 @@ _MOST_REFUSED = 8
 
 
 class ReferenceRecorder:
-    """Records what a question's reference gives, with at most its ``limit`` bytes of tensors in memory at a time.
-
-    Files go into ``folder``.
-    """
+    """Records the reference's values in files in ``folder``, with at most ``question.limit`` bytes in memory."""
 
     def __init__(self, question: Question, reference: Worker, folder: Path, listener: events.Listener) -> None:
         self._question = question
@@ -50,25 +45,25 @@ class ReferenceRecorder:
         self._listener = listener
         self._inputs = folder / "inputs.safetensors"
         self._samples = 0
-        self._lost: list[str] = []
+        self._refused: list[str] = []
         self._differing: set[str] = set()
 
     def record(self, feeds: Sequence[Feed]) -> RecordedModel:
-        """Record what subgraphs need, as far as the engine can give it, for every feed.
+        """Record the tensors that subgraphs need for every feed, as far as the engine gives them.
 
-        Raises CannotCompare if the engine cannot run the model, or gives none of its tensors.
+        Raises CannotCompare if the engine cannot run the model or gives none of its tensors.
         """
         started = time.monotonic()
         engine, self._samples = self._reference.engine, len(feeds)
         write_feeds(self._inputs, feeds)
         wanted = tensors_to_record(self._index)
-        given = self._given(wanted)
+        given = self._given_tensors(wanted)
         outputs = ValuesInMemory(self._outputs(given))
         names = [name for name in wanted if given is None or name in given.sizes]
         computed = self._computed(feeds, names, given)
-        if self._lost:
-            self._listener(events.Remark(f"{engine} cannot give {listed(self._lost, most=4)}: not recorded"))
-        fed = in_types_of_the_model(self._index, computed, self._folder / "fed.safetensors")
+        if self._refused:
+            self._listener(events.Remark(f"{engine} cannot give {listed(self._refused, most=4)}: not recorded"))
+        fed = cast_to_model_types(self._index, computed, self._folder / "fed.safetensors")
         golden = None
         if given is not None:
             golden = GoldenCoverage(tensors=len(names), of=len(wanted), misfits=given.refused)
@@ -84,8 +79,8 @@ class ReferenceRecorder:
         )
         return RecordedModel(computed=computed, fed=fed, inputs=self._inputs, outputs=outputs, golden=golden)
 
-    def _given(self, names: Sequence[str]) -> GivenTensors | None:
-        """What the engine says that it can give, and the bytes of each; None if it computes."""
+    def _given_tensors(self, names: Sequence[str]) -> GivenTensors | None:
+        """The tensors that an engine of golden values has; None for an engine that computes."""
         engine = self._reference.engine
         given = None
         if not create(engine).capabilities.computes:
@@ -100,7 +95,7 @@ class ReferenceRecorder:
         )
 
     def _outputs(self, given: GivenTensors | None) -> list[dict[str, Array]]:
-        """The model's own outputs, as far as the engine gives them."""
+        """The model's outputs, as far as the engine gives them."""
         own = [self._index.names[tensor] for tensor in self._index.outputs]
         known = own if given is None else [name for name in own if name in given.sizes]
         if not known:
@@ -153,7 +148,7 @@ class ReferenceRecorder:
         return StoredValues(path)
 
     def _differs(self, difference: Disagreement) -> None:
-        """Say, once per tensor, that batches do not agree on it."""
+        """Warn, once per tensor, that batches disagree on it."""
         name, judge = difference.name, self._question.judge
         if name in self._differing or judge.error(name, [difference.again], [difference.first]).passed:
             return
@@ -172,24 +167,20 @@ class ReferenceRecorder:
         run = partial(self._reference.run, self._question.model, self._inputs)
         for part, runs in by_halves(names, run, (errors.EngineFailure, errors.TooMuchMemory)):
             if isinstance(runs, errors.BiopsyError):
-                self._lost += part
+                self._refused += part
             else:
                 for sample, values in zip(samples, runs, strict=True):
                     sample.update(values)
         return samples
 
 
-# The reference engine's values of the tensors of a model, for every input sample, in mapped files.
-
-
 @dataclass(kw_only=True)
 class RecordedModel:
-    """Recorded values of a model.
+    """Recorded values of a model's tensors, for every input sample.
 
-    ``computed`` are those that the reference gave. ``fed`` are the same in the types of the model, which subgraphs are
-    fed with; they differ where the reference computes in more than these types hold. ``inputs`` is a file with the
-    model's inputs alone. ``outputs`` are the model's own outputs when nothing is marked. ``golden``: nobody computed
-    them here, they come from a file, and others cannot be had; None where the reference computed them.
+    ``computed`` are the reference's values; ``fed`` are the same rounded to the types of the model, for subgraphs.
+    ``inputs`` is a file of the model's inputs, ``outputs`` are the model's outputs with nothing marked. ``golden`` is
+    set if the values come from a file, so that no others can be computed.
     """
 
     computed: StoredValues
@@ -206,21 +197,21 @@ class RecordedModel:
 
     @property
     def is_rounded(self) -> bool:
-        """Whether subgraphs are fed with other values than the reference has computed with."""
+        """Whether subgraphs are fed with rounded values, other than those that the reference computed with."""
         return self.fed is not self.computed
 
     def __contains__(self, name: str) -> bool:
         return name in self.computed
 
     def expected(self, name: str) -> list[Array]:
-        """What the reference computed for a tensor, per sample. Raises KeyError if it is not recorded."""
+        """The reference's values of a tensor, per sample. Raises KeyError if it is not recorded."""
         values = self.computed.values(name)
         if values is None:
             raise KeyError(name)
         return values
 
     def non_finite(self, name: str) -> NonFinite | None:
-        """The NaN and infinities in a tensor, counted when first asked for; None also if it is not recorded."""
+        """The NaN and infinities in a tensor; None if there are none or it is not recorded."""
         if name not in self._non_finite:
             values = self.computed.values(name) or []
             self._non_finite[name] = non_finite(values)
@@ -229,14 +220,14 @@ class RecordedModel:
 
 
 def misfit_text(name: str, why: str) -> str:
-    """That a golden value cannot be of a model's tensor, in words."""
+    """A message that a golden value does not fit a tensor of the model."""
     return f"the golden value of {name!r} does not fit: {why}"
 
 
 def tensors_to_record(index: ModelIndex) -> list[str]:
-    """What a node computes and anything needs; of a node that nothing needs, its first output.
+    """The node outputs that are read; of a node without any, the first output.
 
-    Not the outputs of Constant nodes, which are never cut, nor what is known to be no plain tensor.
+    Without the outputs of Constant nodes, which are never cut, and what is known to be no plain tensor.
     """
     types = CutTypes(index, ValuesInMemory())
     needed: dict[int, None] = {}
@@ -249,8 +240,8 @@ def tensors_to_record(index: ModelIndex) -> list[str]:
     return [index.names[tensor] for tensor in needed if types.info(tensor) is None or types.tensor_type(tensor)]
 
 
-def in_types_of_the_model(index: ModelIndex, computed: StoredValues, path: Path) -> StoredValues:
-    """The values in the types that the model has them in, written to ``path``; ``computed`` if they are already."""
+def cast_to_model_types(index: ModelIndex, computed: StoredValues, path: Path) -> StoredValues:
+    """The values in the types of the model, written to ``path``; ``computed`` itself if none differs."""
     types = CutTypes(index, ValuesInMemory())
     samples = computed.samples
     narrower: dict[str, np.dtype[Any]] = {}
@@ -274,14 +265,8 @@ def in_types_of_the_model(index: ModelIndex, computed: StoredValues, path: Path)
     return StoredValues(path)
 
 
-# Reference values of a subgraph: what the reference makes of the very values that the subgraph is fed with.
-#
-# Where the reference computes in the types of the model, and without fusing, that is what it recorded in the whole
-# model. Where it computes in more, or keeps more than these types hold, it is not: recorded values are rounded before
-# a subgraph is fed with them, and an exact layer would be judged by values that were computed from others.
-
 CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
-"""What says that one subgraph cannot be run, and nothing about others."""
+"""Errors that say that one subgraph cannot be run, and nothing about others."""
 
 Runs: TypeAlias = Sequence[Mapping[str, Array]]
 """Tensors by name, per input sample."""
@@ -295,9 +280,9 @@ def by_halves(
     run: Callable[[Sequence[Item]], Answer],
     failures: tuple[type[errors.BiopsyError], ...] = CANNOT_RUN,
 ) -> Iterator[tuple[Sequence[Item], Answer | errors.BiopsyError]]:
-    """What a run gives for all items; where it raises one of some ``failures``, for its halves, down to single items.
+    """Yield all items with the result of ``run``. If it raises one of ``failures``, run their halves instead.
 
-    Of a single item that is the error.
+    For a single item that fails, the error takes the place of the result.
     """
     waiting = [items]
     while waiting:
@@ -316,48 +301,49 @@ def by_halves(
 
 @dataclass
 class ReferenceValues:
-    """Judges subgraphs fed with recorded values; ``reference`` is run on them where what it recorded may differ."""
+    """The reference values of subgraphs, to judge the suspect by.
+
+    If the reference computes in wider types than the model's, the values recorded in the whole model do not serve:
+    subgraphs are fed with rounded values, so the ``reference`` must run each subgraph on the same ones.
+    """
 
     recorded: RecordedModel
     reference: Worker
     judge: Judge
 
-    def of(self, model: ModelInput, *, always: bool = False) -> Runs | None:
-        """What the reference gives for a subgraph; None where the recorded values are just that.
+    def run_subgraph(self, model: ModelInput, *, always: bool = False) -> Runs | None:
+        """The reference's outputs of a subgraph; None if the recorded values serve, as golden values always do.
 
-        ``always``: ask it also where it computes in the types of the model. Golden values are all that there is.
+        ``always``: run it even if it computes in the types of the model.
         """
         if self.recorded.is_golden or not (always or self.recorded.is_rounded):
             return None
         try:
             return self.reference.run(model, self.recorded.fed.path)
         except CANNOT_RUN:
-            return None  # it could run the whole model: what it recorded there is the best that there is
+            return None  # the values recorded in the whole model are the best available
 
     def errors(self, names: Iterable[str], runs: Runs, expected: Runs | None) -> list[TensorError]:
-        """The errors of those tensors that ``runs`` hold, by what ``of`` gave for the same subgraph."""
+        """The errors of the tensors in ``runs``, against ``expected`` of ``run_subgraph`` or recorded values."""
         measured = []
         for name in names:
             if all(name in run for run in runs):
-                is_given = expected is not None and all(name in run for run in expected)
-                wanted = [run[name] for run in expected or ()] if is_given else self.recorded.expected(name)
-                measured.append(self.judge.error(name, [run[name] for run in runs], wanted))
+                is_expected = expected is not None and all(name in run for run in expected)
+                right = [run[name] for run in expected or ()] if is_expected else self.recorded.expected(name)
+                measured.append(self.judge.error(name, [run[name] for run in runs], right))
         return measured
-
-
-# NaN and infinities in the values of a tensor, counted.
 
 
 @dataclass(frozen=True)
 class NonFinite:
-    """How many elements of a tensor are NaN and infinite, over all samples."""
+    """The numbers of NaN and of infinite elements of a tensor, over all samples."""
 
     nan: int
     inf: int
 
 
 def non_finite(values: Sequence[Array]) -> NonFinite | None:
-    """The NaN and infinities of a tensor, one value per sample; None if there are none."""
+    """The NaN and infinities of a tensor with one value per sample; None if there are none."""
     nan = inf = 0
     for value in values:
         if is_text(value):

@@ -1,4 +1,4 @@
-"""Subgraphs of a model that can be run by themselves, fed with recorded values, many of them in one model."""
+"""Subgraphs of a model that run by themselves on recorded values, many of them in one model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.worker import Worker
-from biopsy.model.index import ModelIndex, Node
+from biopsy.model.index import ModelIndex
 from biopsy.model.nodes import RANDOM, is_constant_node
 from biopsy.model.slice import Subset, candidate_bytes
 from biopsy.questions.layers.recorded import RecordedModel, Runs, by_halves
@@ -16,7 +16,7 @@ from biopsy.recording.types import Borders, CutTypes
 
 
 class Subgraphs:
-    """Makes models of some nodes. What looks like a shape is frozen at their borders, the rest is fed."""
+    """Makes models of some nodes. At their borders, tensors that look like shapes are frozen, all others are fed."""
 
     def __init__(self, index: ModelIndex, recorded: RecordedModel) -> None:
         self.index = index
@@ -29,9 +29,9 @@ class Subgraphs:
         )
 
     def closed(self, nodes: Iterable[int]) -> tuple[int, ...] | None:
-        """The nodes and those that compute what they read and has no recorded value, such as Constants.
+        """The nodes, and those that compute inputs without a recorded value, such as Constants; sorted.
 
-        None if they need an input that nobody has a value for, such as what a random node gave.
+        None if they need an input that has no value at all, such as the output of a random node.
         """
         index = self.index
         kept = set(nodes)
@@ -49,41 +49,41 @@ class Subgraphs:
         return tuple(sorted(kept))
 
     def layers(self, nodes: Iterable[int]) -> tuple[int, ...]:
-        """Those of some nodes that are layers: all but Constants."""
+        """The nodes that are layers: all but Constants."""
         return tuple(node for node in nodes if not is_constant_node(self.index, node))
 
     def recorded_writes(self, node: int) -> list[int]:
-        """The tensors that a node computes and that are recorded."""
+        """The recorded outputs of a node."""
         return [tensor for tensor in self.index.node_writes[node] if self.index.names[tensor] in self.recorded]
 
     def ends(self, nodes: Sequence[int]) -> list[int]:
-        """The outputs that a subgraph has by itself, as far as they are recorded: its ends, and the model's outputs."""
+        """The recorded outputs of a subgraph: its own ends and those of the model."""
         sinks = Subset(self.index, tuple(nodes)).sinks
         return [tensor for tensor in sinks if self.index.names[tensor] in self.recorded]
 
     def inputs(self, nodes: Sequence[int]) -> list[int]:
-        """Tensors that a subgraph must be given."""
+        """The tensors that a subgraph must be fed."""
         return Subset(self.index, tuple(nodes)).outside
 
     def model(self, nodes: Sequence[int], outputs: Sequence[int]) -> ModelInput:
-        """The model of a subgraph that is closed, with these tensors as its outputs."""
+        """The model of a closed subgraph with these outputs."""
         subset = Subset(self.index, tuple(nodes))
         return ModelInput(candidate_bytes(subset, self._borders.boundary(subset, outputs)), self.index.folder)
 
     def names(self, tensors: Iterable[int]) -> list[str]:
-        """The names of some tensors."""
+        """The names of tensors."""
         return [self.index.names[tensor] for tensor in tensors]
 
     def size(self, nodes: Sequence[int], outputs: Sequence[int]) -> int:
-        """Bytes of what goes into and comes out of a subgraph, over all samples."""
+        """Bytes of the inputs and outputs of a subgraph, over all samples."""
         return sum(map(self.recorded.computed.size, self.names((*self.inputs(nodes), *outputs))))
 
 
 class Subgraph:
-    """A subgraph that is run beside others.
+    """A subgraph that is run in a batch.
 
-    ``layers`` are the nodes that it is about, ``nodes`` also those that they cannot do without (``Subgraphs.closed``),
-    ``outputs`` the tensors that are looked at.
+    ``layers`` are the nodes to measure, ``nodes`` also those that they need (``Subgraphs.closed``), ``outputs`` the
+    tensors to measure.
     """
 
     def __init__(
@@ -99,14 +99,12 @@ class Subgraph:
         self.size = subgraphs.size(nodes, outputs)
 
 
-# Layers without a recorded value of their own: the next ones that have, in whose pieces they are measured.
-#
-# Values that somebody recorded elsewhere, such as those of a PyTorch module, are not of every tensor: an exporter
-# makes several nodes of one operator. What lies between two tensors that have values is run as one piece.
+def measuring_layers(subgraphs: Subgraphs) -> Mapping[int, tuple[int, ...]]:
+    """Each layer without a recorded output -> the next layers with one, in whose pieces it is measured.
 
-
-def bridges(subgraphs: Subgraphs) -> Mapping[int, tuple[int, ...]]:
-    """Each layer that has no recorded output -> the layers at whose ends it is measured; none where nothing follows."""
+    Golden values, such as those of a PyTorch module, do not cover every tensor, since an exporter makes several nodes
+    of one operator. All nodes between two tensors with values are run as one piece.
+    """
     nodes = subgraphs.layers(range(len(subgraphs.index.nodes)))
     ends_of: dict[int, tuple[int, ...]] = {node: () for node in nodes if not subgraphs.recorded_writes(node)}
     for end in nodes if ends_of else ():
@@ -116,19 +114,11 @@ def bridges(subgraphs: Subgraphs) -> Mapping[int, tuple[int, ...]]:
     return ends_of
 
 
-def with_ends(layers: Iterable[Node], ends_of: Mapping[int, tuple[int, ...]], every: Iterable[Node]) -> list[Node]:
-    """Some layers, and those at whose ends they are measured, in the order of the graph."""
-    wanted = {number for layer in layers for number in (layer.number, *ends_of.get(layer.number, ()))}
-    return [layer for layer in every if layer.number in wanted and layer.op_type not in RANDOM]
-
-
-# Many subgraphs in one model: batches of them that nothing connects, and their runs.
-
 _MOST_OPEN = 8
-"""Batches that are filled at a time: enough for the colours that graphs of layers need."""
+"""Batches that are filled at a time, enough to colour usual graphs of layers."""
 
 _MOST_NODES = 500
-"""Nodes of one batch."""
+"""Nodes in one batch."""
 
 
 class _Batch:
@@ -139,7 +129,7 @@ class _Batch:
         self._writes: set[int] = set()
 
     def takes(self, subgraph: Subgraph, limit: int, *, strictly: bool) -> bool:
-        """Whether a subgraph finds room here, and neither reads nor computes what another one here computes.
+        """Whether a subgraph fits, and neither reads nor computes what another one in the batch computes.
 
         ``strictly``: nor reads what another one reads.
         """
@@ -157,10 +147,10 @@ class _Batch:
 
 
 def batches(subgraphs: Iterable[Subgraph], limit: int) -> list[list[Subgraph]]:
-    """Subgraphs in batches whose models fall apart into them, so that nothing can be fused across them.
+    """Subgraphs in batches of disconnected ones, so that nothing can be fused across them.
 
-    No subgraph of a batch reads what another one computes. Where it is cheap, no two read the same tensor either. What
-    a batch is given and gives takes at most ``limit`` bytes, unless a single subgraph needs more.
+    No subgraph of a batch reads what another one computes, and if that is cheap, no two read the same tensor. Inputs
+    and outputs of a batch take at most ``limit`` bytes, unless a single subgraph needs more.
     """
     full: list[_Batch] = []
     filling: list[_Batch] = []
@@ -183,11 +173,10 @@ def run_in_batches(
     batched: Iterable[list[Subgraph]],
     expected: Callable[[ModelInput], Runs | None],
 ) -> Iterator[tuple[Subgraph, Runs | errors.BiopsyError, Runs | None]]:
-    """Run subgraphs, those of a batch in one model.
+    """Run subgraphs, each batch as one model.
 
-    Yields each subgraph with its outputs per sample, or with what the engine raised, and with what ``expected`` gives
-    for the model that it was run in. Where the engine fails at a batch, its halves are run, down to the single
-    subgraphs that the engine fails at.
+    Yields each subgraph, its outputs per sample or the engine's error, and ``expected`` of the model that it ran in. If
+    the engine fails at a batch, its halves are run, down to the single subgraphs at fault.
     """
 
     def run(batch: Sequence[Subgraph]) -> tuple[ModelInput, Runs]:

@@ -1,4 +1,4 @@
-"""Models of mixed precision: the nodes of a model with explicit casts where precisions meet, and its bytes."""
+"""Models of mixed precision: Casts are inserted where precisions meet, and only nodes are serialized anew."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from biopsy.questions.precision.formats import (
     Format,
     Role,
     Weights,
-    holders,
+    formats_holding,
     suffix,
 )
 from biopsy.questions.precision.plan import PlannedGraph, PlannedNode, PrecisionPlan
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 Message = TypeVar("Message", "onnx.ModelProto", "onnx.GraphProto")
 
 Levels = Callable[[int], Format]
-"""The precision of each layer, by its number."""
+"""Returns the precision of the layer with a number."""
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """The nodes of a mixed model, and what changes around them in its main graph.
+    """The nodes of a mixed model, and the changes of initializers in its main graph.
 
-    ``weights`` are initializers in another type, ``unread`` the names of those that nothing reads any more; ``lowered``
-    counts the nodes that give another type than in the model.
+    ``weights`` are new initializers in another type, ``unread`` the names of those that are no longer read. ``lowered``
+    counts the nodes with outputs of another type than in the model.
     """
 
     graph: onnx.GraphProto
@@ -47,9 +47,9 @@ class Mixed:
 
 
 def mixed(plan: PrecisionPlan, level: Levels, form: Form, weights: Weights) -> Mixed:
-    """The model with every layer at its level. The same arguments give the same bytes.
+    """The model with every layer at its ``level``; deterministic.
 
-    The graph returned has nodes and value_info only; inputs, outputs and initializers are the model's.
+    The returned graph has nodes and value_info only; inputs, outputs and other initializers are the model's.
     """
     caster = _Caster(plan, level, form, weights)
     scope = _Scope(plan.graph, None)
@@ -62,9 +62,10 @@ def mixed(plan: PrecisionPlan, level: Levels, form: Form, weights: Weights) -> M
 
 @dataclass
 class _Tensor:
-    """A tensor: its type in the model, ``home`` (type and name), after which node it stands, and its variants.
+    """A tensor of type ``elem`` in the model, and its ``variants``: names by type.
 
-    ``exact``: the formats that hold all of its values. ``rounded`` are float32 copies with values of another format.
+    Casts convert from the variant of type ``home`` and are inserted after the node at ``place``, -1 for the beginning.
+    ``exact``: the formats that hold all of its values. ``rounded``: copies with values rounded to another format.
     """
 
     elem: int
@@ -79,7 +80,7 @@ class _Tensor:
 
 @dataclass(frozen=True)
 class _Outputs:
-    """What a node gives: tensors of type ``elem``, rounded to a format, or with values that formats hold exactly."""
+    """The outputs of a node: of type ``elem``, rounded to a format, or with values that formats hold exactly."""
 
     elem: int
     rounds: Format | None = None
@@ -87,7 +88,10 @@ class _Outputs:
 
 
 class _Scope:
-    """A graph while it is written: the tensors in it, and the casts that follow each of its nodes."""
+    """A graph under construction: its tensors, and the casts after each node.
+
+    ``types`` gives for each new name the original tensor and the new type, ``converted`` new initializers by name.
+    """
 
     def __init__(self, planned: PlannedGraph, outer: _Scope | None) -> None:
         self.planned = planned
@@ -123,20 +127,20 @@ class _Caster:
                 tensor.exact |= self._weights.exact(weight)
         written = [self._node(scope, place, node) for place, node in enumerate(scope.planned.nodes)]
         for info in scope.planned.proto.output:
-            self._as_in_the_model(scope, info.name)
-        return _joined(scope, written)
+            self._ensure_original(scope, info.name)
+        return _build_graph(scope, written)
 
     def _define(self, scope: _Scope, place: int, name: str, elem: int) -> _Tensor | None:
-        """A tensor whose home is the type that it has in the model; None if that is no floating-point type of ours."""
+        """Add a tensor in its type in the model; None unless that is a working type."""
         if elem not in WORKING_TYPES:
             return None
-        exact = holders(OF_ELEM[elem])
+        exact = formats_holding(OF_ELEM[elem])
         scope.tensors[name] = _Tensor(elem, elem, scope, place, exact, {elem: name})
         return scope.tensors[name]
 
     def _node(self, scope: _Scope, place: int, node: PlannedNode) -> onnx.NodeProto:
         if node.part.role not in (Role.LAYER, Role.CARRIER):
-            return self._fixed(scope, place, node)
+            return self._fixed_node(scope, place, node)
         read = {node.proto.input[at]: scope.find(node.proto.input[at]) for at in node.part.inputs}
         tensors = {name: tensor for name, tensor in read.items() if tensor is not None}
         if node.part.role is Role.LAYER:
@@ -144,40 +148,36 @@ class _Caster:
             elem = level.elem if self._form == "native" else FLOAT
             results = _Outputs(elem, level if self._form == "emulate" and level is not FP32 else None)
         else:
-            elem = self._common_type(node, tensors)
+            # The type of all inputs if they agree, else float32. A weight agrees with any type that holds its values.
+            computed = {tensor.home for tensor in tensors.values() if not tensor.is_weight}
+            homes = computed or {tensor.home for tensor in tensors.values()}
+            elem = next(iter(homes)) if len(homes) == 1 else FLOAT
+            weights = [tensor for tensor in tensors.values() if tensor.is_weight]
+            is_held = all(tensor.home == elem or OF_ELEM[elem] in tensor.exact for tensor in weights)
+            elem = elem if is_held and elem in node.part.types else FLOAT
             exact = frozenset.intersection(*(tensor.exact for tensor in tensors.values())) if tensors else frozenset()
             results = _Outputs(elem, exact=exact)
         names = {name: self._read(tensor, name, elem, results.rounds) for name, tensor in tensors.items()}
-        return self._written(scope, place, node, names, results)
+        return self._rewritten_node(scope, place, node, names, results)
 
-    # Nodes
-
-    def _common_type(self, node: PlannedNode, tensors: Mapping[str, _Tensor]) -> int:
-        """The type of all inputs if they agree; a weight agrees with any type that holds its values."""
-        computed = {tensor.home for tensor in tensors.values() if not tensor.is_weight}
-        homes = computed or {tensor.home for tensor in tensors.values()}
-        elem = next(iter(homes)) if len(homes) == 1 else FLOAT
-        weights = [tensor for tensor in tensors.values() if tensor.is_weight]
-        held = all(tensor.home == elem or OF_ELEM[elem] in tensor.exact for tensor in weights)
-        return elem if held and elem in node.part.types else FLOAT
-
-    def _fixed(self, scope: _Scope, place: int, node: PlannedNode) -> onnx.NodeProto:
-        """A node that reads what it reads in the model, or, if it converts, what there is."""
+    def _fixed_node(self, scope: _Scope, place: int, node: PlannedNode) -> onnx.NodeProto:
+        """A node with its inputs in their original types; a conversion reads any type."""
         for name in dict.fromkeys(node.proto.input):
             tensor = scope.find(name) if name else None
             if tensor is not None and node.part.role is not Role.CONVERSION:
-                self._as_in_the_model(scope, name)
+                self._ensure_original(scope, name)
         proto = node.proto
         source = scope.find(proto.input[0]) if node.part.role is Role.CONVERSION and proto.input else None
         if source is not None:
             proto = _renamed(proto, {proto.input[0]: source.variants[source.home]}, range(len(proto.input)), {})
         for name in proto.output:
-            made = self._define(scope, place, name, scope.planned.elems.get(name, 0)) if name else None
-            if made is not None and node.part.role is Role.CONVERSION:
-                # If it changes no value, it holds what held what it read: the second half of a rounding is known by it.
+            tensor = self._define(scope, place, name, scope.planned.elems.get(name, 0)) if name else None
+            if tensor is not None and node.part.role is Role.CONVERSION:
+                # A conversion that changes no value keeps the exact formats: the second half of a rounding is one.
                 read = OF_ELEM.get(scope.planned.elems.get(node.proto.input[0], 0))
-                known = source.exact if source is not None else holders(read) if read is not None else frozenset()
-                made.exact |= known if OF_ELEM[made.elem] in known else frozenset()
+                known = frozenset[Format]() if read is None else formats_holding(read)
+                known = known if source is None else source.exact
+                tensor.exact |= known if OF_ELEM[tensor.elem] in known else frozenset()
         if node.proto.op_type == "Constant" and node.proto.output:
             constant = scope.tensors.get(node.proto.output[0])
             value = next((a.t for a in node.proto.attribute if a.name == "value" and a.HasField("t")), None)
@@ -186,7 +186,7 @@ class _Caster:
                 constant.exact |= self._weights.exact(value)
         return self._with_bodies(scope, node, proto)
 
-    def _written(
+    def _rewritten_node(
         self,
         scope: _Scope,
         place: int,
@@ -194,7 +194,7 @@ class _Caster:
         names: Mapping[str, str],
         results: _Outputs,
     ) -> onnx.NodeProto:
-        """The node with its inputs renamed, and its outputs defined."""
+        """The node with renamed inputs, after its outputs are defined."""
         outputs = {}
         changed = [node.proto.output[at] for at in node.part.outputs]
         self.lowered += any(scope.planned.elems[name] != results.elem for name in changed if name)
@@ -202,87 +202,83 @@ class _Caster:
             if not name:
                 continue
             if at in node.part.outputs:
-                outputs[name] = self._result(scope, place, name, results)
+                outputs[name] = self._define_output(scope, place, name, results)
             else:
                 self._define(scope, place, name, scope.planned.elems.get(name, 0))
         kept = [name for at, name in enumerate(node.proto.input) if at not in node.part.inputs]
         for name in kept:
             if name and scope.find(name) is not None:
-                self._as_in_the_model(scope, name)
+                self._ensure_original(scope, name)
         return self._with_bodies(scope, node, _renamed(node.proto, names, node.part.inputs, outputs))
 
-    def _result(self, scope: _Scope, place: int, name: str, results: _Outputs) -> str:
-        """Define what a node writes; returns the name under which it writes it."""
+    def _define_output(self, scope: _Scope, place: int, name: str, results: _Outputs) -> str:
+        """Define an output of a node; returns the name that the node must write to."""
         own, elem, rounds = scope.planned.elems[name], results.elem, results.rounds
         if rounds is None or scope.planned.cast_only.get(name) == rounds.elem:
-            written = name if elem == own else self._fresh(f"{name}_{suffix(elem)}", scope, name, elem)
-            exact = results.exact | holders(OF_ELEM[elem])
+            written = name if elem == own else self._new_name(f"{name}_{suffix(elem)}", scope, name, elem)
+            exact = results.exact | formats_holding(OF_ELEM[elem])
             scope.tensors[name] = _Tensor(own, elem, scope, place, exact, {elem: written})
             return written
-        raw = self._fresh(f"{name}_raw", scope, name, elem)
-        low = self._name_of(scope, name, rounds.elem, own)
-        home = self._name_of(scope, name, elem, own)
+        raw = self._new_name(f"{name}_raw", scope, name, elem)
+        low = self._name_in_type(scope, name, rounds.elem, own)
+        home = self._name_in_type(scope, name, elem, own)
         casts = scope.casts.setdefault(place, [])
         casts += [self._cast(raw, low, rounds.elem), self._cast(low, home, elem)]
-        scope.tensors[name] = _Tensor(own, elem, scope, place, holders(rounds), {elem: home, rounds.elem: low})
+        scope.tensors[name] = _Tensor(own, elem, scope, place, formats_holding(rounds), {elem: home, rounds.elem: low})
         return raw
 
-    # Tensors
-
     def _read(self, tensor: _Tensor, name: str, elem: int, rounds: Format | None) -> str:
-        """The name of a tensor in a type, its values rounded if they must be; the casts for it are written."""
+        """The name of a tensor in a type, rounded to a format if given; adds the casts for it."""
         if rounds is None or rounds in tensor.exact:
             return self._variant(tensor, name, elem)
         if rounds not in tensor.rounded:
             low = self._variant(tensor, name, rounds.elem)
-            made = self._fresh(f"{low}_{suffix(elem)}", tensor.scope, name, elem)
-            tensor.scope.casts.setdefault(tensor.place, []).append(self._cast(low, made, elem))
-            tensor.rounded[rounds] = made
+            new_name = self._new_name(f"{low}_{suffix(elem)}", tensor.scope, name, elem)
+            tensor.scope.casts.setdefault(tensor.place, []).append(self._cast(low, new_name, elem))
+            tensor.rounded[rounds] = new_name
         return tensor.rounded[rounds]
 
     def _variant(self, tensor: _Tensor, name: str, elem: int) -> str:
         variant = tensor.variants.get(elem)
         if variant is not None:
             return variant
-        made = self._name_of(tensor.scope, name, elem, tensor.elem)
-        tensor.variants[elem] = made
+        new_name = self._name_in_type(tensor.scope, name, elem, tensor.elem)
+        tensor.variants[elem] = new_name
         weight = (
-            self._weights.converted(tensor.scope.planned.proto, name, elem, made)
+            self._weights.converted(tensor.scope.planned.proto, name, elem, new_name)
             if (tensor.is_weight and tensor.place == -1 and self._form == "native" and tensor.scope.outer is None)
             else None
         )
         if weight is not None:
-            tensor.scope.converted[made] = weight
+            tensor.scope.converted[new_name] = weight
         else:
             source = tensor.variants[tensor.home]
-            tensor.scope.casts.setdefault(tensor.place, []).append(self._cast(source, made, elem))
-        return made
+            tensor.scope.casts.setdefault(tensor.place, []).append(self._cast(source, new_name, elem))
+        return new_name
 
-    def _as_in_the_model(self, scope: _Scope, name: str) -> None:
-        """See to it that a tensor stands under its own name with its own type."""
+    def _ensure_original(self, scope: _Scope, name: str) -> None:
+        """Make a tensor available under its original name in its original type."""
         tensor = scope.find(name)
         if tensor is not None:
             self._variant(tensor, name, tensor.elem)
 
-    def _name_of(self, scope: _Scope, name: str, elem: int, own: int) -> str:
-        return name if elem == own else self._fresh(f"{name}_{suffix(elem)}", scope, name, elem)
+    def _name_in_type(self, scope: _Scope, name: str, elem: int, own: int) -> str:
+        return name if elem == own else self._new_name(f"{name}_{suffix(elem)}", scope, name, elem)
 
-    def _fresh(self, wanted: str, scope: _Scope, origin: str, elem: int) -> str:
-        """A name for a tensor, noted with that which it stands for and its type."""
-        made = walk.free_name(wanted, self._taken)
-        scope.types[made] = (origin, elem)
-        return made
+    def _new_name(self, wanted: str, scope: _Scope, origin: str, elem: int) -> str:
+        """A free name for a variant of the tensor ``origin``, which is recorded with its type."""
+        new_name = walk.free_name(wanted, self._taken)
+        scope.types[new_name] = (origin, elem)
+        return new_name
 
     def _cast(self, source: str, target: str, elem: int) -> onnx.NodeProto:
         import onnx
 
-        made = onnx.NodeProto(op_type="Cast", name=walk.free_name(f"{target}_cast", self._taken))
-        made.input.append(source)
-        made.output.append(target)
-        made.attribute.add(name="to", type=onnx.AttributeProto.INT, i=elem)
-        return made
-
-    # Bodies
+        cast = onnx.NodeProto(op_type="Cast", name=walk.free_name(f"{target}_cast", self._taken))
+        cast.input.append(source)
+        cast.output.append(target)
+        cast.attribute.add(name="to", type=onnx.AttributeProto.INT, i=elem)
+        return cast
 
     def _with_bodies(self, scope: _Scope, node: PlannedNode, proto: onnx.NodeProto) -> onnx.NodeProto:
         if not node.bodies:
@@ -301,7 +297,7 @@ class _Caster:
 def _renamed(
     proto: onnx.NodeProto, inputs: Mapping[str, str], places: Iterable[int], outputs: Mapping[str, str]
 ) -> onnx.NodeProto:
-    """A node that reads and writes other names; itself if none differs."""
+    """A copy of a node that reads and writes other names; the node itself if none differs."""
     if all(old == new for names in (inputs, outputs) for old, new in names.items()):
         return proto
     copy = deepcopy(proto)
@@ -312,22 +308,22 @@ def _renamed(
     return copy
 
 
-def _joined(scope: _Scope, written: list[onnx.NodeProto]) -> onnx.GraphProto:
-    """A graph of the nodes, each with the casts of what it makes behind it, and of what is known of their tensors."""
+def _build_graph(scope: _Scope, written: list[onnx.NodeProto]) -> onnx.GraphProto:
+    """A graph of the nodes, each followed by the casts of its outputs, with the value_info of the tensors."""
     graph = type(scope.planned.proto)()
     graph.node.extend(scope.casts.get(-1, ()))
     for place, node in enumerate(written):
         graph.node.append(node)
         graph.node.extend(scope.casts.get(place, ()))
-    # What value_info says stays true: of tensors that still exist, and of the copies of those that it speaks of.
+    # Keep the value_info of tensors that still exist, and copy it for their variants.
     infos = {info.name: info for info in scope.planned.proto.value_info}
     if not infos:
         return graph
-    made = {name for node in graph.node for name in node.output} | {w.name for w in scope.planned.proto.initializer}
-    graph.value_info.extend(info for name, info in infos.items() if name in made)
+    existing = {name for node in graph.node for name in node.output} | {w.name for w in scope.planned.proto.initializer}
+    graph.value_info.extend(info for name, info in infos.items() if name in existing)
     infos.update((info.name, info) for info in (*scope.planned.proto.input, *scope.planned.proto.output))
     for name, (origin, elem) in scope.types.items():
-        if origin in infos and name in made:
+        if origin in infos and name in existing:
             copy = graph.value_info.add()
             copy.CopyFrom(infos[origin])
             copy.name = name
@@ -335,18 +331,14 @@ def _joined(scope: _Scope, written: list[onnx.NodeProto]) -> onnx.GraphProto:
     return graph
 
 
-# From a mixed graph to the bytes of a model: only nodes are written anew, weights are the bytes that they were.
-#
-# A message of protobuf may be written in pieces, one after the other: what stands apart is merged by who reads it.
-# Field numbers: onnx.proto3, messages ModelProto and GraphProto.
-
 _GRAPH, _INITIALIZER = 7, 5
+"""Field numbers in ModelProto and GraphProto (onnx.proto3)."""
 
 
 class Assembly:
-    """Everything of a model that no candidate changes, as bytes.
+    """The parts of a model that no candidate changes, as bytes. Protobuf merges the pieces of a message when parsed.
 
-    ``places`` are serialized TensorProtos by name for weights that must be referred to from another folder.
+    ``places`` are serialized TensorProtos by name, for weights that are referred to from another folder.
     """
 
     def __init__(self, model: onnx.ModelProto, places: Mapping[str, bytes]) -> None:
@@ -358,11 +350,11 @@ class Assembly:
         self._rest = _without(graph, {"node", "initializer", "value_info"}).SerializeToString()
         self._around = _without(model, {"graph"}).SerializeToString()
 
-    def parts(self, made: Mixed) -> Sequence[bytes]:
+    def parts(self, changes: Mixed) -> Sequence[bytes]:
         """The bytes of a mixed model, in pieces."""
-        nodes = made.graph.SerializeToString(deterministic=True)
-        weights = [field for name, field in self._weights.items() if name not in made.unread]
-        weights += [string_field(_INITIALIZER, weight.SerializeToString()) for weight in made.weights.values()]
+        nodes = changes.graph.SerializeToString(deterministic=True)
+        weights = [field for name, field in self._weights.items() if name not in changes.unread]
+        weights += [string_field(_INITIALIZER, weight.SerializeToString()) for weight in changes.weights.values()]
         length = len(nodes) + len(self._rest) + sum(map(len, weights))
         return [self._around, head(_GRAPH, length), nodes, *weights, self._rest]
 
@@ -380,8 +372,8 @@ def _without(message: Message, names: Collection[str]) -> Message:
     return copy
 
 
-def unchanged(model: onnx.ModelProto, places: Mapping[str, bytes]) -> Sequence[bytes]:
-    """The bytes of the model itself, its weights referred to at ``places``."""
+def unchanged_parts(model: onnx.ModelProto, places: Mapping[str, bytes]) -> Sequence[bytes]:
+    """The bytes of the model itself with its weights referred to by ``places``."""
     nodes = type(model.graph)()
     nodes.node.extend(model.graph.node)
     nodes.value_info.extend(model.graph.value_info)

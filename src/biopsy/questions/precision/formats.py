@@ -1,4 +1,4 @@
-"""Formats of numbers: what they can hold, what operators take them, and what conversion does to weights."""
+"""Floating-point formats, the operators that allow them, and the conversion of weights."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     import onnx
 
 FLOAT, FLOAT16, DOUBLE, BFLOAT16, E4M3FN, E5M2 = 1, 10, 11, 16, 17, 19
-"""Element types as onnx.proto3 numbers them."""
+"""Element types by their numbers in onnx.proto3."""
 
 WORKING_TYPES = frozenset({FLOAT, FLOAT16, BFLOAT16})
-"""Element types that a layer may be moved between. float64 is left alone: who uses it needs it."""
+"""Element types that a layer may change between. float64 stays, as a model that uses it needs it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
     """A format of floating-point numbers.
 
-    ``digits`` are the stored bits of its significand, ``least`` is the exponent of the least normal number, ``largest``
-    the greatest finite one. ``suffix`` is what is added to the name of a tensor for its copy in this format.
-    ``least_opset`` is the first in which Cast knows it.
+    ``digits`` is the number of stored bits of the significand, ``least`` the exponent of the least normal number,
+    ``largest`` the greatest finite number. ``suffix`` is added to the name of a tensor for its copy in this format.
+    ``least_opset`` is the first opset whose Cast supports it.
     """
 
     name: str
@@ -63,13 +63,13 @@ class Format:
         return math.ldexp(1.0, -self.digits - 1)
 
     def holds(self, other: Format) -> bool:
-        """Whether it has every value of another format."""
+        """Whether it holds every value of another format."""
         has_digits = self.digits >= other.digits and self.smallest <= other.smallest
         return has_digits and self.largest >= other.largest
 
 
 FP64 = Format(name="float64", elem=DOUBLE, suffix="double", digits=52, least=-1022, largest=1.7976931348623157e308)
-"""What nodes may be raised to; no model that has it is lowered."""
+"""Nodes may be raised to it, but float64 is never lowered."""
 FP32 = Format(name="float32", elem=FLOAT, suffix="float", digits=23, least=-126, largest=3.4028234663852886e38)
 FP16 = Format(name="fp16", elem=FLOAT16, suffix="fp16", digits=10, least=-14, largest=65504.0)
 BF16 = Format(
@@ -82,26 +82,19 @@ FORMATS = (FP32, FP16, BF16, FP8_E4M3FN, FP8_E5M2)
 OF_ELEM = {each.elem: each for each in (*FORMATS, FP64)}
 
 Form = Literal["emulate", "native"]
-"""How a low precision gets into a model: by rounding around float32 arithmetic, or by nodes that compute in it."""
+"""The form of a low precision in a model: rounding around float32 arithmetic, or nodes that compute in it."""
 
 
 @cache
-def holders(form: Format) -> frozenset[Format]:
-    """The formats that hold every value of a format, itself among them."""
+def formats_holding(form: Format) -> frozenset[Format]:
+    """The formats that hold every value of a format, including itself."""
     return frozenset(each for each in OF_ELEM.values() if each.holds(form))
 
 
 def suffix(elem: int) -> str:
-    """What is added to the name of a tensor for its copy in another type."""
+    """The suffix of a tensor's name for its copy in another type."""
     return OF_ELEM[elem].suffix
 
-
-# What can be said of an operator's precision: from the types that ONNX's own schemas allow, not from a list of ours.
-#
-# A layer can be computed in a type if the type variables that its floating-point inputs share with its outputs allow
-# it. All other inputs (scales and regions of Resize, statistics of BatchNormalization, axes) keep the type they have.
-# So do nodes with none such: those that make values (Constant, Range, RandomNormal), compare or choose them (Greater,
-# ArgMax, NonMaxSuppression), convert them, and operators that no schema is known of.
 
 _TYPE_TEXT = {
     f"tensor({name})": elem
@@ -116,22 +109,22 @@ EXACT = frozenset(
         "ReduceMin",
     }
 )  # fmt: skip
-"""Operators whose results are values of their inputs, or those with another sign, or zero: they round nothing."""
+"""Operators without rounding: results are values of their inputs, also negated, or zero."""
 
-_TOGETHER = {"Attention": frozenset({"T1", "T2"}), "RMSNormalization": frozenset({"T", "V"})}
-"""Type variables that must have one type, though a schema tells them apart: else no engine loads the model."""
+_SAME_TYPE = {"Attention": frozenset({"T1", "T2"}), "RMSNormalization": frozenset({"T", "V"})}
+"""Type variables that engines require to be the same type, although the schema does not."""
 
 _IN_FLOAT_ONLY = frozenset({"MeanVarianceNormalization"})
-"""Operators that the schema allows in other types, but whose function in the standard has constants in float32."""
+"""Operators defined by a function with float32 constants, although the schema allows other types."""
 
 _CONVERSIONS = frozenset({"Cast", "CastLike", "BitCast", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 
 
 class Role(Enum):
-    """What a node is for a search over precisions.
+    """The role of a node in a search over precisions.
 
-    LAYER: it computes, and can do so in several precisions. CARRIER: it hands on values in the precision they have.
-    FIXED: its types stay. CONVERSION: it reads any type, and gives what it gives.
+    LAYER: it computes in any of several precisions. CARRIER: it passes values on in their precision. FIXED: its types
+    stay. CONVERSION: it reads any type, and its output type stays.
     """
 
     LAYER = "layer"
@@ -142,7 +135,10 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class NodeRole:
-    """The role of a node. ``inputs`` and ``outputs`` are the positions whose type may change, ``types`` to which."""
+    """The role of a node. The types of the ``inputs`` and ``outputs`` at these positions may change to ``types``.
+
+    ``reason`` says why a node that computes is FIXED.
+    """
 
     role: Role
     inputs: tuple[int, ...] = ()
@@ -152,15 +148,19 @@ class NodeRole:
 
 
 ElementOf = Callable[[str], int]
-"""The element type of the tensor of that name; 0 if it is not known or no tensor."""
+"""Returns the element type of the tensor of that name; 0 if unknown."""
 
 
 def node_role(
     node: onnx.NodeProto, opset: int, elem: ElementOf, needed: frozenset[int] = frozenset({FLOAT16})
 ) -> NodeRole:
-    """What a node is. ``opset`` is the version of the default domain; a layer must know all types ``needed``.
+    """The role of a node. ``opset`` is the version of the default domain; a layer must support all types ``needed``.
 
-    Rounding around float32 arithmetic needs none, but what ONNX has no fp16 for is nothing that engines lower either.
+    The schema decides: a type may change if a type variable shared by floating-point inputs and outputs allows it. All
+    other inputs keep their types, such as scales of Resize; so do nodes without such variables, which create values
+    (Constant, Range), compare or choose them (Greater, ArgMax) or convert them, and operators without a schema.
+
+    fp16 is needed by default even for rounding around float32 arithmetic: engines do not lower an operator without it.
     """
     if node.domain not in ("", "ai.onnx"):
         return NodeRole(Role.FIXED, reason=f"no schema of {node.domain}.{node.op_type} is known")
@@ -176,13 +176,13 @@ def node_role(
     if node.op_type in {"ScatterND", "ScatterElements"} and reductions - {b"", b"none"}:
         return NodeRole(Role.FIXED, reason=f"no engine is known to compute {node.op_type} with a reduction in fp16")
     outputs = _changing(node.output, formal.outputs, formal.shared, elem)
-    given = {_at(formal.outputs, place) for place in outputs}
-    together = _TOGETHER.get(node.op_type, frozenset())
-    shared = {variable: types for variable, types in formal.shared.items() if variable in given | together}
+    output_variables = {_variable_at(formal.outputs, place) for place in outputs}
+    wanted = output_variables | _SAME_TYPE.get(node.op_type, frozenset())
+    shared = {variable: types for variable, types in formal.shared.items() if variable in wanted}
     inputs = _changing(node.input, formal.inputs, shared, elem)
     if not inputs or not outputs:
         return NodeRole(Role.FIXED)
-    variables = {_at(formal.inputs, place) for place in inputs} | {_at(formal.outputs, place) for place in outputs}
+    variables = output_variables | {_variable_at(formal.inputs, place) for place in inputs}
     types = frozenset.intersection(*(formal.shared[variable] for variable in variables))
     if node.op_type in EXACT:
         return NodeRole(Role.CARRIER, inputs, outputs, types)
@@ -194,7 +194,7 @@ def node_role(
 
 @dataclass(frozen=True)
 class _Formal:
-    """Type variables of formal inputs and outputs; ``shared``: those of both, with the working types they allow."""
+    """The type variables of an operator's inputs and outputs; ``shared`` are those of both, with allowed types."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -210,10 +210,10 @@ def _formal(op_type: str, opset: int) -> _Formal | None:
 
     variadic = defs.OpSchema.FormalParameterOption.Variadic
     inputs, outputs = (
-        tuple("" if one.option == variadic and not one.is_homogeneous else str(one.type_str) for one in formals)
+        tuple("" if each.option == variadic and not each.is_homogeneous else str(each.type_str) for each in formals)
         for formals in (schema.inputs, schema.outputs)
     )
-    both = set(inputs) & (set(outputs) | _TOGETHER.get(op_type, frozenset()))
+    both = set(inputs) & (set(outputs) | _SAME_TYPE.get(op_type, frozenset()))
     allowed = {
         constraint.type_param_str: frozenset(
             _TYPE_TEXT[text] for text in constraint.allowed_type_strs if text in _TYPE_TEXT
@@ -224,8 +224,8 @@ def _formal(op_type: str, opset: int) -> _Formal | None:
     return _Formal(inputs, outputs, shared)
 
 
-def _at(variables: tuple[str, ...], place: int) -> str:
-    """The variable at a position; the last one is repeated, as variadic inputs are."""
+def _variable_at(variables: tuple[str, ...], place: int) -> str:
+    """The variable at a position; the last one is variadic."""
     return variables[min(place, len(variables) - 1)] if variables else ""
 
 
@@ -235,18 +235,16 @@ def _changing(
     return tuple(
         place
         for place, name in enumerate(names)
-        if name and _at(variables, place) in shared and elem(name) in WORKING_TYPES
+        if name and _variable_at(variables, place) in shared and elem(name) in WORKING_TYPES
     )
 
 
-# Weights in other formats: converted once, and what conversion does to them.
-
-_MOST_LOOKED_AT = 1024
-"""Elements of a weight that is looked at to see whether a format holds it exactly: masks, scales, constants."""
+_MOST_EXAMINED = 1024
+"""Elements of a weight that is tested for formats that hold it exactly, such as masks, scales and constants."""
 
 
 class Weights:
-    """The weights of a model in ``folder``: what is worked out about them once and asked for in every candidate."""
+    """A cache of what is computed from the weights of a model in ``folder``, for all candidates."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -254,8 +252,8 @@ class Weights:
         self._converted: dict[tuple[str, int, str], onnx.TensorProto] = {}
 
     def exact(self, weight: onnx.TensorProto) -> frozenset[Format]:
-        """The formats that hold all values of a small weight; none of a large one."""
-        if math.prod(weight.dims) > _MOST_LOOKED_AT or is_external(weight):
+        """The formats that hold all values of a small weight; empty for a large one."""
+        if math.prod(weight.dims) > _MOST_EXAMINED or is_external(weight):
             return frozenset()
         key = weight.SerializeToString()
         if key not in self._exact:
@@ -268,22 +266,22 @@ class Weights:
         return self._exact[key]
 
     def converted(self, graph: onnx.GraphProto, name: str, elem: int, new_name: str) -> onnx.TensorProto | None:
-        """An initializer in another type; None if its values stand elsewhere and are better cast there."""
+        """An initializer in another type; None if it is external, as a Cast is then better."""
         key = (name, elem, new_name)
         if key not in self._converted:
             weight = next(weight for weight in graph.initializer if weight.name == name)
             if is_external(weight):
                 return None
             values = next(values_of(weight, self._folder))
-            made = type(weight)(name=new_name, data_type=elem, dims=weight.dims)
+            converted = type(weight)(name=new_name, data_type=elem, dims=weight.dims)
             with np.errstate(over="ignore", invalid="ignore"):
-                made.raw_data = values.astype(np.float32).astype(_dtype(elem)).tobytes()
-            self._converted[key] = made
+                converted.raw_data = values.astype(np.float32).astype(_dtype(elem)).tobytes()
+            self._converted[key] = converted
         return self._converted[key]
 
 
 def values_of(weight: onnx.TensorProto, folder: Path) -> Iterator[np.ndarray[Any, Any]]:
-    """The values of a weight in float32 or its own type, flat; those in other files a few megabytes at a time."""
+    """The flat values of a weight in its own type; external ones are yielded a few megabytes at a time."""
     dtype = _dtype(weight.data_type)
     if not is_external(weight):
         yield np.frombuffer(raw_values(weight), dtype)
@@ -294,7 +292,7 @@ def values_of(weight: onnx.TensorProto, folder: Path) -> Iterator[np.ndarray[Any
 
 
 def rounded(values: np.ndarray[Any, Any], form: Format) -> np.ndarray[Any, Any]:
-    """Values as a format holds them, in float32. What is too large is infinite, or the largest number in fp8."""
+    """Values rounded to a format, in float32. Too large ones become infinite, or in fp8 the largest number."""
     with np.errstate(over="ignore", invalid="ignore"):
         wide = values.astype(np.float32)
         if form.elem in (E4M3FN, E5M2):
@@ -310,7 +308,10 @@ def _dtype(elem: int) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class RangeLoss:
-    """What a format does to a weight: how many of its ``count`` values become infinite (or the largest), or zero."""
+    """The values of a weight that a format cannot hold, of ``count``.
+
+    ``saturated`` become infinite or the largest number, ``vanished`` become zero.
+    """
 
     name: str
     count: int
@@ -319,9 +320,9 @@ class RangeLoss:
 
 
 def range_loss_of(weight: onnx.TensorProto, folder: Path, form: Format) -> RangeLoss | None:
-    """What a format does to a weight, None if nothing. Read piece by piece where the values stand elsewhere."""
-    # What is above the limit rounds beyond the largest number: half a step above it, and there too if the largest is
-    # odd. The limit is no float32, so it must not be compared as one.
+    """The loss of a weight in a format; None if there is none. External values are read piece by piece."""
+    # Values above the limit round beyond the largest number: it is half a step above, inclusive if the largest number
+    # is odd. No float32 equals it, so it must not be compared as one.
     step = 2.0 ** math.floor(math.log2(form.largest)) * 2 * form.rounding
     tie = form.largest + step / 2
     limit = np.float64(tie if form.largest / step % 2 == 0 else math.nextafter(tie, 0))

@@ -1,4 +1,4 @@
-"""Which precisions are mixed, and a model for every choice of layers that are high, of floats or of int8."""
+"""Models of mixed precision for every choice of high layers: with Casts, or quantized to int8."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from biopsy.model.load import parse
 from biopsy.model.walk import sort_nodes
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.precision import formats
-from biopsy.questions.precision.caster import Assembly, Mixed, mixed, unchanged
+from biopsy.questions.precision.caster import Assembly, Mixed, mixed, unchanged_parts
 from biopsy.questions.precision.formats import FLOAT16, FP16, FP32, Form, Format, RangeLoss, Weights, range_loss_of
 from biopsy.questions.precision.plan import Layer, PrecisionPlan, plan_of, stored_values, without_functions
 from biopsy.session.workspace import Workspace
@@ -47,10 +47,10 @@ _HIGH: Mapping[High, Format] = {"float32": formats.FP32, "float16": formats.FP16
 
 @dataclass(frozen=True, kw_only=True)
 class Precisions:
-    """The two precisions of a search, and how the low one gets into a model.
+    """The two precisions of a search, and the form of the low one.
 
     ``emulate``: low layers compute in float32, and Casts round their inputs, weights and outputs. ``native``: they
-    compute in the low type. int8 has a form of its own: QuantizeLinear and DequantizeLinear.
+    compute in the low type. int8 ignores the form and uses QuantizeLinear and DequantizeLinear.
     """
 
     low: Low = "fp16"
@@ -58,15 +58,15 @@ class Precisions:
     form: Form = "emulate"
 
     def require_possible(self) -> None:
-        """Raise UsageError for a high precision that int8 cannot be mixed with."""
+        """Raise UsageError for int8 with another high precision than float32."""
         if self.low == "int8" and self.high != "float32":
             raise errors.UsageError("--int8 needs -p float32")
 
 
 def mixed_models(index: ModelIndex, place: Workspace, precisions: Precisions, feeds: Sequence[Feed]) -> MixedModels:
-    """What makes the candidates of a search; ``feeds`` calibrate int8, and are not looked at for others.
+    """Makes the candidates of a search. ``feeds`` are only used to calibrate int8.
 
-    Raises UsageError if the precisions cannot be mixed, or not in this model; ModelError for a damaged one.
+    Raises UsageError if the precisions cannot be mixed in this model, ModelError for a damaged one.
     """
     model = parse(index.buffer[:], index.path)
     places = {index.names[tensor]: data for tensor, data in place.places.items()}
@@ -75,16 +75,12 @@ def mixed_models(index: ModelIndex, place: Workspace, precisions: Precisions, fe
     return CastModels(model, _LOW[precisions.low], _HIGH[precisions.high], precisions.form, index.folder, places)
 
 
-# What makes the candidates of a search: a model for every choice of layers that are high.
-
-
 class MixedModels(ABC):
     """A model in every mixture of two precisions.
 
-    ``layers`` can be high or low, in the order of the network. ``stays`` counts other nodes that compute but keep their
-    precision, by the reason, ``passive`` those that have none of their own, by the operator. ``low_name`` and
-    ``high_name`` are what a person calls the precisions. ``form``: how the low one gets into the model; None if it is
-    neither of our own.
+    ``layers``, in the order of the network, can be high or low. ``stays`` counts nodes that compute but keep their
+    precision, by the reason; ``passive`` counts nodes without a precision of their own, by the operator. ``low_name``
+    and ``high_name`` are the precisions for messages. ``form`` is None for int8.
     """
 
     layers: Sequence[Layer]
@@ -99,20 +95,20 @@ class MixedModels(ABC):
         """The bytes of the model with these layers high and all others low."""
 
     def range_loss(self, high: frozenset[int]) -> tuple[RangeLoss, ...]:
-        """Weights and constants that the low precision cannot hold, among those that low layers read."""
+        """Weights and constants of low layers that the low precision cannot hold."""
         del high
         return ()
 
 
 class CastModels(MixedModels):
-    """Mixtures by explicit casts; see ``caster``. ``folder`` is where the model finds its external weights."""
+    """Mixtures by explicit Casts; see ``caster``. ``folder`` has the model's external weights."""
 
     form: Form
 
     def __init__(
         self, model: onnx.ModelProto, low: Format, high: Format, form: Form, folder: Path, places: Mapping[str, bytes]
     ) -> None:
-        """Raises UsageError if the model's opset has no Cast to one of the formats, or its form no nodes for them."""
+        """Raises UsageError if the form or the model's opset does not support one of the formats."""
         if low is high:
             raise errors.UsageError(f"--precision {high} is no higher precision than {low}", next_steps=["-p float32"])
         if form == "native" and low.name.startswith("fp8"):
@@ -151,45 +147,40 @@ class CastModels(MixedModels):
         return tuple(replace(loss, name=name) for name, loss in losses.items() if loss is not None)
 
     def lowered(self, high: frozenset[int]) -> int:
-        """How many nodes of the model give values of another type than in the model, those in bodies included."""
+        """The number of nodes, also in bodies, whose outputs have another type than in the model."""
         return self._mixed(high).lowered
 
 
-# A model with every layer in fp16 that can be: what ``--fp-to-fp16`` asks for.
-
-
 def in_fp16(model: onnx.ModelProto, folder: Path) -> tuple[bytes, int, tuple[RangeLoss, ...]]:
-    """The model's bytes with nodes that compute in fp16, how many do, and the weights and constants it cannot hold.
+    """The bytes of the model with all possible layers in fp16, their number, and weights that fp16 cannot hold.
 
-    Inputs and outputs keep their types, with Casts behind and before them. ``folder`` is where the external weights
-    stand; they are cast in the model. Raises UsageError if the model's opset has no Cast to fp16.
+    Inputs and outputs keep their types by Casts. ``folder`` has the external weights, which are cast in the model.
+    Raises UsageError if the model's opset has no Cast to fp16.
     """
     models = CastModels(model, FP16, FP32, "native", folder, {})
     return b"".join(models.parts(frozenset())), models.lowered(frozenset()), models.range_loss(frozenset())
 
 
-# Mixtures of int8 and float32: onnxruntime's own static quantization, with the high layers left out of it.
-#
-# The values that tensors take are recorded once; each candidate is quantized by them. QuantizeLinear and
-# DequantizeLinear stand around what is low (the QDQ form), which every engine that knows int8 reads.
-
 _LEAST_OPSET = 10
-"""The first with QuantizeLinear and DequantizeLinear."""
+"""The first opset with QuantizeLinear and DequantizeLinear."""
 
 _FOLLOWING = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "MaxPool", "Slice", "Split", "Relu"})
-"""What moves values and is quantized where what it reads is: left out, it would tear a low part in two."""
+"""Operators that move values: they are quantized if their input is, as they would split a low part otherwise."""
 
 
 class CalibrationInputs(list[dict[str, Array]]):
-    """Inputs as onnxruntime's calibration wants them: a CalibrationDataReader, which has each once."""
+    """Inputs as a CalibrationDataReader of onnxruntime, which yields each once."""
 
     def get_next(self) -> dict[str, Array] | None:
-        """The next input, None after the last. It is a dict, since older releases take nothing else."""
+        """The next input, a dict as older releases require; None after the last."""
         return self.pop(0) if self else None
 
 
 class QuantizedModels(MixedModels):
-    """A model with some layers in int8. ``feeds`` are the inputs whose values are recorded; all weights are loaded."""
+    """Mixtures of int8 and float32 by onnxruntime's static quantization, in the QDQ form that most engines read.
+
+    The ranges of all tensors are recorded once with ``feeds``. All weights are loaded.
+    """
 
     form = None
     low_name = "int8"
@@ -199,7 +190,7 @@ class QuantizedModels(MixedModels):
         self, model: onnx.ModelProto, folder: Path, places: Mapping[str, bytes], feeds: Sequence[Feed]
     ) -> None:
         """Raises UsageError if the model cannot be quantized, EngineFailure if it cannot be run with the feeds."""
-        self._original = unchanged(model, places)
+        self._original = unchanged_parts(model, places)
         load_into(model, folder)
         self._model = _with_names(without_functions(model))
         from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
@@ -217,9 +208,14 @@ class QuantizedModels(MixedModels):
             **{f"onnxruntime does not quantize {op_type}": count for op_type, count in left.items()},
             **({"bodies are not quantized": inside} if inside else {}),
         }
-        self._kinds = sorted({layer.op_type for layer in able} | _FOLLOWING)
-        self._ranges = self._recorded(feeds)
-        self._inferred = _typed(self._model)
+        self._op_types = sorted({layer.op_type for layer in able} | _FOLLOWING)
+        self._ranges = self._calibrated(feeds)
+        types = onnx_native.inferred(without_weights(self._model)).model.graph
+        self._inferred = deepcopy(self._model)  # the quantizer leaves tensors without a type in float32
+        graph = self._inferred.graph
+        for infos, inferred in ((graph.value_info, types.value_info), (graph.output, types.output)):
+            del infos[:]
+            infos.extend(inferred)
 
     def parts(self, high: frozenset[int]) -> Sequence[bytes]:
         """The bytes of the model with these layers left in float32."""
@@ -238,15 +234,15 @@ class QuantizedModels(MixedModels):
             tensors_range=self._ranges,
             nodes_to_quantize=[],
             nodes_to_exclude=names,
-            op_types_to_quantize=self._kinds,
+            op_types_to_quantize=self._op_types,
             extra_options={},
         )
-        with _quietly():
+        with _silenced():
             quantizer.quantize_model()
-        sort_nodes(quantizer.model.model.graph.node)  # onnxruntime's own sort does not see what bodies read
+        sort_nodes(quantizer.model.model.graph.node)  # onnxruntime's own sort ignores reads of bodies
         return [quantizer.model.model.SerializeToString(deterministic=True)]
 
-    def _recorded(self, feeds: Sequence[Feed]) -> Any:
+    def _calibrated(self, feeds: Sequence[Feed]) -> Any:
         """The ranges of all tensors over the feeds, as onnxruntime's calibration gives them."""
         import onnx
         from onnxruntime.quantization import CalibrationMethod
@@ -256,16 +252,16 @@ class QuantizedModels(MixedModels):
             raise errors.UsageError(
                 "there are no inputs to calibrate int8 with", next_steps=["--load-inputs FILE    typical inputs"]
             )
-        with temporary_folder("biopsy-") as folder, _quietly():
+        with temporary_folder("biopsy-") as folder, _silenced():
             path = folder / "model.onnx"
             onnx.save(deepcopy(self._model), path, save_as_external_data=True, location="weights")
             try:
                 calibrator = create_calibrator(
-                    path, self._kinds, str(folder / "augmented.onnx"), calibrate_method=CalibrationMethod.MinMax
+                    path, self._op_types, str(folder / "augmented.onnx"), calibrate_method=CalibrationMethod.MinMax
                 )
                 calibrator.collect_data(CalibrationInputs(map(dict, feeds)))
                 return calibrator.compute_data()
-            except Exception as error:  # whatever onnxruntime raises: it says why
+            except Exception as error:  # onnxruntime raises errors of many types
                 raise errors.EngineFailure(
                     f"the model could not be run to record values for int8: {error}",
                     engine="onnxrt",
@@ -276,33 +272,23 @@ class QuantizedModels(MixedModels):
 
 
 def _with_names(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which every node has a name of its own, since layers are left out by name."""
+    """A copy whose nodes have unique names, since layers are excluded by name."""
     copy = deepcopy(model)
-    seen, used = {node.name for node in copy.graph.node}, {""}
+    taken, used = {node.name for node in copy.graph.node}, {""}
     for place, node in enumerate(copy.graph.node):
         if node.name in used:
             name = f"{node.name or node.op_type}_{place}"
-            while name in seen:
+            while name in taken:
                 name += "_"
             node.name = name
-            seen.add(name)
+            taken.add(name)
         used.add(node.name)
     return copy
 
 
-def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy with the types that can be told; the quantizer leaves what has none in float32."""
-    inferred = onnx_native.inferred(without_weights(model)).model.graph
-    copy = deepcopy(model)
-    for listed, infos in ((copy.graph.value_info, inferred.value_info), (copy.graph.output, inferred.output)):
-        del listed[:]
-        listed.extend(infos)
-    return copy
-
-
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Without what onnxruntime's quantizer prints and logs for each tensor that it leaves alone."""
+def _silenced() -> Iterator[None]:
+    """Suppress the output and logs of onnxruntime's quantizer about each tensor that it skips."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,6 +1,4 @@
-"""A model as the caster sees it: its graphs, the type and the stored values of every tensor, the role and the cost
-of every node.
-"""
+"""What a search over precisions knows of a model: the roles and costs of nodes, the types and values of tensors."""
 
 from __future__ import annotations
 
@@ -28,11 +26,11 @@ Dims = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layer:
-    """A node that can be computed in several precisions; ``number`` is its place among them.
+    """A node that can compute in several precisions, numbered among them.
 
-    ``where`` names the nodes around it if it stands in a body. ``writes`` is its first output, which names it where it
-    has no name. ``flops`` and ``bytes`` are what it costs, as far as shapes tell, open dimensions counted as one.
-    ``noted`` is a NodeProto with what an exporter noted of it.
+    ``place`` is its place in its graph; ``where`` names the enclosing nodes if it is in a body. ``writes`` is its first
+    output. ``flops`` and ``bytes`` are its cost as far as shapes are known; open dimensions count as one.
+    ``exporter_notes`` is a NodeProto with an exporter's notes on it.
     """
 
     number: int
@@ -43,22 +41,25 @@ class Layer:
     writes: str
     flops: int
     bytes: int
-    noted: onnx.NodeProto | None = field(default=None, compare=False, repr=False)
+    exporter_notes: onnx.NodeProto | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def source(self) -> NodeSource | None:
-        """Where an exporter says that it comes from."""
-        return None if self.noted is None else source_of(self.noted.SerializeToString())
+        """The origin that an exporter noted."""
+        return None if self.exporter_notes is None else source_of(self.exporter_notes.SerializeToString())
 
     @property
     def label(self) -> str:
-        """What a person calls it."""
+        """Its name for messages."""
         return " / ".join((*self.where, label(self.op_type, self.name, self.place)))
 
 
 @dataclass
 class PlannedNode:
-    """A node, its role, its number if it is a layer, and its bodies: (attribute, place in ``graphs`` or -1, plan)."""
+    """A node, its role, its number if it is a layer, and its bodies.
+
+    Each body is (place of the attribute, place in its ``graphs`` or -1 for ``g``, plan).
+    """
 
     proto: onnx.NodeProto
     part: NodeRole
@@ -68,9 +69,9 @@ class PlannedNode:
 
 @dataclass
 class PlannedGraph:
-    """A graph, with what is known of the tensors in it.
+    """A graph, with the element types of its tensors by name.
 
-    ``cast_only`` gives for tensors that nothing but Casts to one type reads that type.
+    ``cast_only`` maps tensors that only Casts to one type read to that type.
     """
 
     proto: onnx.GraphProto
@@ -81,11 +82,11 @@ class PlannedGraph:
 
 @dataclass(kw_only=True)
 class PrecisionPlan:
-    """A model, and what a search over its precisions needs to know of it. The model is not changed any more.
+    """A model, which must not be changed any more, with its layers.
 
-    ``stays`` counts nodes that compute and cannot be changed, by the reason; ``passive``, by the operator, those that
-    have no precision of their own: they hand values on, convert them, or give none that is rounded. ``taken`` are all
-    names in use.
+    ``stays`` counts nodes that compute but cannot change, by the reason; ``passive`` counts nodes without a precision
+    of their own, by the operator: they pass on or convert values, or give none that is rounded. ``taken`` are all names
+    in use.
     """
 
     model: onnx.ModelProto
@@ -98,15 +99,15 @@ class PrecisionPlan:
 
 
 def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16})) -> PrecisionPlan:
-    """Look at a model that has no local functions (see ``without_functions``).
+    """The plan of a model without local functions (see ``without_functions``).
 
-    ``needed`` are element types that a node must be able to compute in to be a layer.
+    ``needed`` are element types that a node must support to be a layer.
     """
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     reader = _Reader(opset, needed)
     inferred = onnx_native.inferred(without_weights(model)).model.graph  # the types of tensors in bodies too
     graph = reader.read(model.graph, inferred, None, ())
-    taken = {name for one in walk.graphs(model) for name in walk.defined(one)}
+    taken = {name for each in walk.graphs(model) for name in walk.defined(each)}
     taken.update(name for node in walk.nodes(model) for name in (*node.input, node.name))
     return PrecisionPlan(
         model=model,
@@ -121,7 +122,7 @@ def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16}
 
 @dataclass
 class _KnownTypes:
-    """Element types and shapes of the tensors that a graph sees: its own first, then those around it."""
+    """Element types and shapes of the tensors visible in a graph: its own, then those of enclosing graphs."""
 
     elems: ChainMap[str, int]
     dims: ChainMap[str, Dims]
@@ -131,7 +132,7 @@ class _KnownTypes:
 
 
 class _Reader:
-    """Walks over a model once. Layers are numbered in the order in which they are computed."""
+    """Reads a model once. Layers are numbered in the order of computation."""
 
     def __init__(self, opset: int, needed: frozenset[int]) -> None:
         self._opset = opset
@@ -146,7 +147,7 @@ class _Reader:
         types = _types_in(graph, inferred, outer)
         planned = PlannedGraph(graph, cast(dict[str, int], types.elems.maps[0]))
         for place, (node, typed) in enumerate(zip(graph.node, inferred.node, strict=True)):
-            self._complete(node, types)
+            self._infer_outputs(node, types)
             part = node_role(node, self._opset, types.elem, self._needed)
             planned_node = PlannedNode(node, part)
             if part.role is Role.LAYER:
@@ -156,15 +157,17 @@ class _Reader:
                 self.stays[part.reason] += 1
             else:
                 self.passive[node.op_type] += 1
-            here = (*where, label(node.op_type, node.name, place))
+            inside = (*where, label(node.op_type, node.name, place))
             for (at, inner, body), (_, _, twin) in zip(_bodies(node), _bodies(typed), strict=True):
-                planned_node.bodies.append((at, inner, self.read(body, twin, types, (*here, node.attribute[at].name))))
+                planned_node.bodies.append(
+                    (at, inner, self.read(body, twin, types, (*inside, node.attribute[at].name)))
+                )
             planned.nodes.append(planned_node)
         planned.cast_only = _cast_only(graph)
         return planned
 
-    def _complete(self, node: onnx.NodeProto, types: _KnownTypes) -> None:
-        """Tell the types of outputs that inference left open from those of the inputs, as the schema says."""
+    def _infer_outputs(self, node: onnx.NodeProto, types: _KnownTypes) -> None:
+        """Set the types of outputs that inference left open, by the inputs and the schema."""
         missing = [name for name in node.output if name and not types.elem(name)]
         if not missing or node.op_type in {"Cast", "Constant"} or node.domain not in ("", "ai.onnx"):
             return
@@ -213,16 +216,16 @@ def _layer(node: PlannedNode, place: int, where: tuple[str, ...], types: _KnownT
         place=place,
         where=where,
         writes=next((name for name in proto.output if name), ""),
-        flops=work_of(proto, shapes_in, shapes_out),
+        flops=flops_of(proto, shapes_in, shapes_out),
         bytes=4 * sum(math.prod(shape) for shape in (*shapes_in, *shapes_out) if shape is not None),
-        noted=type(proto)(  # without operands and attributes, which may hold weights
+        exporter_notes=type(proto)(  # without operands and attributes, which may hold weights
             name=proto.name, op_type=proto.op_type, doc_string=proto.doc_string, metadata_props=proto.metadata_props
         ),
     )
 
 
 def _cast_only(graph: onnx.GraphProto) -> dict[str, int]:
-    """Tensors that only Casts to one type read: what they are rounded to there."""
+    """Tensors that only Casts to one type read, with that type."""
     targets_of: dict[str, set[int]] = {}
     for node in graph.node:
         target = next((a.i for a in node.attribute if a.name == "to"), 0) if node.op_type == "Cast" else 0
@@ -234,19 +237,14 @@ def _cast_only(graph: onnx.GraphProto) -> dict[str, int]:
     }
 
 
-# What a layer costs: roughly the operations that it computes, from shapes alone.
-
 Cost = Literal["flops", "bytes", "count"]
-"""What is to be kept small of the layers in high precision: operations, bytes read and written, or their number."""
+"""What to minimize of high layers: operations, bytes read and written, or their number."""
 
 _Shape = tuple[int, ...] | None
 
 
-def work_of(node: onnx.NodeProto, inputs: Sequence[_Shape], outputs: Sequence[_Shape]) -> int:
-    """Floating-point operations of a node: two for each multiplication with an addition, else one for each element.
-
-    0 where shapes are not known.
-    """
+def flops_of(node: onnx.NodeProto, inputs: Sequence[_Shape], outputs: Sequence[_Shape]) -> int:
+    """Rough floating-point operations of a node: 2 per multiply-add, else 1 per element; 0 if shapes are unknown."""
     result = next((shape for shape in outputs if shape is not None), None)
     first, second = (*inputs, None, None)[:2]
     elements = math.prod(result) if result is not None else 0
@@ -264,49 +262,44 @@ def work_of(node: onnx.NodeProto, inputs: Sequence[_Shape], outputs: Sequence[_S
 
 
 def without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the nodes of local functions in place of their calls; itself if it calls none.
-
-    Raises ModelError if onnx cannot put them there.
-    """
+    """The model with inlined local functions; itself if it calls none. Raises ModelError if onnx cannot inline them."""
     called = walk.called(model)
     if not called:
         return model
     from onnx import inliner
 
     cause: Exception | None = None
-    why = next((f"{key[1]}: {why}" for key, why in unbounded(model.functions).items() if key in called), None)
-    if why is None:
+    reason = next((f"{key[1]}: {why}" for key, why in unbounded(model.functions).items() if key in called), None)
+    if reason is None:
         try:
             return inliner.inline_local_functions(model, convert_version=True)
         except Exception as error:  # whatever the C++ side raises
-            cause, why = error, str(error)
-    raise errors.ModelError(f"the local functions of the model cannot be put in place of their calls: {why}") from cause
+            cause, reason = error, str(error)
+    raise errors.ModelError(f"the local functions of the model cannot be inlined: {reason}") from cause
 
-
-# The stored float32 values that layers read: weights and constants, themselves or as carriers hand them on.
 
 Sources: TypeAlias = "Mapping[str, onnx.TensorProto | PlannedNode]"
-"""Where tensors come from: a stored value, or the node that computes them."""
+"""The stored value of a tensor, or the node that computes it, by the tensor's name."""
 
 _BOUNDED = frozenset({"Max", "Min"})
-"""Carriers whose results are seldom the limit that they compare with."""
+"""Carriers whose constant operand is a limit, and seldom their result."""
 
 
 def stored_values(
     graph: PlannedGraph, chosen: Callable[[int], bool], outer: Sources = MappingProxyType({})
 ) -> dict[str, onnx.TensorProto]:
-    """Values of the model by the names of their tensors, of which ``chosen`` layers (by number) read.
+    """The float32 weights and constants that ``chosen`` layers read, also through carriers, by name.
 
-    ``outer`` is what a body sees of the graphs around it.
+    ``chosen`` takes a layer's number. ``outer`` are the sources that a body sees in enclosing graphs.
     """
     values: dict[str, onnx.TensorProto] = {}
     fed = {info.name for info in graph.proto.input}
-    sources: dict[str, onnx.TensorProto | PlannedNode] = {name: one for name, one in outer.items() if name not in fed}
+    sources: dict[str, onnx.TensorProto | PlannedNode] = {name: each for name, each in outer.items() if name not in fed}
     sources.update((weight.name, weight) for weight in graph.proto.initializer)
     sources.update((name, node) for node in graph.nodes for name in node.proto.output if name)
     seen: set[str] = set()
     for node in graph.nodes:
-        waiting = [*_changing(node)] if node.part.role is Role.LAYER and chosen(node.number) else []
+        waiting = [*_converted_inputs(node)] if node.part.role is Role.LAYER and chosen(node.number) else []
         while waiting:
             name = waiting.pop()
             if name in seen:
@@ -315,7 +308,7 @@ def stored_values(
             value = sources.get(name)
             if isinstance(value, PlannedNode):
                 if value.part.role is Role.CARRIER and value.proto.op_type not in _BOUNDED:
-                    waiting += _changing(value)
+                    waiting += _converted_inputs(value)
                 value = _constant(value.proto)
             if value is not None and value.data_type == FLOAT:
                 values[name] = value
@@ -324,13 +317,13 @@ def stored_values(
     return values
 
 
-def _changing(node: PlannedNode) -> Iterator[str]:
-    """What a node reads in the type that it computes in."""
+def _converted_inputs(node: PlannedNode) -> Iterator[str]:
+    """The inputs of a node whose type may change."""
     return (node.proto.input[at] for at in node.part.inputs)
 
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """The value that a Constant or ConstantOfShape gives, or gives many times; None if it is no tensor of theirs."""
+    """The value of a Constant or ConstantOfShape; None for other nodes and values."""
     from onnx import helper
 
     if node.op_type not in {"Constant", "ConstantOfShape"} or node.domain not in {"", "ai.onnx"}:

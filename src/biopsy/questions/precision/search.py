@@ -1,4 +1,4 @@
-"""A search over precisions: what it is asked for, which layers it tries next, and what it leaves."""
+"""A search over precisions: its settings, the order in which it tries layers, and its result."""
 
 from __future__ import annotations
 
@@ -23,29 +23,38 @@ Direction = Literal["forward", "reverse"]
 
 @dataclass(frozen=True)
 class PrecisionProposal:
-    """Layers to be high, by number, all others low; and words for the progress line."""
+    """The numbers of high layers, all others being low, and a description for the progress line."""
 
     high: tuple[int, ...]
     description: str
 
 
-LayerSearch: TypeAlias = Search[PrecisionProposal, PrecisionProposal, None]
-"""Yields rounds of one proposal, and is sent that if it passes. The last that passed is the result."""
+LayerSearch: TypeAlias = Search[PrecisionProposal, PrecisionProposal, object]
+"""Yields rounds of one proposal, and is sent the proposal if it passes. The last that passed is the result."""
 
 
 def search_of(layers: Sequence[Layer], mode: Mode, direction: Direction, cost: Cost) -> LayerSearch:
-    """The search of a mode; deterministic, so that the same answers give the same proposals."""
+    """The search of a mode; deterministic.
+
+    ``bisect`` finds the fewest layers from one end of the network with log2(N) checks. If the failure comes and goes as
+    more layers are raised, the result still passes, and one layer less fails. ``linear`` raises one layer more each
+    time. For ``minimal``, see there.
+    """
     if mode == "minimal":
         return minimal(by_cost(layers, cost))
     order = [layer.number for layer in layers]
     if direction == "reverse":
         order.reverse()
     side = "first" if direction == "forward" else "last"
-    return bisect(order, side) if mode == "bisect" else linear(order, side)
+
+    def beginning(length: int) -> PrecisionProposal:
+        return PrecisionProposal(tuple(sorted(order[:length])), f"the {side} {length} of {len(order)} layers high")
+
+    return least(0, len(order), beginning) if mode == "bisect" else in_turn(map(beginning, range(1, len(order))))
 
 
 def by_cost(layers: Sequence[Layer], cost: Cost) -> list[int]:
-    """The layers, those first that may stay high with the least regret; equal ones in the order of the network."""
+    """The numbers of layers by cost, the cheapest first; equal ones in the order of the network."""
     price: dict[Cost, Callable[[Layer], int]] = {
         "flops": lambda layer: layer.flops,
         "bytes": lambda layer: layer.bytes,
@@ -54,50 +63,30 @@ def by_cost(layers: Sequence[Layer], cost: Cost) -> list[int]:
     return [layer.number for layer in sorted(layers, key=price[cost])]
 
 
-def bisect(order: Sequence[int], side: str = "first") -> LayerSearch:
-    """The fewest layers from one end of the network, by halves; log2(N) checks.
-
-    If the failure comes and goes as more are raised, what is found passes, and one less fails.
-    """
-    yield from least(0, len(order), lambda length: _beginning(order, length, side))
-
-
-def linear(order: Sequence[int], side: str = "first") -> LayerSearch:
-    """One layer more each time, from one end of the network, until it passes."""
-    yield from in_turn(_beginning(order, length, side) for length in range(1, len(order)))
-
-
-def _beginning(order: Sequence[int], length: int, side: str) -> PrecisionProposal:
-    return PrecisionProposal(tuple(sorted(order[:length])), f"the {side} {length} of {len(order)} layers high")
-
-
 def minimal(order: Sequence[int]) -> LayerSearch:
-    """Few layers of which none can be low: sets by halves, then one by one until none goes.
+    """A 1-minimal set of high layers: sets by halves, then single layers until none can be lowered.
 
-    ``order`` is of preference: what comes late is lowered first. About 2k log2(N/k) + 2k checks for k needed layers.
+    Late layers of ``order`` are lowered first. Takes about 2k log2(N/k) + 2k checks for k needed layers.
     """
 
     def propose(high: Sequence[int]) -> PrecisionProposal:
         return PrecisionProposal(tuple(sorted(high)), f"{len(high)} of {len(order)} layers high")
 
-    yield from minimize_subset_singly(order, propose)
+    return minimize_subset_singly(order, propose)
 
 
 def usual_checks(count: int, mode: Mode) -> int:
-    """Checks that a search takes if one layer is needed: what a person who waits is told."""
+    """The number of checks if one layer is needed, as an estimate for the user."""
     halves = max(1, (count - 1).bit_length())
     return {"minimal": 2 * halves + 2, "bisect": halves, "linear": count}[mode]
 
 
-# What a search over precisions leaves: the mixed model, the layers that must be high, and the facts about it.
-
-
 @dataclass(frozen=True, kw_only=True)
 class PrecisionJob:
-    """What to search and how; see the options of ``biopsy debug precision``.
+    """The settings of a search; see the options of ``biopsy debug precision``.
 
-    ``output`` is the file of the mixed model, ``external`` the name of that for its weights beside it, ``names`` that
-    of the names as text. ``write_report`` writes what is known into ``report``; it may be called several times.
+    ``output`` is the file for the mixed model, ``external`` the name of the file beside it for weights, ``names`` the
+    file for the names of high layers. ``write_report`` writes ``report``, possibly several times.
     """
 
     output: Path | None = None
@@ -112,11 +101,11 @@ class PrecisionJob:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files of the mixed model, none if it is not written."""
+        """The files of the mixed model; empty if it is not written."""
         return () if self.output is None else files_of(self.output, self.external)
 
     def write_facts(self, result: PrecisionResult) -> None:
-        """Write the report and the names, where they are wanted. Raises UsageError if one cannot be written."""
+        """Write the report and the names, if wanted. Raises UsageError if one cannot be written."""
         if self.report is not None:
             self.write_report(result)
         if self.names is not None:
@@ -125,14 +114,13 @@ class PrecisionJob:
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionResult:
-    """What a search over precisions found.
+    """The result of a search over precisions.
 
-    ``high`` are the layers that must be high, of ``layers`` in all; none if all may be low.
-    ``one_minimal``: lowering any one of them alone makes the check fail. ``verified`` counts passing checks of the
-    final model, each in a process of its own; 0 where a person decides. ``stopped`` names the limit that ended the
-    search. ``stays`` and ``passive`` are nodes that are no layers: see ``PrecisionPlan``. ``range_loss`` are weights
-    that the low precision cannot hold, of layers that are low. ``remembered`` counts runs of the check that an
-    interrupted search had done.
+    ``high`` are the layers that must be high, of ``layers`` in all; empty if all may be low. ``one_minimal``: the check
+    fails if any one of them is lowered. ``verified`` counts passing checks of the final model in fresh processes; 0 if
+    a person decides. ``stopped`` names the limit that ended the search. ``stays`` and ``passive`` count nodes that are
+    no layers: see ``PrecisionPlan``. ``range_loss`` are weights of low layers that the low precision cannot hold.
+    ``remembered`` counts runs of the check by an interrupted search.
     """
 
     model: str
@@ -157,12 +145,12 @@ class PrecisionResult:
 
     @property
     def checks(self) -> int:
-        """Checks that were run, the first and the last included."""
+        """The number of checks, including the first and the last."""
         return sum(self.outcomes.values())
 
     @property
     def names(self) -> list[str]:
-        """The names of the layers that must be high, for other tools; what has no name is left out."""
+        """The names of the layers that must be high, without layers that have no name."""
         return [layer.name for layer in self.high if layer.name]
 
     def __repr__(self) -> str:
@@ -180,7 +168,7 @@ class PrecisionResult:
 
 
 def precision_tree(result: PrecisionResult) -> dict[str, object]:
-    """All that was found, as plain values."""
+    """The result as plain values for a report."""
     return {
         "biopsy_precision": 1,
         "model": result.model,
@@ -218,12 +206,12 @@ def precision_tree(result: PrecisionResult) -> dict[str, object]:
 
 
 def write_names(result: PrecisionResult, path: Path) -> None:
-    """Write one name a line, as lists of nodes to exclude are; a layer that has none for a line is a comment."""
+    """Write the names of high layers, one per line; layers without a usable name become comments."""
     lines = []
     for layer in result.high:
         if not layer.name:
             lines.append(f"# {printable(layer.label)}, which has no name\n")
-        elif layer.name.splitlines() != [layer.name]:  # whoever reads the list would take it for several names
+        elif layer.name.splitlines() != [layer.name]:  # it would read as several names
             lines.append(f"# {printable(layer.label)}, whose name has several lines: rename it first\n")
         else:
             lines.append(f"{layer.name}\n")

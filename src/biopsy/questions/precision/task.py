@@ -1,6 +1,4 @@
-"""A search over precisions with a check, from its beginning to its end: layers are lowered as long as the model
-passes and is valid.
-"""
+"""Runs a search over precisions with a check: layers are lowered as long as the model passes."""
 
 from __future__ import annotations
 
@@ -51,10 +49,10 @@ def run_job(
     job: PrecisionJob,
     listener: events.Listener = events.ignore,
 ) -> PrecisionResult:
-    """Search the layers of a model. ``mixed_models`` makes what the candidates are made by.
+    """Search the layers of a model. ``mixed_models`` returns the maker of candidates.
 
     Raises HighPrecisionFails if the check fails with every layer high, CheckError if it cannot be run or the result
-    does not pass when it is checked again, Interrupted if it is stopped; the best model by then is written.
+    does not pass again, Interrupted after the best model so far is written.
     """
     for path in (job.output, job.report, job.names, job.search.resume.save):
         if path is not None:
@@ -92,19 +90,19 @@ def run_job(
 
 
 _FINAL_RUNS = 3
-"""Fresh processes in which the result must pass, unless --repeat says otherwise."""
+"""Fresh processes in which the result must pass, unless --repeat is given."""
 
 _MOST_ROUNDS = 4
-"""Searches that are run, each knowing more, while the result turns out to be flaky."""
+"""Searches, each remembering more answers, while the result is flaky."""
 
 _MOST_KEPT = 4
-"""Models that are kept besides those that may be checked next."""
+"""Models kept in memory besides those that may be checked next."""
 
 
 class PrecisionTask:
-    """What a search with a check is told of precisions. A candidate with fewer layers high is better if it passes.
+    """The task of a search over precisions, for ``CheckedSearch``: a passing model with fewer high layers is better.
 
-    ``best`` are the layers that are high in the best model so far; None until the model with every layer high passed.
+    ``best`` are the high layers of the best model so far; None until the model with every layer high has passed.
     """
 
     def __init__(
@@ -139,29 +137,27 @@ class PrecisionTask:
 
     @property
     def progress(self) -> str:
-        """How many layers are high."""
+        """The number of high layers, in words."""
         if self.best is None:
             return "before both ends were checked; nothing was written"
-        return f"{len(self.best)} of {len(self._all)} layers are high so far"
+        return f"{len(self.best)} of {len(self._all_layers)} layers are high so far"
 
     @property
-    def _all(self) -> tuple[int, ...]:
+    def _all_layers(self) -> tuple[int, ...]:
         return tuple(layer.number for layer in self._models.layers)
 
     def _set_best(self, best: tuple[int, ...] | None, *, is_minimal: bool = False) -> None:
         self.best, self._is_minimal = best, is_minimal
-        self._oracle.left = len(self._all if best is None else best)
-
-    # Both ends
+        self._oracle.left = len(self._all_layers if best is None else best)
 
     def preflight(self) -> None:
         """Every layer high must pass, every layer low should fail."""
         oracle = self._oracle
         with oracle.budget.enforced():
-            high = self._trial(self._all, HIGH, "every layer high")
+            high = self._trial(self._all_layers, HIGH, "every layer high")
             low = self._trial((), LOW, "every layer low")
             oracle.ahead(iter([high, low]))
-            judged = self._end(high)
+            judged = self._check_end(high)
             if judged.outcome is not Outcome.PASSES:
                 line = oracle.check.line(self._index.path or self._place.candidate)
                 if judged.outcome is Outcome.INVALID:
@@ -179,55 +175,53 @@ class PrecisionTask:
                     ],
                 )
             oracle.check.expect(judged.evidence.seconds)
-            self._set_best(self._all)
-            judged = self._end(low)
+            self._set_best(self._all_layers)
+            judged = self._check_end(low)
             if judged.outcome is Outcome.PASSES:
                 self._set_best((), is_minimal=True)
             elif judged.outcome is Outcome.REPRODUCES:
                 self._flakiness.begin(low, 1)
 
-    def _end(self, trial: Trial) -> Judged:
+    def _check_end(self, trial: Trial) -> Judged:
         judged = self._oracle.judge(trial)
-        seconds = judged.evidence.seconds
-        self._oracle.listener(events.EndChecked(trial.stage.name, _word(judged.outcome), judged.reason, seconds))
+        outcome, seconds = _outcome_word(judged.outcome), judged.evidence.seconds
+        self._oracle.listener(events.EndChecked(trial.stage.name, outcome, judged.reason, seconds))
         return judged
 
-    # The search
-
     def begin(self) -> None:
-        """There is nothing to prepare."""
+        """Nothing to prepare."""
 
     def search(self) -> bool:
-        """Search once; False if the result turned out to be flaky, which the next search then knows."""
+        """Search once; returns False if the result is flaky, so that another search is needed."""
         if self.best:
             with self._oracle.budget.enforced():
-                self._follow()
+                self._run_search()
         if self._is_flaky():
-            self._set_best(self._all)
+            self._set_best(self._all_layers)
             self._rounds += 1
             return self._rounds == _MOST_ROUNDS
         trial = self._best_trial(CONFIRM, "the result: so far only the journal says that it passes")
         try:
             require_confirmed(self._oracle, trial, Outcome.PASSES, "the result passes", "the journal, as it is")
         except errors.CheckError:
-            self._set_best(self._all)  # what a person has just denied is not written
+            self._set_best(self._all_layers)  # do not write a result that was not confirmed
             raise
         return True
 
     def undo(self, digest: bytes | None) -> bool:
-        """Begin again from both ends, all other answers being remembered."""
+        """Restart the search; all other answers are remembered."""
         self._set_best(None)
         self._rounds = 0
         return True
 
-    def _follow(self) -> None:
+    def _run_search(self) -> None:
         job, oracle = self._job, self._oracle
         started, checks, before = time.monotonic(), oracle.tally.checks, oracle.left
         oracle.listener(events.StageStarted(job.mode, before, usual_checks(before, job.mode)))
         answers: list[PrecisionProposal | None] = []
 
         def passes(proposal: PrecisionProposal) -> bool:
-            trial = self._proposed(proposal)
+            trial = self._trial_of(proposal)
             meanwhile = None
             if oracle.jobs > 1 and oracle.memory.conclusion(trial) is None:
                 meanwhile = partial(self._look_ahead, trial, tuple(answers))
@@ -238,7 +232,7 @@ class PrecisionTask:
             answers.append(proposal if passed else None)
             return passed
 
-        drive(self._begin(), first_that(passes))
+        drive(self._new_search(), first_that(passes))
         oracle.pool.abandon_all()
         self._is_minimal = job.mode == "minimal"
         taken = oracle.tally.checks - checks
@@ -248,25 +242,25 @@ class PrecisionTask:
             )
         )
 
-    def _begin(self) -> LayerSearch:
+    def _new_search(self) -> LayerSearch:
         job = self._job
         return search_of(self._models.layers, job.mode, job.direction, job.cost)
 
-    def _look_ahead(self, asked: Trial, answers: Sequence[PrecisionProposal | None]) -> None:
-        """Begin what may be asked about after some answers, unless the answer to what is ``asked`` is there."""
-        if self._oracle.has_ended(asked):
+    def _look_ahead(self, current: Trial, answers: Sequence[PrecisionProposal | None]) -> None:
+        """Begin checks that may follow after some answers, unless the ``current`` one has ended."""
+        if self._oracle.has_ended(current):
             return
-        likely = islice(foresee_any(self._begin, answers, self._chance), self._oracle.jobs)
-        self._oracle.keep_going([asked, *map(self._proposed, likely)])
+        likely = islice(foresee_any(self._new_search, answers, self._chance), self._oracle.jobs)
+        self._oracle.keep_going([current, *map(self._trial_of, likely)])
 
     def _chance(self, proposal: PrecisionProposal) -> float:
-        """How likely a choice of layers passes: by halves, unless the answer is there though nobody has asked yet."""
+        """The probability that a choice of layers passes: 0.5, unless an early check has the answer."""
         trial = self._trials.get(frozenset(proposal.high))
         judged = None if trial is None else self._oracle.foretold(trial)
         return 0.5 if judged is None else float(judged.outcome is Outcome.PASSES)
 
     def _trial(self, high: Sequence[int], stage: Stage, description: str) -> Trial:
-        """The model with these layers high and all others low, to be checked; the last few are kept."""
+        """A trial of the model with these layers high; the latest models are kept in memory."""
         layers = frozenset(high)
         trial = self._trials.pop(layers, None)
         if trial is None or (trial.stage, trial.description) != (stage, description):
@@ -277,7 +271,7 @@ class PrecisionTask:
             del self._trials[next(iter(self._trials))]
         return trial
 
-    def _proposed(self, proposal: PrecisionProposal) -> Trial:
+    def _trial_of(self, proposal: PrecisionProposal) -> Trial:
         return self._trial(proposal.high, Stage(self._job.mode), proposal.description)
 
     def _best_trial(self, stage: Stage, description: str) -> Trial:
@@ -285,9 +279,9 @@ class PrecisionTask:
         return self._trial(self.best, stage, description)
 
     def _is_flaky(self) -> bool:
-        """Check the result again; True if it fails now, which nobody knew: what passed before may have been luck."""
+        """Check the result again; True if it fails now, so that it may have passed by luck before."""
         oracle = self._oracle
-        if self._job.search.repeating.repeat is not None or not oracle.check.automatic or self.best == self._all:
+        if self._job.search.repeating.repeat is not None or not oracle.check.automatic or self.best == self._all_layers:
             return False
         trial = self._best_trial(CONFIRM, "the fewest so far once more")
         for done in range(_FINAL_RUNS - 1):
@@ -297,10 +291,8 @@ class PrecisionTask:
                 return True
         return False
 
-    # The end
-
     def write(self) -> None:
-        """Write the best model, if a file is wanted."""
+        """Write the best model, if there is an output file."""
         assert self.best is not None
         job = self._job
         if job.output is not None:
@@ -308,12 +300,12 @@ class PrecisionTask:
             write_result(parts, job.output, folder, job.external, self._index.has_external_data)
 
     def rescue(self) -> str | None:
-        """Write the best model so far and what is known of it, unless every layer is high; what to tell of it."""
-        if self.best is None or self.best == self._all:
+        """Write the best model so far and its report, unless every layer is high; returns what was written."""
+        if self.best is None or self.best == self._all_layers:
             return None
         job, kept = self._job, list[str]()
         seconds = self._oracle.budget.seconds_spent
-        with contextlib.suppress(errors.BiopsyError, OSError):  # another error is told already
+        with contextlib.suppress(errors.BiopsyError, OSError):  # another error is being reported
             self.write()
             kept += [f"{job.output}, which passes"] if job.output is not None else []
         with contextlib.suppress(errors.BiopsyError, OSError):
@@ -322,7 +314,7 @@ class PrecisionTask:
         return "; ".join(kept) or None
 
     def verify(self) -> bool:
-        """The last word: the model is valid, and the file as it was written must pass, in processes of their own."""
+        """Require the result to be valid, and the written file to pass in fresh processes."""
         assert self.best is not None
         oracle, output = self._oracle, self._job.output
         require_valid(self._models.parts(frozenset(self.best)), [bytes(self._index.buffer)], output)
@@ -337,7 +329,7 @@ class PrecisionTask:
                 judged = oracle.again(fresh(), 1)
                 if judged.outcome is not Outcome.PASSES:
                     raise errors.CheckError(
-                        f"the result does not pass when it is checked again ({_word(judged.outcome)}: "
+                        f"the result does not pass when it is checked again ({_outcome_word(judged.outcome)}: "
                         f"{judged.reason}; it passed {done} times before): the check does not always say the same",
                         kept=f"{output}, which passed before" if output else None,
                         next_steps=["--repeat N    a model passes only if it passes N times"],
@@ -349,9 +341,10 @@ class PrecisionTask:
         return False
 
     def result(self, seconds: float, stopped: str | None) -> PrecisionResult:
-        """What was found, once the search has ended."""
+        """The result, once the search has ended."""
         assert self.best is not None
         job, models, high = self._job, self._models, frozenset(self.best)
+        outcomes = self._oracle.tally.outcomes
         return PrecisionResult(
             model=str(self._index.path or "model"),
             low=models.low_name,
@@ -360,10 +353,10 @@ class PrecisionTask:
             mode=job.mode,
             direction=job.direction,
             cost=job.cost,
-            layers=len(self._all),
+            layers=len(self._all_layers),
             high=tuple(layer for layer in models.layers if layer.number in high),
             one_minimal=self._is_minimal and stopped is None,
-            outcomes={_word(outcome): count for outcome, count in self._oracle.tally.outcomes.items() if count},
+            outcomes={_outcome_word(outcome): number for outcome, number in outcomes.items() if number},
             seconds=seconds,
             verified=self._verified,
             output=job.output,
@@ -375,19 +368,17 @@ class PrecisionTask:
         )
 
 
-def _word(outcome: Outcome) -> str:
-    """The word for an outcome where no first failure is there to be reproduced: any failure is one."""
+def _outcome_word(outcome: Outcome) -> str:
+    """The word for an outcome. There is no first failure to reproduce, so any failure is "failed"."""
     return "failed" if outcome is Outcome.REPRODUCES else outcome.value
 
 
-# Whether onnx's own checker accepts a model: what is written must be valid wherever the original was.
-
 _MOST_BYTES = 2**31 - 1
-"""More cannot be given to the checker at once."""
+"""The largest model that onnx.checker takes."""
 
 
 def require_valid(result: Sequence[bytes], original: Sequence[bytes], written: Path | None) -> None:
-    """Raise CheckError if onnx.checker refuses a result, and accepts the original; both are models in pieces."""
+    """Raise CheckError if onnx.checker accepts the original and refuses the result. Both are models in pieces."""
     refused = objection(result)
     if refused is not None and objection(original) is None:
         raise errors.CheckError(
@@ -398,8 +389,8 @@ def require_valid(result: Sequence[bytes], original: Sequence[bytes], written: P
 
 
 def objection(parts: Sequence[bytes]) -> str | None:
-    """Why onnx.checker refuses a model, in one line; None if it accepts it, or if it is too large to be asked about.
+    """Why onnx.checker refuses a model, in one line; None if it accepts it or the model is too large.
 
-    Weights in other files are left out: they are where the model says, or loading it fails.
+    External weights are ignored.
     """
     return None if sum(map(len, parts)) > _MOST_BYTES else checker_objection(judged_form(parse(b"".join(parts), None)))

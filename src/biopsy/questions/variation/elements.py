@@ -1,4 +1,4 @@
-"""Element types and values of inputs and weights that may vary, and attributes."""
+"""Features for element types and values of inputs and weights, and for attributes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from biopsy.questions.variation.features import (
     Edit,
     Feature,
     FedModel,
-    in_turn,
+    chained,
+    number_feature,
+    set_values,
     tied_groups,
     values_of,
-    whole_number,
-    with_values,
 )
 from biopsy.questions.variation.validity import Validity
 from biopsy.reduction.passes.common import Place, every_node, graph_at, keep_only, opsets_of, schema_of
@@ -43,22 +43,22 @@ _OTHERS = {
     "uint8": ("int32", "int64", "int8"),
     "bool": (),
 }
-"""What is tried in place of a type."""
+"""The types to try instead of each type."""
 
 _BITS = {"float64": 64, "float32": 32, "float16": 16, "int8": 16, "uint8": 16}
-"""How exact a type is: whole numbers of 8 bits overflow as soon as those of 16 bits are rounded."""
+"""The precision of a type; integers of 8 bits count as 16, where floats begin to round them."""
 
 EXACT, AS_FLOAT32, COARSE = 64, 32, 16
-"""The least exact type that may be tried instead of a more exact one, in bits.
+"""The least precision that a changed type may have, in bits.
 
-A check that compares fails by itself where values are rounded more coarsely. As far as it judges against float64, it
-knows the rounding of float32; and a failure that is no comparison does not depend on rounding.
+Coarser rounding alone would make a check fail that compares values. A comparison with float64 allows for the rounding
+of float32, and a failure that is no comparison does not depend on rounding.
 """
 
 
 @dataclass(frozen=True)
 class TypedPlace:
-    """Where a type is told: of an input, of the tensor of that ``number``, or in the attribute ``to`` of a Cast."""
+    """Where a type is stated: an input, the tensor of that ``number``, or the attribute ``to`` of a Cast."""
 
     name: str
     number: int | None = None
@@ -66,8 +66,8 @@ class TypedPlace:
 
 
 def dtype_features(fed: FedModel, validity: Validity, bits: int) -> Iterator[Feature]:
-    """The types of inputs and weights. ``bits``: none that is less exact is tried, but for one as exact as now."""
-    dtypes = _places(fed.model)
+    """The types of inputs and weights. No type below ``bits`` is tried, unless it is as precise as the present one."""
+    dtypes = _type_places(fed.model)
     for dtype in dict.fromkeys(dtypes.values()):
         least = min(bits, _BITS.get(dtype, EXACT))
         others = [other for other in _OTHERS.get(dtype, ()) if _BITS.get(other, EXACT) >= least]
@@ -77,19 +77,19 @@ def dtype_features(fed: FedModel, validity: Validity, bits: int) -> Iterator[Fea
             continue
 
         def is_valid(group: Sequence[TypedPlace], others: Sequence[str] = others) -> bool:
-            made = (typed(group, other)(fed) for other in others)
-            return any(one is not None and validity.told(one.model) is not None for one in made)
+            changed = (with_dtype(group, other)(fed) for other in others)
+            return any(each is not None and validity.validated(each.model) is not None for each in changed)
 
         for group in tied_groups(anchors, places, is_valid):
             yield Feature(
                 what="dtype",
                 name=" = ".join(dict.fromkeys(place.name for place in group if not place.is_cast)),
                 present=dtype,
-                alternatives=[Alternative(kind=other, text=other, edit=typed(group, other)) for other in others],
+                alternatives=[Alternative(kind=other, text=other, edit=with_dtype(group, other)) for other in others],
             )
 
 
-def _places(model: onnx.ModelProto) -> dict[TypedPlace, str]:
+def _type_places(model: onnx.ModelProto) -> dict[TypedPlace, str]:
     weights = {weight.name for weight in model.graph.initializer}
     lists = lists_of_sizes(model)
     dtypes = {
@@ -107,63 +107,60 @@ def _places(model: onnx.ModelProto) -> dict[TypedPlace, str]:
     return dtypes
 
 
-def typed(group: Sequence[TypedPlace], dtype: str) -> Edit:
-    """The edit that gives all places of a group another type; None where values do not fit into it."""
-    return in_turn([FedModel.copied, *(partial(_typed_at, place=place, dtype=dtype) for place in group)])
+def with_dtype(group: Sequence[TypedPlace], dtype: str) -> Edit:
+    """The edit that gives all places of a group another type; impossible if values are out of its range."""
+    return chained([FedModel.copied, *(partial(_typed_at, place=place, dtype=dtype) for place in group)])
 
 
 def _typed_at(fed: FedModel, place: TypedPlace, dtype: str) -> FedModel | None:
-    """One place of a model that may be changed."""
+    """The edit at one place, in place."""
     if place.is_cast:
         attributes = list(walk.nodes(fed.model))[place.number or 0].attribute
-        next(one for one in attributes if one.name == "to").i = ELEM_OF_DTYPE[dtype]
+        next(each for each in attributes if each.name == "to").i = ELEM_OF_DTYPE[dtype]
         return fed
     if place.number is None:
         info = next(info for info in fed.model.graph.input if info.name == place.name)
         info.type.tensor_type.elem_type = ELEM_OF_DTYPE[dtype]
         fits = all(_fits(feed[place.name], dtype) for feed in fed.feeds or () if place.name in feed)
-        return fed.with_fed(place.name, lambda values: values.astype(dtype)) if fits else None
+        return fed.with_input(place.name, lambda values: values.astype(dtype)) if fits else None
     tensor = list(named_tensors(fed.model))[place.number][1]
     values = values_of(tensor)
     if values is None or not _fits(values, dtype):
         return None
-    return fed if with_values(tensor, values.astype(dtype)) else None
+    return fed if set_values(tensor, values.astype(dtype)) else None
 
 
 def _fits(values: Array, dtype: str) -> bool:
-    """Whether no value is out of range in another type."""
+    """Whether all finite values are in the range of a type."""
     limits = np.finfo(dtype) if np.dtype(dtype).kind == "f" else np.iinfo(dtype)
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
     return not finite.size or bool((finite >= limits.min).all() and (finite <= limits.max).all())
 
 
-# Values of inputs and weights that may vary: other random ones, constants, none of them larger than those present.
-
 _FARTHEST = 4
-"""How far from the present a number is looked for."""
+"""The greatest distance of a new number from the present one."""
 
 _MOST_WEIGHTS = 8
-"""More weights are changed all together."""
+"""If there are more weights, all are changed together."""
 
 
 def input_features(fed: FedModel) -> Iterator[Feature]:
     """The values of every input that can be fed."""
     for name, values in fed.feeds[0].items() if fed.feeds else ():
         if values.dtype.kind in "fiub" and values.size:
-            alternatives = _alternatives(values, partial(_fed_otherwise, name))
-            yield Feature(what="input", name=name, present="", alternatives=alternatives)
 
+            def edit_by(change: Callable[[Array], Array], name: str = name) -> Edit:
+                return lambda fed: fed.with_input(name, change)
 
-def _fed_otherwise(name: str, change: Callable[[Array], Array]) -> Edit:
-    return lambda fed: fed.with_fed(name, change)
+            yield Feature(what="input", name=name, present="", alternatives=_alternatives(values, edit_by))
 
 
 def _alternatives(values: Array, edit_by: Callable[[Callable[[Array], Array]], Edit]) -> list[Alternative]:
-    return [Alternative(kind=kind, text=text, edit=edit_by(change)) for kind, text, change in changes_of(values)]
+    return [Alternative(kind=kind, text=text, edit=edit_by(change)) for kind, text, change in value_changes(values)]
 
 
 def weight_features(fed: FedModel) -> Iterator[Feature]:
-    """The values of every weight; small whole numbers are tried as such, and sizes are none of them."""
+    """The values of every weight but sizes. A single integer is a number feature."""
     lists = lists_of_sizes(fed.model)
     weights: list[tuple[int, str, Array]] = []
     for number, (name, tensor) in enumerate(named_tensors(fed.model)):
@@ -172,56 +169,53 @@ def weight_features(fed: FedModel) -> Iterator[Feature]:
             weights.append((number, name or UNNAMED, values))
     if len(weights) > _MOST_WEIGHTS:
         numbers = [number for number, _, values in weights if values.dtype.kind == "f"]
-        changes = _alternatives(np.ones(2, np.float32), partial(_weighed_otherwise, numbers))
+        changes = _alternatives(np.ones(2, np.float32), partial(_with_changed_weights, numbers))
         yield Feature(what="weight", name=f"all {len(numbers)} weights", present="", alternatives=changes)
         return
     for number, name, values in weights:
-        edit_by = partial(_weighed_otherwise, [number])
+        edit_by = partial(_with_changed_weights, [number])
         if values.size > 1 or values.dtype.kind not in "iu":
             present = f"{values.reshape(-1)[0]:g}" if values.size == 1 and values.dtype.kind == "f" else ""
             yield Feature(what="weight", name=name, present=present, alternatives=_alternatives(values, edit_by))
             continue
+
+        def filled(value: int, number: int = number) -> Edit:
+            return _with_changed_weights([number], partial(np.full_like, fill_value=value))
+
         value, limits = int(values.reshape(-1)[0]), np.iinfo(values.dtype)
         wanted = {value + 1: "one more", value - 1: "one less", 0: "zero", 2 * value: "doubled"}
-        yield whole_number(
+        yield number_feature(
             "weight",
             name,
             value,
             {other: kind for other, kind in wanted.items() if limits.min <= other <= limits.max},
-            partial(_filled_otherwise, number),
+            filled,
             (max(value - _FARTHEST, int(limits.min)), min(value + _FARTHEST, int(limits.max))),
         )
 
 
-def _filled_otherwise(number: int, value: int) -> Edit:
-    return _weighed_otherwise([number], partial(np.full_like, fill_value=value))
-
-
-def _weighed_otherwise(numbers: list[int], change: Callable[[Array], Array]) -> Edit:
+def _with_changed_weights(numbers: list[int], change: Callable[[Array], Array]) -> Edit:
     def edit(fed: FedModel) -> FedModel | None:
-        made = fed.copied()
-        tensors = list(named_tensors(made.model))
+        copy = fed.copied()
+        tensors = list(named_tensors(copy.model))
         for number in numbers:
             values = values_of(tensors[number][1])
-            if values is None or not with_values(tensors[number][1], change(values)):
+            if values is None or not set_values(tensors[number][1], change(values)):
                 return None
-        return made
+        return copy
 
     return edit
 
 
-# Changes of values
+def value_changes(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Array]]]:
+    """Changes of values: yields the kind, the new values in words, and the function that computes them.
 
-
-def changes_of(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Array]]]:
-    """Changes of some values: the kind, what they are then, and how they are made of those present.
-
-    None makes a value larger than the largest there is: a larger error might be only rounding.
+    No new value exceeds the largest present one, since a larger error might be only rounding.
     """
     if values.dtype.kind == "f" and not np.isfinite(values).any():
         return
     if values.dtype.kind == "b":
-        yield "random", "random", partial(_drawn, seed=1)
+        yield "random", "random", partial(_random_like, seed=1)
         yield "all true", "all true", partial(np.full_like, fill_value=1)
         yield "all false", "all false", partial(np.full_like, fill_value=0)
         return
@@ -231,7 +225,7 @@ def changes_of(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Arra
             "zero": 0,
             "halved": value / 2,
             "negated": -value,
-            "another": _drawn(values, seed=1).reshape(-1)[0].item(),
+            "another": _random_like(values, seed=1).reshape(-1)[0].item(),
         }
         wanted |= {"one": 1} if abs(value) > 1 else {}
         for kind, other in wanted.items():
@@ -241,18 +235,18 @@ def changes_of(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Arra
                 yield kind, f"{other:g}", partial(np.full_like, fill_value=other)
         return
     greatest = np.nanmax(np.where(np.isfinite(values), values, np.nan)) if values.dtype.kind == "f" else values.max()
-    yield "random", "random in the same range", partial(_drawn, seed=1)
+    yield "random", "random in the same range", partial(_random_like, seed=1)
     yield "zeros", "zeros", partial(np.full_like, fill_value=0)
     yield "in another order", "in reverse order", lambda values: values.reshape(-1)[::-1].reshape(values.shape)
     yield "constant", "all the same", partial(np.full_like, fill_value=greatest.item())
-    yield "random", "other random ones", partial(_drawn, seed=2)
+    yield "random", "other random ones", partial(_random_like, seed=2)
     if values.dtype.kind == "f":
         yield "halved", "halved", lambda values: (values / 2).astype(values.dtype)
         yield "negated", "negated", lambda values: -values
 
 
-def _drawn(values: Array, seed: int) -> Array:
-    """Random values from the least to the greatest of those present; a single value is drawn from around it."""
+def _random_like(values: Array, seed: int) -> Array:
+    """Random values in the range of those present; if they are all equal, from half the value to the value."""
     random = np.random.default_rng(seed)
     if values.dtype.kind == "b":
         return random.random(values.shape) < 0.5
@@ -267,8 +261,6 @@ def _drawn(values: Array, seed: int) -> Array:
     return drawn.astype(values.dtype)  # type: ignore[no-any-return]
 
 
-# Attributes that may vary: numbers, lists of them, and words, written out or left out.
-
 _FLAGS = frozenset(
     {
         "keepdims", "transA", "transB", "ceil_mode", "count_include_pad", "fmod", "largest", "sorted",
@@ -280,13 +272,13 @@ _FLAGS = frozenset(
 """Attributes that are 0 or 1."""
 
 _NOT_VARIED = SIZE_ATTRIBUTES - {"group"} | {"to", "dtype", "value", "sparse_value"}
-"""Sizes, types and tensors are features of their own."""
+"""Attributes with sizes, types and tensors, which are features of their own."""
 
 _MOST_WORDS = 4
 
 
 def _edit_of_node(place: Place, number: int, change: Callable[[onnx.NodeProto], bool]) -> Edit:
-    """The edit that changes a node; it cannot be made where ``change`` says so."""
+    """The edit that changes a node; impossible if ``change`` returns False."""
 
     def edited(fed: FedModel) -> FedModel | None:
         copy = fed.copied()
@@ -296,12 +288,12 @@ def _edit_of_node(place: Place, number: int, change: Callable[[onnx.NodeProto], 
 
 
 def _without(node: onnx.NodeProto, name: str) -> bool:
-    """Leave out an attribute of a node."""
+    """Remove an attribute of a node; returns whether it had it."""
     return keep_only(node.attribute, lambda entry: entry.name != name)
 
 
 def _with_value(node: onnx.NodeProto, name: str, value: Any) -> bool:
-    """Give an attribute of a node another value, if any can hold it."""
+    """Set an attribute of a node; returns False for a value that no attribute can hold."""
     from onnx import helper
 
     try:
@@ -314,7 +306,7 @@ def _with_value(node: onnx.NodeProto, name: str, value: Any) -> bool:
 
 
 def attribute_features(fed: FedModel) -> Iterator[Feature]:
-    """Every attribute of operators that onnx knows, and whole numbers that are left out and have a default."""
+    """Every attribute of operators that onnx knows, and integers that have a default and are not stated."""
     opsets = opsets_of(fed.model)
     nodes = list(every_node(fed.model))
     several = len({node.op_type for _, _, node in nodes}) < len(nodes)
@@ -327,33 +319,35 @@ def attribute_features(fed: FedModel) -> Iterator[Feature]:
             edit = partial(_edit_of_node, place, number)
             feature = None if name in _NOT_VARIED else _feature(edit, node, schema.attributes[name], title)
             if feature is not None and feature.alternatives:
-                is_given = any(entry.name == name for entry in node.attribute)
-                yield replace(feature, is_given=is_given)
+                is_explicit = any(entry.name == name for entry in node.attribute)
+                yield replace(feature, is_explicit=is_explicit)
 
 
 def _feature(
     edit: Callable[[Callable[[onnx.NodeProto], bool]], Edit],
     node: onnx.NodeProto,
-    known: onnx.defs.OpSchema.Attribute,
+    declared: onnx.defs.OpSchema.Attribute,
     title: str,
 ) -> Feature | None:
     def set_to(value: Any) -> Edit:
-        return edit(partial(_with_value, name=known.name, value=value))
+        return edit(partial(_with_value, name=declared.name, value=value))
 
-    given = next((entry for entry in node.attribute if entry.name == known.name), None)
-    if given is not None and given.ref_attr_name:
+    stated = next((entry for entry in node.attribute if entry.name == declared.name), None)
+    if stated is not None and stated.ref_attr_name:
         return None
-    default = _value(known.default_value) if known.default_value.name else None
-    value = default if given is None else _value(given)
-    if given is None and not isinstance(value, int):
+    default = _value(declared.default_value) if declared.default_value.name else None
+    value = default if stated is None else _value(stated)
+    if stated is None and not isinstance(value, int):
         return None
-    name = f"{known.name} of {title}"
+    name = f"{declared.name} of {title}"
     removal = []
-    if given is not None and not known.required:
+    if stated is not None and not declared.required:
         number = default if isinstance(default, int) else None
         text = "left out" if default is None else f"left out ({_shown(default)})"
-        removal = [Alternative(kind="left out", text=text, edit=edit(partial(_without, name=known.name)), value=number)]
-    if isinstance(value, int) and known.name in _FLAGS:
+        removal = [
+            Alternative(kind="left out", text=text, edit=edit(partial(_without, name=declared.name)), value=number)
+        ]
+    if isinstance(value, int) and declared.name in _FLAGS:
         written = Alternative(kind="written out", text=f"{value} (written out)", edit=set_to(value))
         other = Alternative(kind="the other value", text=str(1 - value), edit=set_to(1 - value))
         second = replace(removal[0], value=None) if removal else written
@@ -363,16 +357,16 @@ def _feature(
         if isinstance(default, int) and not removal:
             wanted.setdefault(default, "default")
         limits = (value - _FARTHEST, value + _FARTHEST)
-        number_feature = whole_number("attribute", name, value, wanted, set_to, limits)
-        first, *changes = number_feature.alternatives
-        return replace(number_feature, alternatives=[first, *removal, *changes])
-    others = _other_values(known.name, value)
+        feature = number_feature("attribute", name, value, wanted, set_to, limits)
+        first, *changes = feature.alternatives
+        return replace(feature, alternatives=[first, *removal, *changes])
+    others = _other_values(declared.name, value)
     changes = [Alternative(kind=kind, text=_shown(other), edit=set_to(other)) for kind, other in others]
     return Feature(what="attribute", name=name, present=_shown(value), alternatives=[*changes, *removal])
 
 
 def _value(entry: onnx.AttributeProto) -> Any:
-    """What an attribute holds; None if it is of no type that onnx knows."""
+    """The value of an attribute; None if onnx does not know its type."""
     from onnx import helper
 
     try:
@@ -382,17 +376,17 @@ def _value(entry: onnx.AttributeProto) -> Any:
 
 
 def _other_values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Other values of an attribute that is no whole number, each with the kind of the change."""
+    """Other values of an attribute that is no integer, each with the kind of change."""
     if isinstance(value, float):
         wanted = {"halved": value / 2, "doubled": 2 * value, "zero": 0.0, "one": 1.0, "negated": -value}
         yield from ((kind, other) for kind, other in wanted.items() if other != value)
     elif isinstance(value, bytes):
         words = sorted(CHOICES.get(name, frozenset()) - {value.decode("utf-8", "replace")})
         yield from ((word, word) for word in words[:_MOST_WORDS])
-    elif isinstance(value, list) and value and all(isinstance(one, int) for one in value):
+    elif isinstance(value, list) and value and all(isinstance(each, int) for each in value):
         lists = {
-            "one more": [one + 1 for one in value], "one less": [one - 1 for one in value], "reversed": value[::-1],
-            "ones": [1] * len(value), "zeros": [0] * len(value), "doubled": [2 * one for one in value],
+            "one more": [each + 1 for each in value], "one less": [each - 1 for each in value], "reversed": value[::-1],
+            "ones": [1] * len(value), "zeros": [0] * len(value), "doubled": [2 * each for each in value],
         }  # fmt: skip
         yield from ((kind, other) for kind, other in lists.items() if other != value)
 

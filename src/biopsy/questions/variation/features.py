@@ -1,6 +1,4 @@
-"""What of a model may be changed by itself, what can only be changed together, how a model with its inputs is edited;
-and which changes are tried, in which order, until enough is known.
-"""
+"""Features of a model and their changes: how a model is edited, which changes are tried, and conditions on numbers."""
 
 from __future__ import annotations
 
@@ -18,21 +16,15 @@ if TYPE_CHECKING:
     import onnx
 
 What: TypeAlias = Literal["input", "weight", "attribute", "size", "dtype"]
-"""What a feature is: values of an input or of a weight, an attribute, a size, an element type."""
+"""Kinds of features: values of an input or of a weight, an attribute, a size, an element type."""
 
 Answer: TypeAlias = Literal["fails", "passes", "neither", "invalid"]
-"""What a check says of a change: it still fails in the same way, it passes, or neither can be said.
-
-What gives no valid model, or no other one, is not checked.
-"""
+"""The answer about a change: fails in the same way, passes, or neither; "invalid" changes are not checked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """A change of one feature. ``text`` is what it has then; changes of one ``kind`` say the same about it.
-
-    ``value`` is the number that it has then, None where it is no number.
-    """
+    """A change of a feature, of some ``kind``. ``text`` is the new value in words, ``value`` the new number, if any."""
 
     kind: str
     text: str
@@ -42,9 +34,9 @@ class Alternative:
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """A feature that is a whole number: what it is, how it gets another one of ``least`` to ``most``.
+    """The ``present`` number of a feature, and its change to another one from ``least`` to ``most``.
 
-    ``named`` are numbers that mean something else in the model too, such as another size.
+    ``named`` are numbers with another meaning in the model too, such as another size.
     """
 
     present: int
@@ -56,10 +48,10 @@ class Numbers:
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """Something of a model that has a ``name`` and is as ``present`` says; "" where that cannot be said in short.
+    """A part of a model that can be changed. ``present`` is its value in words; "" if that is not short.
 
-    ``alternatives`` stand in the order in which they tell most. ``numbers``: it is a whole number. ``is_given``: the
-    model says so, and not the standard for all that say nothing.
+    ``alternatives`` are ordered, the most informative first. ``numbers`` is set if it is a whole number.
+    ``is_explicit``: the model states it, so that it is no default of the standard.
     """
 
     what: What
@@ -67,10 +59,10 @@ class Feature:
     present: str
     alternatives: Sequence[Alternative]
     numbers: Numbers | None = None
-    is_given: bool = True
+    is_explicit: bool = True
 
 
-def whole_number(
+def number_feature(
     what: What,
     name: str,
     present: int,
@@ -80,7 +72,10 @@ def whole_number(
     another: str = "another number",
     named: Mapping[int, str] | None = None,
 ) -> Feature:
-    """A feature that is a whole number within ``limits``; ``wanted``: other number -> kind of the change."""
+    """A feature that is a whole number within ``limits``. ``wanted`` maps other numbers to the kind of change.
+
+    Further numbers are changes of the kind ``another``.
+    """
 
     def with_value(value: int, kind: str = another) -> Alternative:
         return Alternative(kind=kind, text=str(value), edit=edit_to(value), value=value)
@@ -96,65 +91,59 @@ def whole_number(
 
 @dataclass
 class ExaminedFeature:
-    """A feature, and what the check has said of its changes so far."""
+    """A feature, and the answers about its changes so far."""
 
     feature: Feature
-    seen: list[tuple[Alternative, Answer]] = field(default_factory=list)
+    answers: list[tuple[Alternative, Answer]] = field(default_factory=list)
 
-    def that(self, answer: Answer) -> list[Alternative]:
-        """The changes of which the check says so, in the order in which they were tried."""
-        return [alternative for alternative, said in self.seen if said == answer]
+    def with_answer(self, answer: Answer) -> list[Alternative]:
+        """The changes with this answer, in the order in which they were tried."""
+        return [alternative for alternative, other in self.answers if other == answer]
 
-    def numbers_that(self, answer: Answer) -> set[int]:
-        """The numbers of which it says so; the present one fails."""
-        values = {one.value for one in self.that(answer) if one.value is not None}
+    def numbers_with(self, answer: Answer) -> set[int]:
+        """The numbers with this answer. The present number fails."""
+        values = {alternative.value for alternative in self.with_answer(answer) if alternative.value is not None}
         present = self.feature.numbers
         return values | {present.present} if answer == "fails" and present is not None else values
 
 
-# A model with the inputs that it is fed, and how one is edited.
-
-
 @dataclass(frozen=True)
 class FedModel:
-    """A model, and what it is fed: one tensor for each input, in every iteration. None where the check feeds it."""
+    """A model and its inputs for every iteration; ``feeds`` is None if the check feeds its own."""
 
     model: onnx.ModelProto
     feeds: Sequence[Mapping[str, Array]] | None = None
 
-    def with_fed(self, name: str, changed: Callable[[Array], Array]) -> FedModel:
-        """The same with other values of one input, in every iteration that has it."""
+    def with_input(self, name: str, changed: Callable[[Array], Array]) -> FedModel:
+        """A copy with changed values of one input in every iteration."""
         if self.feeds is None:
             return self
         feeds = [{**feed, name: changed(feed[name])} if name in feed else dict(feed) for feed in self.feeds]
         return replace(self, feeds=feeds)
 
     def copied(self) -> FedModel:
-        """The same with a model that may be changed."""
+        """A copy whose model may be changed in place."""
         return replace(self, model=copied(self.model))
 
 
 Edit: TypeAlias = Callable[[FedModel], "FedModel | None"]
-"""Makes another model, or the same with other inputs, of a copy of its own; None where that cannot be done."""
+"""Returns a changed copy of a model or of its inputs; None if the change is impossible."""
 
 
-def in_turn(edits: Sequence[Edit]) -> Edit:
-    """One edit after the other; None if one of them cannot be done."""
+def chained(edits: Sequence[Edit]) -> Edit:
+    """Edits one after the other; None if one of them is impossible."""
 
     def edit(fed: FedModel) -> FedModel | None:
-        made: FedModel | None = fed
-        for one in edits:
-            made = None if made is None else one(made)
-        return made
+        changed: FedModel | None = fed
+        for each in edits:
+            changed = None if changed is None else each(changed)
+        return changed
 
     return edit
 
 
-# Values of tensors that stand in a model: read, and replaced by others.
-
-
 def values_of(tensor: onnx.TensorProto) -> Array | None:
-    """The values of a tensor; None where they stand in another file, or where numpy has no such type."""
+    """The values of a tensor; None if they are in another file or of a type that numpy lacks."""
     from onnx import numpy_helper
 
     if is_external(tensor):
@@ -165,28 +154,26 @@ def values_of(tensor: onnx.TensorProto) -> Array | None:
         return None
 
 
-def with_values(tensor: onnx.TensorProto, values: Array) -> bool:
-    """Give a tensor other values, and their type and shape; False if they cannot be held by one."""
+def set_values(tensor: onnx.TensorProto, values: Array) -> bool:
+    """Give a tensor other values with their type and shape; returns False if ONNX has no such type."""
     from onnx import numpy_helper
 
     try:
-        made = numpy_helper.from_array(values.copy(order="C"), tensor.name)
+        changed = numpy_helper.from_array(values.copy(order="C"), tensor.name)
     except Exception:  # a type that onnx has no number for
         return False
-    tensor.CopyFrom(made)
+    tensor.CopyFrom(changed)
     return True
 
-
-# Which parts of a model can only be changed together, such as the two axes that a product sums over.
 
 Place = TypeVar("Place", bound=Hashable)
 
 _MOST_TOGETHER = 3
 _MOST_GROUPS = 60
-"""Groups of a few places that are tried for each anchor; then all together, without those that can be left out."""
+"""Small groups to try for each anchor, before all places without those that can be left out."""
 
-_MOST_ASKED = 250
-"""Questions about all anchors together, which cost some milliseconds each: what is not known by then is in no group."""
+_MOST_CALLS = 250
+"""Calls of ``is_valid`` for all anchors, of some milliseconds each; anchors not decided by then are in no group."""
 
 _MOST_LEFT_OUT = 24
 
@@ -194,18 +181,19 @@ _MOST_LEFT_OUT = 24
 def tied_groups(
     anchors: Sequence[Place], places: Sequence[Place], is_valid: Callable[[Sequence[Place]], bool]
 ) -> list[tuple[Place, ...]]:
-    """Small groups of ``places`` that can be changed, such that each anchor is in one, unless it is in none.
+    """Small groups of places that must be changed together, such as the two axes that a product sums over.
 
-    ``places`` hold the anchors. Groups of up to three places are the smallest that there are; of larger ones no single
-    place can be left out. Groups stand in the order of the anchors, their places in that of ``places``.
+    Each anchor, which is one of the ``places``, is in a group if there is a valid one. Groups of up to three places are
+    the smallest possible; no single place of a larger one can be left out. Groups are in the order of the anchors,
+    places within a group in that of ``places``.
     """
     groups: dict[tuple[Place, ...], None] = {}
-    asked = 0
+    calls = 0
 
     def counted(group: Sequence[Place]) -> bool:
-        nonlocal asked
-        asked += 1
-        return asked <= _MOST_ASKED and is_valid(group)
+        nonlocal calls
+        calls += 1
+        return calls <= _MOST_CALLS and is_valid(group)
 
     for anchor in anchors:
         if any(anchor in group for group in groups):
@@ -225,111 +213,107 @@ def tied_groups(
     return list(groups)
 
 
-# Which changes are tried, in which order, and when enough is known.
-
 _MOST_ANSWERS = 6
-"""Changes of one feature that were checked; a few more where it is a number."""
+"""Checked changes of one feature; a number may have a few more."""
 
-_MOST_MORE = 5
-_MOST_OF_NEITHER = 3
-_KINDS_OF_FREE = 3
-_KINDS_OF_FIXED = 3
-_FREE_ENOUGH = 4
+_MOST_EXTRA_NUMBERS = 5
+_MOST_UNDECIDED = 3
+_KINDS_TO_BE_FREE = 3
+_KINDS_TO_BE_FIXED = 3
+_CHANGES_TO_BE_FREE = 4
 
 
 @dataclass(frozen=True)
-class Trying:
-    """A change that is to be checked, and the examination that wants to know."""
+class ProposedChange:
+    """A change to be checked, and the examination that it belongs to."""
 
     examination: ExaminedFeature
     alternative: Alternative
 
 
-def varied(examinations: Sequence[ExaminedFeature]) -> Search[Trying, Sequence[Answer], None]:
-    """Ask about every feature, one change of each in a round.
+def proposed_changes(examinations: Sequence[ExaminedFeature]) -> Search[ProposedChange, Sequence[Answer], None]:
+    """Propose changes of all features, one of each per round.
 
-    Who answers adds what was ``seen`` to the examinations themselves, so that nothing is lost where a budget ends it.
+    The receiver must add the answers to the examinations, so that none is lost if a budget ends the search.
     """
-    running = [(one, RunningSearch(_examined(one))) for one in examinations]
+    running = [(each, RunningSearch(_propose_for(each))) for each in examinations]
     while True:
-        waiting = [(one, search) for one, search in running if search.round is not None]
+        waiting = [(each, search) for each, search in running if search.round is not None]
         if not waiting:
             return
-        yield [Trying(one, alternative) for one, search in waiting for alternative in search.round or ()]
+        yield [ProposedChange(each, alternative) for each, search in waiting for alternative in search.round or ()]
         for _, search in waiting:
             search.reply(None)
 
 
-def _examined(examination: ExaminedFeature) -> Search[Alternative, None, None]:
-    """Ask about its changes; of a number until one condition and its threshold are known, or enough was asked."""
+def _propose_for(examination: ExaminedFeature) -> Search[Alternative, None, None]:
+    """Propose changes of one feature; of a number, until one condition and its threshold are known."""
     for alternative in examination.feature.alternatives:
         if _is_decided(examination):
             return
         yield [alternative]
     numbers = examination.feature.numbers
-    for _ in range(_MOST_MORE if numbers is not None else 0):
+    for _ in range(_MOST_EXTRA_NUMBERS if numbers is not None else 0):
         number = _next_number(examination)
-        if numbers is None or number is None or len(examination.that("neither")) >= _MOST_OF_NEITHER:
+        if numbers is None or number is None or len(examination.with_answer("neither")) >= _MOST_UNDECIDED:
             return
         yield [numbers.with_value(number)]
 
 
 def _is_decided(examination: ExaminedFeature) -> bool:
-    failing, passing = examination.that("fails"), examination.that("passes")
-    if not passing and len(failing) < len(examination.that("neither")) >= _MOST_OF_NEITHER:
+    failing, passing = examination.with_answer("fails"), examination.with_answer("passes")
+    if not passing and len(failing) < len(examination.with_answer("neither")) >= _MOST_UNDECIDED:
         return True
     if len(failing) + len(passing) >= _MOST_ANSWERS:
         return examination.feature.numbers is None
     if examination.feature.numbers is not None or (failing and passing):
         return False
     if failing:
-        return len(failing) >= _FREE_ENOUGH and kinds(failing) >= _KINDS_OF_FREE
-    return kinds(passing) >= _KINDS_OF_FIXED
+        return len(failing) >= _CHANGES_TO_BE_FREE and count_kinds(failing) >= _KINDS_TO_BE_FREE
+    return count_kinds(passing) >= _KINDS_TO_BE_FIXED
 
 
-def kinds(alternatives: Sequence[Alternative]) -> int:
-    """How many different kinds of change there are among some."""
+def count_kinds(alternatives: Sequence[Alternative]) -> int:
+    """The number of different kinds of change."""
     return len({alternative.kind for alternative in alternatives})
 
 
 def _next_number(examination: ExaminedFeature) -> int | None:
     numbers = examination.feature.numbers
-    failing, passing = examination.numbers_that("fails"), examination.numbers_that("passes")
+    failing, passing = examination.numbers_with("fails"), examination.numbers_with("passes")
     if numbers is None or not passing:
         return None
     forms, unknown = _open_questions(examination, numbers)
-    number = telling(forms, unknown, numbers.present)
+    number = most_informative(forms, unknown, numbers.present)
     if number is not None or not forms:
         return number
     if not forms[0].is_supported(failing, passing):
         return min(unknown, key=lambda number: (abs(number - numbers.present), number), default=None)
-    halfway = between(failing, passing)
+    halfway = halfway_between(failing, passing)
     return halfway if halfway in unknown else None
 
 
 def _open_questions(examination: ExaminedFeature, numbers: Numbers) -> tuple[list[NumberForm], set[int]]:
-    """The conditions on a number that agree with all that is known, and the numbers that were not tried."""
-    tried = {numbers.present, *(alternative.value for alternative, _ in examination.seen)}
-    failing, passing = examination.numbers_that("fails"), examination.numbers_that("passes")
+    """The conditions that agree with all answers, and the numbers that were not tried."""
+    tried = {numbers.present, *(alternative.value for alternative, _ in examination.answers)}
+    failing, passing = examination.numbers_with("fails"), examination.numbers_with("passes")
     return consistent_forms(failing, passing, numbers.named), set(range(numbers.least, numbers.most + 1)) - tried
 
 
 def is_ambiguous(examination: ExaminedFeature) -> bool:
-    """Whether several conditions that differ agree with all that is known of a number."""
+    """Whether several conditions on a number agree with all answers."""
     numbers = examination.feature.numbers
-    if numbers is None or not examination.numbers_that("passes"):
+    if numbers is None or not examination.numbers_with("passes"):
         return False
-    return telling(*_open_questions(examination, numbers), numbers.present) is not None
-
-
-# Simple conditions on a whole number, held against what is known: odd, a power of two, at least so many.
-#
-# No other form is ever claimed, and none that contradicts an answer.
+    return most_informative(*_open_questions(examination, numbers), numbers.present) is not None
 
 
 @dataclass(frozen=True)
 class NumberForm:
-    """A condition on a whole number: which numbers ``hold``, what it is in words, and how much must agree with it."""
+    """A simple condition on a whole number, such as "odd". ``holds`` tests a number.
+
+    It is claimed only if no answer contradicts it, and at least so many failing and passing numbers agree.
+    """
 
     text: str
     holds: Callable[[int], bool]
@@ -337,14 +321,14 @@ class NumberForm:
     least_passing: int = 1
 
     def is_supported(self, failing: Collection[int], passing: Collection[int]) -> bool:
-        """Whether enough numbers agree with it that it may be claimed."""
+        """Whether there are enough numbers to claim it."""
         return len(failing) >= self.least_failing and len(passing) >= self.least_passing
 
 
 def consistent_forms(failing: Collection[int], passing: Collection[int], named: Mapping[int, str]) -> list[NumberForm]:
-    """The forms that hold of all failing numbers and of no passing one, the simplest first.
+    """The conditions that hold for all failing numbers and for no passing one, the simplest first.
 
-    There is at least one failing number, and one that passes.
+    There must be at least one failing and one passing number.
     """
     low, high, least, most = max(passing), min(passing), min(failing), max(failing)
     forms: list[NumberForm] = []
@@ -356,7 +340,7 @@ def consistent_forms(failing: Collection[int], passing: Collection[int], named: 
     if most < high:
         gap = "" if most + 1 == high else f" ({high} is too large)"
         forms.append(NumberForm(f"at most {most}{gap}", lambda number: number < high))
-    forms += [NumberForm(text, holds, least_failing=3, least_passing=2) for text, holds in _RARE.items()]
+    forms += [NumberForm(text, holds, least_failing=3, least_passing=2) for text, holds in _RARE_FORMS.items()]
     if len(passing) == 1:
         meaning = f" ({named[low]})" if low in named else ""
         forms.append(NumberForm(f"any but {low}{meaning}", lambda number: number != low, least_failing=3))
@@ -368,17 +352,17 @@ def is_power_of_two(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
 
 
-_RARE: Mapping[str, Callable[[int], bool]] = {
+_RARE_FORMS: Mapping[str, Callable[[int], bool]] = {
     "odd": lambda number: number % 2 == 1,
     "even": lambda number: number % 2 == 0,
     "a power of two": is_power_of_two,
     "no power of two": lambda number: not is_power_of_two(number),
 }
-"""What few numbers agree with by chance, so that three that fail and two that pass are asked for."""
+"""Conditions that few numbers may satisfy by chance: three failing and two passing ones are required."""
 
 
-def telling(forms: Sequence[NumberForm], unknown: Collection[int], near: int) -> int | None:
-    """The number whose answer leaves fewest of the forms; of several, the one nearest. None if all say the same."""
+def most_informative(forms: Sequence[NumberForm], unknown: Collection[int], near: int) -> int | None:
+    """The number whose answer excludes most of the forms, the nearest of several; None if none excludes any."""
 
     def left(number: int) -> int:
         holding = sum(form.holds(number) for form in forms)
@@ -388,8 +372,8 @@ def telling(forms: Sequence[NumberForm], unknown: Collection[int], near: int) ->
     return None if best is None or left(best) == len(forms) else best
 
 
-def between(failing: Collection[int], passing: Collection[int]) -> int | None:
-    """The number halfway between those that fail and those that pass, if they lie apart and are no neighbours."""
+def halfway_between(failing: Collection[int], passing: Collection[int]) -> int | None:
+    """The number halfway between failing and passing ones, if these are separate ranges with a gap."""
     low, high = max(passing), min(passing)
     gaps = [(low, min(failing))] if low < min(failing) else [(max(failing), high)] if max(failing) < high else []
     return next(((below + above) // 2 for below, above in gaps if above - below > 1), None)

@@ -1,19 +1,19 @@
-"""What was found of a failing model: what may vary, what may not, and the sentence that says it all."""
+"""The result of varying a failing model: which features may vary and which may not, and a sentence that says so."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from biopsy.questions.variation.features import ExaminedFeature, What, consistent_forms, is_ambiguous, kinds
+from biopsy.questions.variation.features import ExaminedFeature, What, consistent_forms, count_kinds, is_ambiguous
 from biopsy.records import plain
 from biopsy.text import count, first_of, html_table, printable, series
 
 Claim: TypeAlias = Literal["free", "fixed", "open"]
-"""It may be anything that was tried; it must be so, or as a condition says; or nothing can be said."""
+"""Of a feature: it may vary, it must stay or satisfy a condition, or nothing can be said."""
 
 Together: TypeAlias = Literal["always", "sometimes", "never"]
-"""Whether it still fails where all that is free is changed at once."""
+"""How often the model still fails if all free features are changed at once."""
 
 _LEAST_KINDS = 2
 _KINDS_FOR_ANY_BUT = 3
@@ -22,27 +22,34 @@ _MOST_SHOWN = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What is known of one feature: ``text`` in one line, ``short`` what it must be in a few words.
+    """The result for one feature: ``text`` in one line, ``short`` its condition in a few words.
 
-    ``is_given``: the model itself states it. ``still`` are the changes with which the model still failed in the same
-    way, ``gone`` those with which it passed.
+    ``is_explicit``: the model states it. ``still`` are the changes that still failed in the same way, ``gone`` those
+    that passed.
     """
 
     what: What
     name: str
     text: str
     short: str = ""
-    is_given: bool = True
+    is_explicit: bool = True
     still: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
-        """What it is about, in words: "values of x", "keepdims of ReduceMean"."""
+        """The feature in words: "values of x", "keepdims of ReduceMean"."""
         return f"{_TITLES.get(self.what, '')}{self.name}"
 
+    @property
+    def requirement(self) -> str:
+        """The condition as a clause: "axis of Softmax = 1", "the values of w are any but zeros"."""
+        if self.what == "attribute" and not self.short[:1].isalpha():
+            return f"{self.title} = {self.short}"
+        return f"the {self.title} {'are' if self.what in _VALUES else 'is'} {self.short}"
+
     def as_json(self) -> dict[str, Any]:
-        """The finding as it stands in a report."""
+        """The finding as plain values for a report."""
         tree = {"what": self.what, "name": self.name, "text": self.text, "tried": self.gone or self.still}
         return {key: plain(value) for key, value in {**tree, "still": self.still, "gone": self.gone}.items()}
 
@@ -54,12 +61,12 @@ _TITLES = {"input": "values of ", "weight": "values of ", "dtype": "type of "}
 
 @dataclass(frozen=True, kw_only=True)
 class Variation:
-    """What may vary in a model, and it still fails in the same way.
+    """Which features of a model may vary so that it still fails in the same way.
 
-    ``free``: several changes of different kinds still failed, and none passed. ``fixed``: it must be as it is, or as a
-    simple condition says; some change passed. ``unknown``: neither can be said. ``together``: whether it still fails
-    where all that is free is changed at once, None where that was not asked. ``checks`` counts runs of the check.
-    ``complete``: the budget sufficed. ``kept`` says why nothing was varied at all, "" if that is not so.
+    ``free``: changes of several kinds still failed, and none passed. ``fixed``: some change passed, so it must stay or
+    satisfy a simple condition. ``unknown``: neither is known. ``together``: whether it still fails if all free features
+    are changed at once; None if not tried. ``checks`` counts runs of the check. ``complete``: the budget sufficed.
+    ``kept`` says why nothing was varied at all, else "".
     """
 
     free: tuple[Finding, ...] = ()
@@ -72,10 +79,10 @@ class Variation:
 
     @property
     def sentence(self) -> str:
-        """What is free, with how many changes were tried of it, and the conditions on what is not: in one sentence."""
+        """The free features with the number of changes tried, and the conditions on fixed ones, in one sentence."""
         if self.kept:
             return f"nothing was varied: {self.kept}"
-        free = [one for one in self.free if one.is_given]
+        free = [finding for finding in self.free if finding.is_explicit]
         parts = []
         if free:
             limits = {
@@ -84,12 +91,14 @@ class Variation:
                 "never": ", each by itself but not all at once",
                 None: ", each by itself" if len(free) > 1 else "",
             }
-            values = [f"{one.name} ({len(one.still)} tried)" for one in free if one.what in _VALUES]
-            others = [f"any {one.title} ({len(one.still)} tried)" for one in free if one.what not in _VALUES]
+            values = [f"{finding.name} ({len(finding.still)} tried)" for finding in free if finding.what in _VALUES]
+            others = [
+                f"any {finding.title} ({len(finding.still)} tried)" for finding in free if finding.what not in _VALUES
+            ]
             anything = [f"any values of {series(values)}", *others] if values else others
             parts.append(f"fails for {series(anything)}{limits[self.together]}")
         if self.fixed:
-            only = series([_required(one) for one in self.fixed])
+            only = series([finding.requirement for finding in self.fixed])
             parts.append(f"only if {only}" if free else f"fails only if {only}")
         return "; ".join(parts) or "nothing can be said of what may vary"
 
@@ -98,9 +107,9 @@ class Variation:
 
     def _repr_html_(self) -> str:
         rows = [
-            (claim, one.title, one.text)
+            (claim, finding.title, finding.text)
             for claim, findings in (("free", self.free), ("fixed", self.fixed), ("unknown", self.unknown))
-            for one in findings
+            for finding in findings
         ]
         return html_table(self.sentence, ["", "what", "as far as tried"], rows, 60)
 
@@ -110,25 +119,25 @@ class Variation:
         return {
             "checks": self.checks,
             "complete": self.complete,
-            **{claim: [one.as_json() for one in some] for claim, some in findings.items()},
+            **{claim: [finding.as_json() for finding in of_claim] for claim, of_claim in findings.items()},
             "together": self.together,
             "sentence": self.sentence,
         }
 
 
 def claim_of(examination: ExaminedFeature) -> Claim:
-    """What may be said of a feature: "free" only after several changes of different kinds that still failed."""
-    failing, passing = examination.that("fails"), examination.that("passes")
+    """The claim about a feature; "free" only if changes of several kinds still failed and none passed."""
+    failing, passing = examination.with_answer("fails"), examination.with_answer("passes")
     if passing:
         return "fixed"
-    return "free" if kinds(failing) >= _LEAST_KINDS else "open"
+    return "free" if count_kinds(failing) >= _LEAST_KINDS else "open"
 
 
 def finding_of(examination: ExaminedFeature) -> Finding:
-    """A feature in words, as far as it was tried."""
+    """The answers about a feature in words."""
     feature = examination.feature
-    failing, passing = examination.that("fails"), examination.that("passes")
-    still, gone = (tuple(dict.fromkeys(one.text for one in some)) for some in (failing, passing))
+    failing, passing = examination.with_answer("fails"), examination.with_answer("passes")
+    still, gone = (tuple(dict.fromkeys(change.text for change in changes)) for changes in (failing, passing))
     some_still, some_gone = first_of(still, _MOST_SHOWN), first_of(gone, _MOST_SHOWN)
     claim, short = claim_of(examination), ""
     if claim == "free":
@@ -138,7 +147,7 @@ def finding_of(examination: ExaminedFeature) -> Finding:
         text = f"not known: {tried}"
     else:
         short = _condition(examination)
-        if not short and kinds(failing) >= _KINDS_FOR_ANY_BUT and len(passing) < len(failing):
+        if not short and count_kinds(failing) >= _KINDS_FOR_ANY_BUT and len(passing) < len(failing):
             short = f"any but {series(gone, 'or')}"
         short = short or series([*filter(None, [feature.present]), *still], "or") or "as they are"
         answers = [f"{some_still} still fail{'s' if len(failing) == 1 else ''}"] if failing else []
@@ -149,25 +158,18 @@ def finding_of(examination: ExaminedFeature) -> Finding:
         name=feature.name,
         text=text,
         short=short,
-        is_given=feature.is_given,
+        is_explicit=feature.is_explicit,
         still=still,
         gone=gone,
     )
 
 
 def _condition(examination: ExaminedFeature) -> str:
-    """The one simple condition on a number that agrees with every answer; "" if there is none, or more than one."""
+    """The only simple condition on a number that agrees with every answer; "" if there is none or more than one."""
     numbers = examination.feature.numbers
-    others = [one for one in (*examination.that("fails"), *examination.that("passes")) if one.value is None]
-    if numbers is None or others or is_ambiguous(examination):
+    tried = [*examination.with_answer("fails"), *examination.with_answer("passes")]
+    if numbers is None or any(change.value is None for change in tried) or is_ambiguous(examination):
         return ""
-    failing, passing = examination.numbers_that("fails"), examination.numbers_that("passes")
+    failing, passing = examination.numbers_with("fails"), examination.numbers_with("passes")
     forms = consistent_forms(failing, passing, numbers.named)
     return forms[0].text if forms and forms[0].is_supported(failing, passing) else ""
-
-
-def _required(one: Finding) -> str:
-    """A condition in words: "axis of Softmax = 1", "the length of x is odd", "the values of w are any but zeros"."""
-    if one.what == "attribute" and not one.short[:1].isalpha():
-        return f"{one.title} = {one.short}"
-    return f"the {one.title} {'are' if one.what in _VALUES else 'is'} {one.short}"

@@ -1,4 +1,4 @@
-"""Shapes that may vary: the sizes of axes and what each axis is called, and the number of dimensions."""
+"""Features for shapes: the sizes of axes, titles of axes, and the number of dimensions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from biopsy.questions.variation.features import (
     Edit,
     Feature,
     FedModel,
-    in_turn,
+    chained,
+    number_feature,
+    set_values,
     tied_groups,
     values_of,
-    whole_number,
-    with_values,
 )
 from biopsy.questions.variation.validity import Validity
 from biopsy.reduction.passes.weights import SIZE_ATTRIBUTES, has_sizes, lists_of_sizes, named_tensors
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     import onnx
 
 _MOST_ELEMENTS = 1 << 24
-"""Of one tensor: a change that would make a larger one is not made."""
+"""In a tensor after a change of its size."""
 
 _MOST_NAMED = 4
 _MOST_AXES = 24
-"""Axes of inputs, then of weights: what a budget has room for, and is found in a second."""
+"""Axes whose size is varied, of inputs first, to limit the budget."""
 
 _LARGEST_STEP = 64
 
 
 @dataclass(frozen=True)
 class TensorAxis:
-    """Where a size stands: an axis of an input, or of the tensor of that ``number`` in the model."""
+    """An axis of an input, or of the tensor of that ``number`` in the model."""
 
     name: str
     axis: int
@@ -51,7 +51,7 @@ class TensorAxis:
 
 @dataclass(frozen=True)
 class ListedSize:
-    """Where a size stands as a value: in a list of sizes, the tensor of that ``number``, or in an attribute."""
+    """A size as a value: in a list of sizes, which is the tensor of that ``number``, or in an attribute of a node."""
 
     number: int
     position: int
@@ -59,23 +59,23 @@ class ListedSize:
 
 
 def size_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
-    """Every size of inputs and weights that can be changed, with what it is tied to."""
+    """Every size of inputs and weights that can be changed, with the places that must change together."""
     closed = _with_sizes_as_fed(fed)
-    size_at = _places(closed.model)
+    size_at = _size_places(closed.model)
     axes = [
         place for place, size in size_at.items() if isinstance(place, TensorAxis) and (size > 1 or place.number is None)
     ]
-    axes = axes[:_MOST_AXES]  # weights of size 1 are that because they are the same for all
+    axes = axes[:_MOST_AXES]  # without weights of size 1, which are broadcast
     groups: dict[tuple[TensorAxis | ListedSize, ...], int] = {}
     for size in sorted({size_at[axis] for axis in axes}):
         anchors = [axis for axis in axes if size_at[axis] == size]
         places = [place for place, other in size_at.items() if other == size]
 
         def is_valid(group: Sequence[TensorAxis | ListedSize], size: int = size) -> bool:
-            made = (resized(group, other)(closed) for other in (size + 1, 2 * size))
-            return any(one is not None and validity.told(one.model) is not None for one in made)
+            changed = (resized(group, other)(closed) for other in (size + 1, 2 * size))
+            return any(each is not None and validity.validated(each.model) is not None for each in changed)
 
-        # Where nobody can tell what is tied, all that has this size is.
+        # If validity cannot be tested, all places of this size change together.
         for group in tied_groups(anchors, places, is_valid) if validity.is_strict else [tuple(places)]:
             groups.setdefault(group, size)
     titles = {group: _title(fed.model, group) for group in groups}
@@ -85,10 +85,10 @@ def size_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
 
 
 def joined_size_features(fed: FedModel, sizes: Collection[int]) -> Iterator[Feature]:
-    """All places together that have one of some ``sizes``: what operators ask for is not always known before."""
-    stand = _places(_with_sizes_as_fed(fed).model)
+    """All places of each of these ``sizes`` together, as it is not always known which sizes an operator ties."""
+    size_at = _size_places(_with_sizes_as_fed(fed).model)
     for size in sorted(sizes):
-        group = tuple(place for place, other in stand.items() if other == size)
+        group = tuple(place for place, other in size_at.items() if other == size)
         if sum(isinstance(place, TensorAxis) for place in group) > 1 and size > 1:
             yield _feature(group, size, _title(fed.model, group), {})
 
@@ -97,7 +97,7 @@ def _feature(group: Sequence[TensorAxis | ListedSize], size: int, title: str, ot
     wanted = {size + 1: "one more", 2 * size: "doubled", 1: "one"}
     wanted |= {other: "as another size" for other in list(others)[:_MOST_NAMED] if other not in wanted}
     wanted |= {other: kind for other, kind in ((size + 2, "two more"), (size - 1, "one less")) if other not in wanted}
-    return whole_number(
+    return number_feature(
         "size",
         title,
         size,
@@ -110,27 +110,27 @@ def _feature(group: Sequence[TensorAxis | ListedSize], size: int, title: str, ot
 
 
 def _title(model: onnx.ModelProto, group: Sequence[object]) -> str:
-    """Axes by their roles; lists of sizes only follow."""
+    """The title of a group by the roles of its axes, without lists of sizes."""
     roles: dict[str, list[str]] = {}
     for place in group:
         if isinstance(place, TensorAxis):
-            roles.setdefault(place.name, []).append(role_of(model, place.name, place.axis))
-    return " = ".join(f"{sizes_called(dict.fromkeys(named))} of {name}" for name, named in roles.items())
+            roles.setdefault(place.name, []).append(axis_role(model, place.name, place.axis))
+    return " = ".join(f"{size_title(dict.fromkeys(named))} of {name}" for name, named in roles.items())
 
 
 def _with_sizes_as_fed(fed: FedModel) -> FedModel:
-    """The model with the sizes of what it is fed in place of open dimensions, where all iterations have the same."""
-    made = fed.copied()
-    for name, dims in _dims_of_inputs(made.model):
+    """The model with the sizes of its inputs in place of open dimensions, if all iterations agree."""
+    closed = fed.copied()
+    for name, dims in _dims_of_inputs(closed.model):
         shapes = {feed[name].shape for feed in fed.feeds or () if name in feed}
         if len(shapes) == 1 and len(shape := next(iter(shapes))) == len(dims):
             for dim, size in zip(dims, shape, strict=True):
                 dim.dim_value = size
-    return made
+    return closed
 
 
-def _places(model: onnx.ModelProto) -> dict[TensorAxis | ListedSize, int]:
-    """Every place where a size stands, with the size; open dimensions have none."""
+def _size_places(model: onnx.ModelProto) -> dict[TensorAxis | ListedSize, int]:
+    """Every place of a size, with the size; open dimensions are left out."""
     sizes: dict[TensorAxis | ListedSize, int] = {}
     for name, dims in _dims_of_inputs(model):
         sizes |= {TensorAxis(name, axis): dim.dim_value for axis, dim in enumerate(dims) if dim.dim_value > 0}
@@ -157,19 +157,16 @@ def _dims_of_inputs(model: onnx.ModelProto) -> Iterator[tuple[str, Any]]:
             yield info.name, info.type.tensor_type.shape.dim
 
 
-# Edits
-
-
 def resized(group: Sequence[TensorAxis | ListedSize], size: int) -> Edit:
     """The edit that gives all places of a group another size: values are repeated, or cut off at the end."""
-    return in_turn([FedModel.copied, *(partial(_resized_at, place=place, size=size) for place in group)])
+    return chained([FedModel.copied, *(partial(_resized_at, place=place, size=size) for place in group)])
 
 
 def _resized_at(fed: FedModel, place: TensorAxis | ListedSize, size: int) -> FedModel | None:
-    """One place of a model that may be changed."""
+    """The edit at one place, in place."""
     if isinstance(place, ListedSize) and place.attribute:
         node = list(walk.nodes(fed.model))[place.number]
-        attribute = next(one for one in node.attribute if one.name == place.attribute)
+        attribute = next(each for each in node.attribute if each.name == place.attribute)
         if attribute.ints:
             attribute.ints[place.position] = size
         else:
@@ -181,7 +178,7 @@ def _resized_at(fed: FedModel, place: TensorAxis | ListedSize, size: int) -> Fed
             return None
         if dims[place.axis].HasField("dim_value"):
             dims[place.axis].dim_value = size
-        return fed.with_fed(place.name, partial(repeated, axis=place.axis, size=size))
+        return fed.with_input(place.name, partial(resized_axis, axis=place.axis, size=size))
     tensor = list(named_tensors(fed.model))[place.number][1]
     values = values_of(tensor)
     if values is None:
@@ -189,19 +186,17 @@ def _resized_at(fed: FedModel, place: TensorAxis | ListedSize, size: int) -> Fed
     if isinstance(place, ListedSize):
         changed = values.copy()
         changed.reshape(-1)[place.position] = size
-        return fed if with_values(tensor, changed) else None
+        return fed if set_values(tensor, changed) else None
     if place.axis >= values.ndim or values.size // values.shape[place.axis] * size > _MOST_ELEMENTS:
         return None
-    return fed if with_values(tensor, repeated(values, place.axis, size)) else None
+    return fed if set_values(tensor, resized_axis(values, place.axis, size)) else None
 
 
-def repeated(values: Array, axis: int, size: int) -> Array:
-    """Values with another size of one axis: repeated from the beginning, or cut off at the end."""
+def resized_axis(values: Array, axis: int, size: int) -> Array:
+    """Values with another size of an axis: repeated from the beginning, or cut off at the end."""
     before = values.shape[axis] if axis < values.ndim else 0
     return np.take(values, np.arange(size) % before, axis=axis) if before else values
 
-
-# What an axis of a tensor is called: by the operator that reads it, else by its place.
 
 _SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
 
@@ -215,14 +210,14 @@ _BY_CHANNELS = frozenset(
         "GridSample", "RoiAlign", "MaxRoiPool", "DeformConv",
     }
 )  # fmt: skip
-"""Operators that take images: batch, channels, and what lies in space."""
+"""Operators that take images: batch, channels, and spatial axes."""
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "DeformConv"})
 _PRODUCTS = frozenset({"MatMul", "Gemm", "MatMulInteger"})
 
 
-def role_of(model: onnx.ModelProto, name: str, axis: int) -> str:
-    """What an axis of an input or weight is called: "channels", "columns", "axis 3"."""
+def axis_role(model: onnx.ModelProto, name: str, axis: int) -> str:
+    """The role of an axis of an input or weight, by the operator that reads it: "channels", "columns", "axis 3"."""
     graphs = list(walk.graphs(model))
     ranks = {info.name: len(info.type.tensor_type.shape.dim) for graph in graphs[::-1] for info in graph.input}
     ranks |= {weight.name: len(weight.dims) for graph in graphs[::-1] for weight in graph.initializer}
@@ -236,8 +231,8 @@ def role_of(model: onnx.ModelProto, name: str, axis: int) -> str:
     return ("rows", "columns")[axis] if rank == 2 else f"axis {axis}"
 
 
-def sizes_called(roles: Iterable[str]) -> str:
-    """What the sizes of axes with such roles are called: "number of rows and columns", "size of axis 1"."""
+def size_title(roles: Iterable[str]) -> str:
+    """The title of the sizes of axes with these roles: "number of rows and columns", "size of axis 1"."""
     listed = list(roles)
     counted = [role for role in listed if role.endswith("s") and not role.startswith("axis")]
     others = [_SIZES.get(role, f"size of {role}") for role in listed if role not in counted]
@@ -246,7 +241,7 @@ def sizes_called(roles: Iterable[str]) -> str:
 
 def _by_operator(node: onnx.NodeProto, place: int, axis: int, rank: int) -> str:
     if node.op_type in _CONVOLUTIONS and place == 1 and rank > 2:
-        weights = ("output channels", "input channels", *(f"kernel {one}" for one in _SPATIAL.get(rank - 2, ())))
+        weights = ("output channels", "input channels", *(f"kernel {each}" for each in _SPATIAL.get(rank - 2, ())))
         if node.op_type == "ConvTranspose":
             weights = ("input channels", "output channels", *weights[2:])
         return weights[axis] if axis < len(weights) else ""
@@ -258,11 +253,8 @@ def _by_operator(node: onnx.NodeProto, place: int, axis: int, rank: int) -> str:
     return ""
 
 
-# The number of dimensions that inputs may have, where operators allow others.
-
-
 def rank_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
-    """Inputs with one dimension more in front, of size 1 or 2, or with one less."""
+    """The numbers of dimensions of inputs: dimensions are added in front, or the first is removed."""
     weights = {weight.name for weight in fed.model.graph.initializer}
     ranks = {
         info.name: len(info.type.tensor_type.shape.dim)
@@ -273,8 +265,8 @@ def rank_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
         return
 
     def is_valid(group: Sequence[str]) -> bool:
-        made = (edit(fed) for edit in (_raised(group, 2), _lowered(group)))
-        return any(one is not None and validity.told(one.model) is not None for one in made)
+        changed = (edit(fed) for edit in (_raised(group, 2), _lowered(group)))
+        return any(each is not None and validity.validated(each.model) is not None for each in changed)
 
     for group in tied_groups(list(ranks), list(ranks), is_valid):
         rank = ranks[group[0]]
@@ -289,42 +281,42 @@ def rank_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
                 Alternative(
                     kind="two more",
                     text=f"{rank + 2} (the first of size 2)",
-                    edit=in_turn([_raised(group, 1), _raised(group, 2)]),
+                    edit=chained([_raised(group, 1), _raised(group, 2)]),
                 ),
             ],
         )
 
 
 def _raised(group: Sequence[str], size: int) -> Edit:
-    """The edit that puts a dimension in front of inputs."""
+    """The edit that adds a first dimension to inputs."""
 
     def edit(fed: FedModel) -> FedModel | None:
-        made = fed.copied()
-        for info in made.model.graph.input:
+        copy = fed.copied()
+        for info in copy.model.graph.input:
             if info.name in group:
                 shape = info.type.tensor_type.shape
                 dims = [shape.Dimension(dim_value=size), *shape.dim]
                 del shape.dim[:]
                 shape.dim.extend(dims)
-                made = made.with_fed(info.name, lambda values: np.repeat(values[np.newaxis], size, axis=0))
-        return made
+                copy = copy.with_input(info.name, lambda values: np.repeat(values[np.newaxis], size, axis=0))
+        return copy
 
     return edit
 
 
 def _lowered(group: Sequence[str]) -> Edit:
-    """The edit that takes the first dimension of inputs away, and keeps what stands first in it."""
+    """The edit that removes the first dimension of inputs, keeping its first element."""
 
     def edit(fed: FedModel) -> FedModel | None:
-        made = fed.copied()
-        for info in made.model.graph.input:
+        copy = fed.copied()
+        for info in copy.model.graph.input:
             if info.name in group:
                 dims = info.type.tensor_type.shape.dim
-                fed_shapes = [feed[info.name].shape for feed in made.feeds or () if info.name in feed]
+                fed_shapes = [feed[info.name].shape for feed in copy.feeds or () if info.name in feed]
                 if not dims or not all(shape and shape[0] for shape in fed_shapes):
                     return None
                 del dims[0]
-                made = made.with_fed(info.name, lambda values: values[0])
-        return made
+                copy = copy.with_input(info.name, lambda values: values[0])
+        return copy
 
     return edit

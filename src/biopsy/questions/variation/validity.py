@@ -1,7 +1,7 @@
-"""Whether a changed model is as valid as the one that it was made from, and the types that follow from the change.
+"""Tests whether a changed model is as valid as the original, and infers its new types.
 
-The checker of onnx and its shape inference are native code that an odd attribute may bring down, so they work in a
-child process. A model that ends it is not valid.
+The checker and the shape inference of onnx are native code that an odd attribute may crash, so they run in a child
+process. A model that crashes it is not valid.
 """
 
 from __future__ import annotations
@@ -32,73 +32,72 @@ if TYPE_CHECKING:
     import onnx
 
 _MOST_BYTES = 1 << 26
-"""Of a larger model the weights are not shown to onnx, and its checker is not asked."""
+"""The largest model whose weights are passed to onnx and its checker."""
 
 _LIMITS = Limits(seconds=30.0)
 
 _SCHEMA_NAMES = {"float32": "float", "float64": "double"}
-"""How schemas name types that have another name in numpy."""
+"""Names in schemas of types that numpy names otherwise."""
 
 
 class Validity:
-    """Holds changed models against what is true of ``model``: it is well formed, shapes agree, types are allowed."""
+    """Tests whether changed models have the same properties of validity as ``model``.
+
+    ``is_strict``: the shapes of the model are known to agree.
+    """
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._server = Server(__name__)
         answer = self._ask(model, None)
-        self._looks: list[str] = [] if answer is None else answer["looks"]
-        self.is_strict = "shapes agree" in self._looks
+        self._properties: list[str] = [] if answer is None else answer["properties"]
+        self.is_strict = "shapes agree" in self._properties
 
-    def told(self, model: onnx.ModelProto) -> onnx.ModelProto | None:
-        """A changed model with the types that follow from the change; None if anything is not true of it any more."""
-        answer = self._ask(model, self._looks)
+    def validated(self, model: onnx.ModelProto) -> onnx.ModelProto | None:
+        """A changed model with inferred types; None if it has lost a property."""
+        answer = self._ask(model, self._properties)
         if answer is None or not answer["is_valid"]:
             return None
-        made = copied(model)
-        unknown = _untold(model)
-        keep_only(made.graph.value_info, lambda info: info.name in unknown)
-        for info, kind in zip(made.graph.output, answer["outputs"], strict=True):
+        typed = copied(model)
+        unknown = _names_without_types(model)
+        keep_only(typed.graph.value_info, lambda info: info.name in unknown)
+        for info, kind in zip(typed.graph.output, answer["outputs"], strict=True):
             info.ParseFromString(b64decode(kind))
-        return made
+        return typed
 
     def close(self) -> None:
         """End the child process."""
         self._server.close()
 
-    def _ask(self, model: onnx.ModelProto, looks: list[str] | None) -> dict[str, Any] | None:
-        """What the child says of a model; None if it ends of it, or takes too long."""
+    def _ask(self, model: onnx.ModelProto, properties: list[str] | None) -> dict[str, Any] | None:
+        """The answer of the child process; None if it crashes or takes too long."""
         is_whole = model.ByteSize() <= _MOST_BYTES
         data = (model if is_whole else without_weights(model)).SerializeToString()
-        request = {"model": b64encode(data).decode(), "is_whole": is_whole, "looks": looks}
+        request = {"model": b64encode(data).decode(), "is_whole": is_whole, "properties": properties}
         try:
             return self._server.ask(request, _LIMITS)
         except (ServerEndedError, CannotStartError):
             return None
 
 
-def _untold(model: onnx.ModelProto) -> set[str]:
-    """Names of tensors of whose types nothing can be inferred: what operators compute that onnx does not know."""
+def _names_without_types(model: onnx.ModelProto) -> set[str]:
+    """Names of tensors without inferable types: outputs of operators that onnx does not know."""
     opsets = opsets_of(model)
     return {name for node in model.graph.node if schema_of(node, opsets) is None for name in node.output}
 
 
-# The child's side
-
-
 def main() -> int:
-    """Answer the requests."""
+    """Answer the requests in the child process."""
     return Serving().serve(_answer)
 
 
 def _answer(request: Request, note: Note) -> dict[str, Any]:
     model = parse(b64decode(request["model"]), None)
-    looks: list[str] | None = request["looks"]
-    if looks is None:
-        known = [name for name in _LOOKS if request["is_whole"] or name != "well formed"]
-        return {"looks": [name for name in known if _LOOKS[name](model)]}
-    # Drop the types that followed from others, and give the outputs those that follow now, as far as they can be told;
-    # unlike what reducing does, other element types too.
-    unknown = _untold(model)
+    properties: list[str] | None = request["properties"]
+    if properties is None:
+        known = [name for name in _PROPERTIES if request["is_whole"] or name != "well formed"]
+        return {"properties": [name for name in known if _PROPERTIES[name](model)]}
+    # Drop inferred types, and give the outputs those inferred now, also other element types, unlike a reduction.
+    unknown = _names_without_types(model)
     keep_only(model.graph.value_info, lambda info: info.name in unknown)
     light = without_weights(model)
     for info in light.graph.output:
@@ -109,15 +108,15 @@ def _answer(request: Request, note: Note) -> dict[str, Any]:
         if inferred_info.type.tensor_type.elem_type:
             info.type.CopyFrom(inferred_info.type)
     return {
-        "is_valid": all(_LOOKS[name](model) for name in looks),
+        "is_valid": all(_PROPERTIES[name](model) for name in properties),
         "outputs": [b64encode(info.SerializeToString()).decode() for info in model.graph.output],
     }
 
 
 def has_allowed_types(model: onnx.ModelProto) -> bool:
-    """Whether no node of the model's graph reads a type that its operator does not take; unknown ones are passed over.
+    """Whether each node of the model's graph reads types that its operator allows; unknown types count as allowed.
 
-    Neither the checker of onnx nor its shape inference looks at that.
+    Neither the checker of onnx nor its shape inference tests this.
     """
     kinds, opsets = types_in(inferred(model).graph), opsets_of(model)
     for node in model.graph.node:
@@ -133,7 +132,7 @@ def has_allowed_types(model: onnx.ModelProto) -> bool:
     return True
 
 
-_LOOKS: Mapping[str, Callable[[Any], bool]] = {
+_PROPERTIES: Mapping[str, Callable[[Any], bool]] = {
     "ranks are known": has_ranks,
     "types are allowed": has_allowed_types,
     "shapes agree": is_consistent,

@@ -1,6 +1,4 @@
-"""Finding out what may vary in a small failing model and what must stay as it is: the question, the search with a
-check, and the changed models that the check is given.
-"""
+"""Finds out which features of a small failing model may vary, and which must stay, by checks of changed models."""
 
 from __future__ import annotations
 
@@ -42,9 +40,9 @@ from biopsy.questions.variation.features import (
     ExaminedFeature,
     Feature,
     FedModel,
-    Trying,
-    in_turn,
-    varied,
+    ProposedChange,
+    chained,
+    proposed_changes,
 )
 from biopsy.questions.variation.result import Claim, Finding, Together, Variation, claim_of, finding_of
 from biopsy.questions.variation.shapes import joined_size_features, rank_features, size_features
@@ -76,18 +74,17 @@ USUAL_CHECKS = 60
 USUAL_SECONDS = 300.0
 
 USUAL_BUDGET = Budget(checks=USUAL_CHECKS, seconds=USUAL_SECONDS)
-"""What finding out what may vary costs, if nobody says otherwise."""
+"""The default budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariationJob:
-    """How a check is asked what may vary in a model that fails.
+    """The settings of ``vary``.
 
-    ``search`` has the rules, the place of candidates, the journal and the budget. ``inputs`` is what a check that is
-    our own ``run`` feeds: then inputs are varied too, and resized with the model; None for any other check.
-    ``values_free``: the check does not compare with recorded values (see ``reduction.values``); None to conclude it
-    from the failure. ``reference`` is the failure that counts as the same one; None for that of the model itself.
-    ``allow_vacuous_check`` goes on where the check fails on anything.
+    ``search`` has the rules, the path of candidates, the journal and the budget. ``inputs`` are those of a check that
+    is ``biopsy run``; they are then varied too, and resized with the model. ``values_free``: the check does not compare
+    with recorded values (see ``reduction.values``); None to conclude it from the failure. ``reference`` is the failure
+    that counts as the same; None for the model's own. ``allow_vacuous_check`` accepts a check that fails on anything.
     """
 
     search: SearchOptions = field(default_factory=lambda: SearchOptions(budget=USUAL_BUDGET))
@@ -97,36 +94,31 @@ class VariationJob:
     allow_vacuous_check: bool = False
 
 
-# Finding out what may vary in a small failing model, and what must be as it is.
-#
-# After the phase of Hypothesis that explains a failure (MacIver and others): parts of a minimal example are replaced
-# by other ones, and those are reported with which it fails in any case. Here the parts are attributes, sizes, element
-# types, weights and inputs, and each is changed in several different ways before anything is said of it.
-
-
 def vary(index: ModelIndex, check: Check, job: VariationJob, listener: events.Listener = events.ignore) -> Variation:
-    """Find out what may vary in a model that fails a check, and still fails in the same way.
+    """Find out which features of a model may vary so that it still fails a check in the same way.
 
-    Meant for a small model, such as the result of a reduction. ``check`` is closed at the end. Raises OriginalPasses if
-    the model does not fail, CheckError if the check cannot be run or fails on anything, Interrupted if it is stopped,
-    UsageError for a check that is a person or a journal that cannot be used, ModelError for a damaged model.
+    Meant for a small model, such as the result of a reduction. Like Hypothesis's explain phase, it replaces parts of a
+    minimal example; here attributes, sizes, types, weights and inputs, each in several ways. ``check`` is closed at the
+    end. Raises OriginalPasses if the model does not fail, CheckError if the check cannot be run or fails on anything,
+    Interrupted, UsageError for a check by a person or an unusable journal, ModelError for a damaged model.
     """
     if not check.automatic:
         raise errors.UsageError(
             "what may vary is asked of a check, many times, and not of a person", next_steps=["--check COMMAND ..."]
         )
-    model = _with_its_weights(index)
+    model = _with_inline_weights(index)
     feeds = _feeds(index, check, job.inputs)
     with prepared(index, check, job.search, listener) as place, temporary_folder("biopsy-") as folder:
         oracle = oracle_of(index, check, job.search, place, listener, advances=None)
-        laboratories = [
-            Laboratory(FedModel(model, one), check, folder) for one in ([feeds, None] if feeds is not None else [None])
+        trial_makers = [
+            TrialMaker(FedModel(model, each), check, folder)
+            for each in ([feeds, None] if feeds is not None else [None])
         ]
-        task = VariationTask(index, oracle, laboratories, job)
+        task = VariationTask(index, oracle, trial_makers, job)
         search = CheckedSearch(task, oracle, ResultFile([], task.write, listener))
         with contextlib.ExitStack() as stack:
-            for laboratory in laboratories:
-                stack.callback(laboratory.close)
+            for trial_maker in trial_makers:
+                stack.callback(trial_maker.close)
             values, failure = job.values_free, job.reference
             options = {
                 "--values": "found out" if values is None else values,
@@ -136,8 +128,8 @@ def vary(index: ModelIndex, check: Check, job: VariationJob, listener: events.Li
         return task.variation
 
 
-def _with_its_weights(index: ModelIndex) -> onnx.ModelProto:
-    """The model, its weights inside. Raises UsageError if they are too many, ModelError if they are missing."""
+def _with_inline_weights(index: ModelIndex) -> onnx.ModelProto:
+    """The model with inline weights. Raises UsageError if they are too large, ModelError if they are missing."""
     data = b"".join(pieces(index.buffer))
     model = parse(data, index.path)
     if not index.has_external_data:
@@ -151,7 +143,7 @@ def _with_its_weights(index: ModelIndex) -> onnx.ModelProto:
 
 
 def _feeds(index: ModelIndex, check: Check, inputs: Inputs | None) -> Sequence[Mapping[str, Array]] | None:
-    """What our own ``run`` feeds a model; None where the check is another one, or that cannot be told."""
+    """The inputs that a check by ``biopsy run`` feeds; None for another check, or if they are not known."""
     if inputs is None or not isinstance(check, CommandCheck) or not isinstance(check.command, OwnRun):
         return None
     wanted = {index.names[tensor]: index.declared_type(index.names[tensor]) for tensor in index.fed_inputs()}
@@ -160,77 +152,72 @@ def _feeds(index: ModelIndex, check: Check, inputs: Inputs | None) -> Sequence[M
             given = feeds_for(wanted, inputs).feeds
         feeds = [{name: np.asarray(feed[name]) for name in wanted if name in feed} for feed in given]
     except errors.BiopsyError:
-        return None  # the check itself will tell what is wrong with them
+        return None  # the check itself will report the error
     return feeds or None
 
-
-# Finding out what may vary, as a search with a check: every change is asked about, and nothing is written.
 
 _ANSWERS: dict[Outcome, Answer] = {Outcome.REPRODUCES: "fails", Outcome.PASSES: "passes"}
 
 _COMPARES = (
-    "the check compares with recorded values, or may do so, and any change would fail by itself; a check that runs two "
+    "the check compares with recorded values, or may do so, so that any change would fail; a check that runs two "
     "engines on each candidate does not (biopsy run {} --engine A --engine B), and --values free says so of any other"
 )
 
-_AT_ONCE = 2
-"""Answers about all free features changed at once, otherwise each time."""
+_ANSWERS_TOGETHER = 2
+"""Answers about all free features changed at once, with other values each time."""
 
-_MOST_AT_ONCE = 5
-"""Times that this is tried: some changes do not go together."""
+_MOST_TRIES_TOGETHER = 5
+"""Tries to get them, as some changes exclude each other."""
 
 
 class VariationTask:
-    """What a search with a check is told of a model whose features are varied.
+    """The task of varying a model, for ``CheckedSearch``. It writes no model.
 
-    ``laboratories`` make its trials: the first in which the model fails does. The last one leaves the inputs to the
-    check.
+    The first of ``trial_makers`` with which the model fails makes the trials; the last one feeds no inputs.
     """
 
     def __init__(
-        self, index: ModelIndex, oracle: Oracle, laboratories: Sequence[Laboratory], job: VariationJob
+        self, index: ModelIndex, oracle: Oracle, trial_makers: Sequence[TrialMaker], job: VariationJob
     ) -> None:
         self._index = index
         self._oracle = oracle
-        self._laboratories = laboratories
+        self._trial_makers = trial_makers
         self._job = job
         self._flakiness = Flakiness(oracle, job.search.repeating)
-        self._laboratory: Laboratory | None = None
+        self._trial_maker: TrialMaker | None = None
         self._examinations: list[ExaminedFeature] = []
-        self._found = Variation()
-        self._asked: set[tuple[int, bytes]] = set()
-
-    # What a search with a check asks
+        self._variation = Variation()
+        self._tried: set[tuple[int, bytes]] = set()
 
     @property
     def has_result(self) -> bool:
         """Whether the model is known to fail."""
-        return self._laboratory is not None
+        return self._trial_maker is not None
 
     @property
     def is_worth_resuming(self) -> bool:
         """Whether any change was answered."""
-        return any(one.seen for one in self._examinations)
+        return any(each.answers for each in self._examinations)
 
     @property
     def progress(self) -> str:
-        """How many changes were tried."""
-        return f"{count(sum(len(one.seen) for one in self._examinations), 'change')} tried of what may vary"
+        """The number of changes tried, in words."""
+        return f"{count(sum(len(each.answers) for each in self._examinations), 'change')} tried of what may vary"
 
     def preflight(self) -> None:
-        """Check the model as it is, which must fail, and how often it does.
+        """Check that the unchanged model fails, and how often.
 
         Raises OriginalPasses if it passes, CheckError if the check cannot say.
         """
         failure = self._oracle.failure
         failure.reference = self._job.reference
-        *fed, as_it_is = self._laboratories
-        for laboratory in fed:
-            with contextlib.suppress(errors.CheckError):  # what it says of its own inputs will be told
-                judged = self._oracle.again(laboratory.unchanged)
+        *feeding, not_feeding = self._trial_makers
+        for trial_maker in feeding:
+            with contextlib.suppress(errors.CheckError):  # it is raised below, if the check's own inputs cause it
+                judged = self._oracle.again(trial_maker.unchanged)
                 if judged.outcome is Outcome.REPRODUCES:
-                    return self._begin_with(laboratory, judged, 1)
-        judged, tries = self._flakiness.failure(lambda: as_it_is.unchanged)
+                    return self._begin_with(trial_maker, judged, 1)
+        judged, tries = self._flakiness.failure(lambda: not_feeding.unchanged)
         if judged.outcome is not Outcome.REPRODUCES:
             line = self._oracle.check.line(self._index.path or self._job.search.candidate)
             if judged.outcome is Outcome.INVALID:
@@ -242,11 +229,11 @@ class VariationTask:
                 "varied",
                 next_steps=[f"run it by hand: {line}"],
             )
-        return self._begin_with(as_it_is, judged, tries)
+        return self._begin_with(not_feeding, judged, tries)
 
-    def _begin_with(self, laboratory: Laboratory, judged: Judged, tries: int) -> None:
-        self._laboratory = laboratory
-        trial, oracle = laboratory.unchanged, self._oracle
+    def _begin_with(self, trial_maker: TrialMaker, judged: Judged, tries: int) -> None:
+        self._trial_maker = trial_maker
+        trial, oracle = trial_maker.unchanged, self._oracle
         oracle.left = trial.size
         oracle.failure.reference = oracle.failure.reference or signature_of(judged.evidence)
         oracle.check.expect(judged.evidence.seconds)
@@ -254,112 +241,112 @@ class VariationTask:
         self._flakiness.begin(trial, tries)
 
     def begin(self) -> None:
-        """Collect what may be changed, where values may be others."""
+        """Collect the features, if the check allows other values."""
         reference = self._oracle.failure.reference
-        assert self._laboratory is not None and reference is not None
+        assert self._trial_maker is not None and reference is not None
         free = self._job.values_free
         if not (is_no_comparison(reference) if free is None else free):
-            self._found = replace(self._found, kept=_COMPARES)
+            self._variation = replace(self._variation, kept=_COMPARES)
             return
         bits = COARSE if is_no_comparison(reference) else AS_FLOAT32 if self._oracle.failure.original else EXACT
-        self._examinations = [ExaminedFeature(one) for one in features_of(self._laboratory, bits)]
+        self._examinations = [ExaminedFeature(feature) for feature in features_of(self._trial_maker, bits)]
 
     def search(self) -> bool:
-        """Ask about every change, as far as the budget goes."""
+        """Check every change, as far as the budget allows."""
         try:
             with self._oracle.budget.enforced():
-                drive(varied(self._examinations), self._answered)
+                drive(proposed_changes(self._examinations), self._check_round)
                 self._vary_joined_sizes()
-                self._found = replace(self._found, together=self._all_at_once())
+                self._variation = replace(self._variation, together=self._vary_together())
         except BudgetSpentError:
-            self._found = replace(self._found, complete=False)
+            self._variation = replace(self._variation, complete=False)
         self._oracle.pool.abandon_all()
-        self._require_meaning()
+        self._require_meaningful_check()
         return True
 
     def _vary_joined_sizes(self) -> None:
-        """Change all places of a size together, where changing some of them was not enough."""
-        assert self._laboratory is not None
-        alone = [one.feature for one in self._examinations if one.feature.what == "size" and claim_of(one) != "free"]
-        sizes = {one.numbers.present for one in alone if one.numbers is not None}
-        names = {one.name for one in alone}
-        joined = [
-            ExaminedFeature(one) for one in joined_size_features(self._laboratory.base, sizes) if one.name not in names
-        ]
+        """Change all places of a size together if changing some of them was not enough."""
+        assert self._trial_maker is not None
+        tried = [each for each in self._examinations if each.feature.what == "size"]
+        sizes = [each.feature for each in tried if claim_of(each) != "free"]
+        names = {feature.name for feature in sizes}
+        numbers = {feature.numbers.present for feature in sizes if feature.numbers is not None}
+        features = joined_size_features(self._trial_maker.base, numbers)
+        joined = [ExaminedFeature(feature) for feature in features if feature.name not in names]
         self._examinations += joined
-        drive(varied(joined), self._answered)
-        failing = {one.feature.numbers.present for one in joined if one.feature.numbers and one.that("fails")}
-        for one in list(self._examinations):
-            numbers = one.feature.numbers if one.feature.what == "size" and one not in joined else None
-            if numbers is not None and numbers.present in failing and not one.that("fails"):
-                self._examinations.remove(one)
+        drive(proposed_changes(joined), self._check_round)
+        failing = [each.feature.numbers for each in joined if each.with_answer("fails")]
+        present = {number.present for number in failing if number is not None}
+        for each in tried:
+            number = each.feature.numbers
+            if number is not None and number.present in present and not each.with_answer("fails"):
+                self._examinations.remove(each)
 
     def undo(self, digest: bytes | None) -> bool:
-        """Nobody takes an answer back: persons are not asked."""
+        """Answers cannot be undone, as no person gives them."""
         return False
 
     def write(self) -> None:
         """Nothing is written."""
 
     def rescue(self) -> str | None:
-        """Nothing is kept but the journal."""
+        """Only the journal is kept."""
         return None
 
     def verify(self) -> bool:
         """Nothing was written."""
         return False
 
-    # Questions and answers
-
-    def _answered(self, tryings: Round[Trying]) -> Sequence[Answer]:
-        """Have every change of a round checked, several at once where that is possible, and note each answer."""
-        asked = [(one, self._trial(one)) for one in tryings]
-        waiting = [trial for _, trial in asked if trial is not None]
+    def _check_round(self, changes: Round[ProposedChange]) -> Sequence[Answer]:
+        """Check every change of a round, several at once if possible, and add the answers to the examinations."""
+        trials = [(change, self._trial(change)) for change in changes]
+        waiting = [trial for _, trial in trials if trial is not None]
         answers = []
-        for trying, trial in asked:
+        for change, trial in trials:
             answer: Answer = "invalid"
             if trial is not None:
                 if self._oracle.jobs > 1:
                     self._oracle.ahead(iter(waiting))
                 waiting = waiting[1:]
                 answer = self._answer(trial)
-            trying.examination.seen.append((trying.alternative, answer))
+            change.examination.answers.append((change.alternative, answer))
             answers.append(answer)
         return answers
 
-    def _trial(self, trying: Trying) -> Trial | None:
-        assert self._laboratory is not None
-        title = finding_of(ExaminedFeature(trying.examination.feature)).title
-        trial = self._laboratory.changed(trying.alternative.edit, f"{title}: {trying.alternative.text}")
-        if trial is None or (id(trying.examination), trial.digest) in self._asked:
-            return None  # several kinds of change may come to the same
-        self._asked.add((id(trying.examination), trial.digest))
+    def _trial(self, change: ProposedChange) -> Trial | None:
+        """A trial of the changed model; None if it is not valid, or equal to an earlier one."""
+        assert self._trial_maker is not None
+        title = finding_of(ExaminedFeature(change.examination.feature)).title
+        trial = self._trial_maker.changed(change.alternative.edit, f"{title}: {change.alternative.text}")
+        if trial is None or (id(change.examination), trial.digest) in self._tried:
+            return None
+        self._tried.add((id(change.examination), trial.digest))
         return trial
 
     def _answer(self, trial: Trial) -> Answer:
         return _ANSWERS.get(self._oracle.judge(trial).outcome, "neither")
 
-    def _all_at_once(self) -> Together | None:
+    def _vary_together(self) -> Together | None:
         """Change all free features at once."""
-        assert self._laboratory is not None
-        free = [one.that("fails") for one in self._examinations if claim_of(one) == "free"]
+        assert self._trial_maker is not None
+        free = [each.with_answer("fails") for each in self._examinations if claim_of(each) == "free"]
         answers: list[Answer] = []
-        for number in range(_MOST_AT_ONCE if len(free) > 1 else 0):
-            edits = [some[number % len(some)].edit for some in free]
-            trial = self._laboratory.changed(in_turn(edits), "all that may vary at once")
+        for number in range(_MOST_TRIES_TOGETHER if len(free) > 1 else 0):
+            edits = [alternatives[number % len(alternatives)].edit for alternatives in free]
+            trial = self._trial_maker.changed(chained(edits), "all that may vary at once")
             answer: Answer = "invalid" if trial is None else self._answer(trial)
             answers += [answer] if answer in {"fails", "passes"} else []
-            if len(answers) == _AT_ONCE:
+            if len(answers) == _ANSWERS_TOGETHER:
                 break
         if not answers:
             return None
         return "sometimes" if len(set(answers)) > 1 else "always" if answers[0] == "fails" else "never"
 
-    def _require_meaning(self) -> None:
-        """Raise CheckError where no change passes, and a model of one Identity node fails too: a check says nothing."""
-        if self._job.allow_vacuous_check or any(one.that("passes") for one in self._examinations):
+    def _require_meaningful_check(self) -> None:
+        """Raise CheckError if the check fails on anything: no change passes, and a lone Identity node fails too."""
+        if self._job.allow_vacuous_check or any(each.with_answer("passes") for each in self._examinations):
             return
-        if not any(one.that("fails") for one in self._examinations):
+        if not any(each.with_answer("fails") for each in self._examinations):
             return
         identity = Trial(
             parts=[identity_of(self._index)], size=1, stage=IDENTITY, description="a one-node Identity model"
@@ -367,7 +354,7 @@ class VariationTask:
         try:
             judged = self._oracle.again(identity)
         except errors.CheckError:
-            return  # what an engine or a script makes of a stranger's inputs is no matter of the user's model
+            return  # an engine or script that cannot run this model says nothing about the user's
         if judged.outcome is Outcome.REPRODUCES:
             raise errors.CheckError(
                 f"a model of one Identity node fails this check in the same way ({judged.reason}): the check fails on "
@@ -377,18 +364,18 @@ class VariationTask:
 
     @property
     def variation(self) -> Variation:
-        """What was found, once the search has ended."""
+        """The result, once the search has ended."""
         claims: dict[Claim, list[Finding]] = {"free": [], "fixed": [], "open": []}
-        for one in self._examinations:
-            if one.seen:
-                claims[claim_of(one)].append(finding_of(one))
+        for each in self._examinations:
+            if each.answers:
+                claims[claim_of(each)].append(finding_of(each))
         free, fixed, unknown = map(tuple, claims.values())
-        return replace(self._found, free=free, fixed=fixed, unknown=unknown, checks=self._oracle.tally.checks)
+        return replace(self._variation, free=free, fixed=fixed, unknown=unknown, checks=self._oracle.tally.checks)
 
 
-def features_of(laboratory: Laboratory, bits: int) -> Iterator[Feature]:
-    """Everything that may be changed, in an order in which all changes can be made one after the other."""
-    fed, validity = laboratory.base, laboratory.validity
+def features_of(trial_maker: TrialMaker, bits: int) -> Iterator[Feature]:
+    """All features, in an order in which all of them can be changed one after the other."""
+    fed, validity = trial_maker.base, trial_maker.validity
     yield from dtype_features(fed, validity, bits)
     yield from size_features(fed, validity)
     yield from attribute_features(fed)
@@ -397,15 +384,13 @@ def features_of(laboratory: Laboratory, bits: int) -> Iterator[Feature]:
     yield from rank_features(fed, validity)
 
 
-# Changed models as they are given to the check: made, held against what is valid, and fed.
-
 VARIED = Stage("explain", is_iteration=False)
 """A model with one of its features changed."""
 
 
 @dataclass
-class Laboratory:
-    """Makes trials of changed models; ``folder`` is where the inputs stand that they are fed."""
+class TrialMaker:
+    """Makes trials of changed models; the files of their inputs are in ``folder``."""
 
     base: FedModel
     check: Check
@@ -414,47 +399,47 @@ class Laboratory:
 
     @cached_property
     def validity(self) -> Validity:
-        """What is true of the model."""
+        """Tests the validity of changed models."""
         return Validity(self.base.model)
 
     def close(self) -> None:
-        """End what looks at models."""
+        """Close the child process of ``validity``."""
         if "validity" in vars(self):
             self.validity.close()
 
     @property
     def unchanged(self) -> Trial:
-        """The model as it is."""
+        """A trial of the unchanged model."""
         return self.trial(self.base, "the model as it is")
 
     def changed(self, edit: Edit, description: str) -> Trial | None:
-        """The model after an edit; None if that cannot be made, is not valid, or changes nothing."""
-        made = edit(self.base)
-        if made is not None and made.model is not self.base.model:
-            told = self.validity.told(made.model)
-            made = None if told is None else replace(made, model=told)
-        if made is None:
+        """A trial of the edited model; None if the edit is impossible, gives no valid model, or changes nothing."""
+        edited = edit(self.base)
+        if edited is not None and edited.model is not self.base.model:
+            valid = self.validity.validated(edited.model)
+            edited = None if valid is None else replace(edited, model=valid)
+        if edited is None:
             return None
-        trial = self.trial(made, description)
+        trial = self.trial(edited, description)
         return None if trial.digest == self.unchanged.digest else trial
 
     def trial(self, fed: FedModel, description: str) -> Trial:
-        """A model with its inputs, to be checked."""
-        digest = "" if fed.feeds is None else digest_of_feeds(fed.feeds)
+        """A trial of a model with its inputs."""
+        digest, check = "", None
+        if fed.feeds is not None:
+            digest = digest_of_feeds(fed.feeds)
+            if digest not in self._fed:
+                assert isinstance(self.check, CommandCheck)
+                path = self.folder / f"{digest}.safetensors"
+                write_feeds(path, fed.feeds)
+                self.check.start()  # before it is copied for each set of inputs
+                self._fed[digest] = self.check.fed(path)
+            check = self._fed[digest]
         return Trial(
             parts=[fed.model.SerializeToString(deterministic=True)],
             size=len(fed.model.graph.node),
             stage=VARIED,
             description=description,
-            check=None if fed.feeds is None else self._check_fed(digest, fed.feeds),
+            check=check,
             inputs=digest,
         )
-
-    def _check_fed(self, digest: str, feeds: Sequence[Mapping[str, Array]]) -> Check:
-        if digest not in self._fed:
-            assert isinstance(self.check, CommandCheck)
-            path = self.folder / f"{digest}.safetensors"
-            write_feeds(path, feeds)
-            self.check.start()  # once, and not for each set of inputs
-            self._fed[digest] = self.check.fed(path)
-        return self._fed[digest]
