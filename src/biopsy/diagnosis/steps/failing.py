@@ -17,7 +17,7 @@ from biopsy.diagnosis.context import StepAnswer, StepContext, asked, fails, pass
 from biopsy.diagnosis.facts import EngineComparison, FailureReport, FaultBeforeEngines, KnownFacts, ModelFailure
 from biopsy.diagnosis.question import Words, larger, of_same_size, shape_words, shapes_of, with_inputs
 from biopsy.engines.registry import PLAIN, parse_spec
-from biopsy.model.nodes import random_words
+from biopsy.model.nodes import warning_of_random
 from biopsy.processes.reading import read_plain
 
 REPORT = "run.json"
@@ -231,7 +231,7 @@ def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """The first question, which is always asked."""
     look = _Look(context=context)
     failure = look.failure()
-    random = random_words(context.question.index)
+    random = warning_of_random(context.question.index)
     if failure is not None and failure.said.stage == "compare" and random is not None:
         failure = replace(failure, fault=FaultBeforeEngines(kind="random", every=(), text=random))
     elif failure is not None and context.question.check is None:

@@ -10,7 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from biopsy.model import onnx_native
+from biopsy.model import onnx_native, walk
 from biopsy.model.infer import without_weights
 from biopsy.model.load import parse
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
@@ -22,7 +22,6 @@ from biopsy.reduction.passes.common import (
     has_ranks,
     inferred,
     is_consistent,
-    keep_only,
     opsets_of,
     schema_of,
     types_in,
@@ -56,7 +55,7 @@ class Validity:
             return None
         made = copied(model)
         unknown = _untold(model)
-        keep_only(made.graph.value_info, lambda info: info.name in unknown)
+        walk.keep(made.graph.value_info, lambda info: info.name in unknown)
         for info, kind in zip(made.graph.output, answer["outputs"], strict=True):
             info.ParseFromString(b64decode(kind))
         return made
@@ -99,7 +98,7 @@ def _answer(request: Request, note: Note) -> dict[str, Any]:
     # Drop the types that followed from others, and give the outputs those that follow now, as far as they can be told;
     # unlike what reducing does, other element types too.
     unknown = _untold(model)
-    keep_only(model.graph.value_info, lambda info: info.name in unknown)
+    walk.keep(model.graph.value_info, lambda info: info.name in unknown)
     light = without_weights(model)
     for info in light.graph.output:
         if info.name not in unknown:
