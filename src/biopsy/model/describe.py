@@ -111,7 +111,7 @@ def _with_type(name: str, scopes: Sequence[dict[str, str]]) -> str:
     if not name:
         return "(none)"
     known = next((scope[name] for scope in reversed(scopes) if name in scope), "")
-    return _joined(short_name(printable(name)), known)
+    return _joined(_name(name), known)
 
 
 def _node_lines(
@@ -140,7 +140,7 @@ def _node_lines(
                 yield from _node_lines(source, place_in_body, inside, inner, deeper, depth + 1)
     origin = source_of(source.buffer[slice(*span)]) if source.attrs and node.is_noted else None
     if origin is not None:
-        yield f"{indent}    from {short_name(printable(origin.with_code))}"
+        yield f"{indent}    from {_name(origin.with_code)}"
 
 
 def function_lines(source: Source, span: Span) -> Iterator[str]:
@@ -171,7 +171,7 @@ def function_lines(source: Source, span: Span) -> Iterator[str]:
 
 def _weight_lines(source: Source, graph: GraphParts, indent: str) -> Iterator[str]:
     for weight in graph.weights:
-        yield f"{indent}Initializer | {short_name(printable(weight.name))} {_weight_text(source, weight)}"
+        yield f"{indent}Initializer | {_name(weight.name)} {_weight_text(source, weight)}"
 
 
 def _weight_text(source: Source, weight: Weight) -> str:

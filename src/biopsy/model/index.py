@@ -275,8 +275,9 @@ def _read_model(index: ModelIndex) -> None:
             index.functions[function.key] = (string_field(25, payload), function)
         else:
             parts.setdefault(number, []).append(buffer[tag:end])
-            if number == 8 and kind == BYTES:
-                _read_opset(index, buffer[start:end])
+            if number == 8 and kind == BYTES and string_in(buffer[start:end], 1, 0, end - start) in {"", "ai.onnx"}:
+                versions = [at for part, kind, _, at, _ in fields(buffer, start, end) if (part, kind) == (2, VARINT)]
+                index.opset = signed(varint_at(buffer, versions[-1])) if versions else 0
             elif number == 1 and kind == VARINT:
                 index.ir_version = signed(varint_at(buffer, start))
     if not graphs:
@@ -288,15 +289,6 @@ def _read_model(index: ModelIndex) -> None:
     # Protobuf merges the graphs if there are several: their repeated fields follow one another.
     places = [place for start, end in graphs for place in fields(buffer, start, end)]
     _read_graph(index, places)
-
-
-def _read_opset(index: ModelIndex, payload: bytes) -> None:
-    domain = string_in(payload, 1, 0, len(payload))
-    if domain in {"", "ai.onnx"}:
-        versions = [
-            varint_at(payload, start) for number, kind, _, start, _ in fields(payload) if (number, kind) == (2, VARINT)
-        ]
-        index.opset = signed(versions[-1]) if versions else 0
 
 
 def _read_graph(index: ModelIndex, places: Sequence[tuple[int, int, int, int, int]]) -> None:

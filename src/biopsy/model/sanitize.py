@@ -132,7 +132,13 @@ def clean_up(model: onnx.ModelProto, *, functions: bool = True) -> None:
     for function in model.functions:
         _keep_needed_nodes(function.node, set(function.output))
     for graph in walk.graphs(model):
-        _keep_used_tensors(graph)
+        ends = {info.name for info in (*graph.input, *graph.output)}
+        read = set().union(*(walk.reads(node) for node in graph.node)) | _annotations(graph) | ends
+        known = read.union(*(node.output for node in graph.node))
+        walk.keep(graph.initializer, lambda weight: weight.name in read)  # noqa: B023 -- at once
+        walk.keep(graph.sparse_initializer, lambda weight: weight.values.name in read)  # noqa: B023
+        walk.keep(graph.value_info, lambda info: info.name in known)  # noqa: B023
+        walk.keep(graph.quantization_annotation, lambda note: note.tensor_name in known)  # noqa: B023
     if functions and model.functions:
         used = walk.called(model)
         walk.keep(model.functions, lambda function: walk.function_key(function) in used)
@@ -157,16 +163,6 @@ def _keep_needed_nodes(nodes: MutableSequence[onnx.NodeProto], wanted: set[str])
     for place in reversed(range(len(listed))):
         if place not in needed:
             del nodes[place]
-
-
-def _keep_used_tensors(graph: onnx.GraphProto) -> None:
-    ends = {info.name for info in (*graph.input, *graph.output)}
-    read = set().union(*(walk.reads(node) for node in graph.node)) | _annotations(graph) | ends
-    known = read.union(*(node.output for node in graph.node))
-    walk.keep(graph.initializer, lambda weight: weight.name in read)
-    walk.keep(graph.sparse_initializer, lambda weight: weight.values.name in read)
-    walk.keep(graph.value_info, lambda info: info.name in known)
-    walk.keep(graph.quantization_annotation, lambda note: note.tensor_name in known)
 
 
 def sort_nodes(model: onnx.ModelProto) -> None:

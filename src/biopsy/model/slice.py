@@ -90,7 +90,7 @@ class Subset:
         return ordered + sorted(chosen.difference(ordered))
 
     @cached_property
-    def is_whole(self) -> bool:
+    def is_original(self) -> bool:
         """Whether this is the original: all nodes, not rewired."""
         return len(self.nodes) == len(self.index.nodes) and not self.rewired
 
@@ -119,29 +119,6 @@ NO_CHANGE = Boundary(infos={}, frozen={})
 def candidate_parts(subset: Subset, boundary: Boundary = NO_CHANGE) -> list[bytes]:
     """The serialized candidate as byte strings to join."""
     index = subset.index
-    graph = _graph_parts(subset, boundary)
-    operators: Collection[FunctionKey] = ()
-    if index.functions:
-        calls = (index.nodes[node].calls for node in subset.nodes)
-        operators = index.functions if subset.is_whole else index.operators_run(chain.from_iterable(calls))
-    return [
-        index.model_head,
-        head(7, sum(map(len, graph))),
-        *graph,
-        index.model_tail,
-        index.training if subset.is_whole else b"",
-        *(span for key, (span, _) in index.functions.items() if key in operators),
-        index.model_end,
-    ]
-
-
-def candidate_bytes(subset: Subset, boundary: Boundary = NO_CHANGE) -> bytes:
-    """The candidate as a serialized ModelProto."""
-    return b"".join(candidate_parts(subset, boundary))
-
-
-def _graph_parts(subset: Subset, boundary: Boundary) -> list[bytes]:
-    index = subset.index
     inputs, outputs = _inputs_and_outputs(subset, boundary)
     used = _weights_used(subset, inputs, outputs)
     if boundary.dropped:
@@ -155,7 +132,7 @@ def _graph_parts(subset: Subset, boundary: Boundary) -> list[bytes]:
     nodes: Iterable[bytes] = map(index.node_spans.__getitem__, subset.nodes)
     if rewired:
         nodes = (_with_inputs(index, n, subset.rewired) if n in rewired else index.node_spans[n] for n in subset.nodes)
-    return [
+    graph = [
         *nodes,
         index.graph_name,
         *_weight_fields(index, dense, 5, boundary.places),
@@ -168,6 +145,24 @@ def _graph_parts(subset: Subset, boundary: Boundary) -> list[bytes]:
         *_weight_fields(index, sparse, 15, boundary.places),
         index.graph_end,
     ]
+    operators: Collection[FunctionKey] = ()
+    if index.functions:
+        calls = (index.nodes[node].calls for node in subset.nodes)
+        operators = index.functions if subset.is_original else index.operators_run(chain.from_iterable(calls))
+    return [
+        index.model_head,
+        head(7, sum(map(len, graph))),
+        *graph,
+        index.model_tail,
+        index.training if subset.is_original else b"",
+        *(span for key, (span, _) in index.functions.items() if key in operators),
+        index.model_end,
+    ]
+
+
+def candidate_bytes(subset: Subset, boundary: Boundary = NO_CHANGE) -> bytes:
+    """The candidate as a serialized ModelProto."""
+    return b"".join(candidate_parts(subset, boundary))
 
 
 def _with_inputs(index: ModelIndex, node: int, rewired: Mapping[int, int]) -> bytes:
@@ -186,10 +181,10 @@ def _inputs_and_outputs(subset: Subset, boundary: Boundary) -> tuple[list[int], 
     if boundary.outputs is not None:
         outputs = list(boundary.outputs)
     else:
-        outputs = index.outputs if subset.is_whole else subset.sinks
+        outputs = index.outputs if subset.is_original else subset.sinks
     if boundary.inputs is not None:
         return list(boundary.inputs), outputs
-    if subset.is_whole:
+    if subset.is_original:
         return index.inputs, outputs
     needed = subset.read.union(outputs)  # an output may be an input
     inputs = [tensor for tensor in index.inputs if tensor in needed]
@@ -201,7 +196,7 @@ def _inputs_and_outputs(subset: Subset, boundary: Boundary) -> tuple[list[int], 
 def _weights_used(subset: Subset, inputs: Iterable[int], outputs: Iterable[int]) -> list[int]:
     """The needed initializers in their original order: those read or returned, and parameters of quantization."""
     index = subset.index
-    if subset.is_whole:
+    if subset.is_original:
         return list(index.weights)
     needed: set[int] = subset.read.union(inputs, outputs)
     if index.annotations:

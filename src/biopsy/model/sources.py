@@ -206,23 +206,19 @@ def is_stack(doc: str) -> bool:
 
 def source_of(payload: bytes) -> NodeSource | None:
     """The source noted in a serialized NodeProto; None if there is none in a known convention."""
-    name = op_type = doc = ""
+    texts = {_NAME: "", _OP_TYPE: "", _DOC: ""}
     entries: dict[str, str] = {}
     for number, kind, _, start, end in fields(payload):
         if kind != BYTES:
             continue
-        if number == _NAME:
-            name = _short(payload, start, end)
-        elif number == _OP_TYPE:
-            op_type = _short(payload, start, end)
-        elif number == _DOC:
-            doc = _short(payload, start, end)
+        if number in texts:
+            texts[number] = text(payload[start : min(end, start + _LONGEST)])
         elif number == _METADATA and len(entries) < _MOST_ENTRIES:
             key = string_in(payload, 1, start, end)
             if key in _READ:
                 entries[key] = string_in(payload, 2, start, end)[:_LONGEST]
     frames = list(_frames(entries.get(_STACK, "")))
-    scopes, classes = _modules(_items(entries.get(_SCOPES, ""))), _modules(_items(entries.get(_CLASSES, "")))
+    scopes, classes = _modules(entries.get(_SCOPES, "")), _modules(entries.get(_CLASSES, ""))
     by = "pytorch"
     if not frames and not scopes and not classes:
         by = _NAMESPACE
@@ -232,7 +228,7 @@ def source_of(payload: bytes) -> NodeSource | None:
     target = _TARGET.search(entries.get(FX_NODE, ""))
     source = NodeSource(by=by, scopes=scopes, classes=classes, operator=target[1] if target is not None else None)
     source = _at_innermost(source, frames)
-    return source if source.file is not None or scopes or classes else _of_script(name, op_type, doc)
+    return source if source.file is not None or scopes or classes else _of_script(*texts.values())
 
 
 def source_of_stack(stack: str, operator: str, classes: Sequence[str] = ()) -> NodeSource | None:
@@ -240,10 +236,6 @@ def source_of_stack(stack: str, operator: str, classes: Sequence[str] = ()) -> N
     frames = list(_frames(stack[:_LONGEST]))
     source = _at_innermost(NodeSource(by="pytorch", operator=operator, classes=tuple(classes)), frames)
     return source if source.file is not None else None
-
-
-def _short(payload: bytes, start: int, end: int) -> str:
-    return text(payload[start : min(end, start + _LONGEST)])
 
 
 def _of_script(name: str, op_type: str, doc: str) -> NodeSource | None:
@@ -287,31 +279,23 @@ def _at_innermost(source: NodeSource, frames: Sequence[_StackFrame]) -> NodeSour
     of_author = [place for place in outside if not is_of_packages(frames[place].file)]
     place = (of_author or outside or in_files)[-1]
     frame = frames[place]
+    # The class with this ``forward`` is certain if each module has exactly one frame of this name.
+    forwards = [number for number, other in enumerate(frames) if other.function == "forward"]
+    is_certain = place in forwards and len(forwards) == len(source.classes)
+    owner = source.classes[forwards.index(place)].rpartition(".")[2] if is_certain else ""
     return replace(
         source,
         file=frame.file,
         line=frame.line,
         function=frame.function,
         code=frame.code or None,
-        owner=_owner(source.classes, frames, place),
+        owner=owner,
     )
 
 
-def _owner(classes: Sequence[str], frames: Sequence[_StackFrame], place: int) -> str:
-    """The class whose ``forward`` a frame is; "" unless each module has exactly one frame of this name."""
-    forward = [number for number, frame in enumerate(frames) if frame.function == "forward"]
-    if place not in forward or len(forward) != len(classes):
-        return ""
-    return classes[forward.index(place)].rpartition(".")[2]
-
-
-def _items(written: str) -> list[str]:
-    """The texts in a Python list of texts, without evaluating it."""
-    if not (written.startswith("[") and written.endswith("]")):
-        return []
-    return [(match[1] if match[1] is not None else match[2]) for match in _ITEM.finditer(written)][:_MOST_SCOPES]
-
-
-def _modules(items: Sequence[str]) -> tuple[str, ...]:
-    """The items without empty names, such as the model's, and without the operator at the end."""
+def _modules(entry: str) -> tuple[str, ...]:
+    """The names in a Python list, without empty ones, such as the model's, and without the operator at the end."""
+    if not (entry.startswith("[") and entry.endswith("]")):
+        return ()
+    items = [match[1] if match[1] is not None else match[2] for match in _ITEM.finditer(entry)][:_MOST_SCOPES]
     return tuple(item for item in items[:-1] if item)

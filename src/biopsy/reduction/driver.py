@@ -134,12 +134,12 @@ class Driver:
         window: list[tuple[onnx.ModelProto, Trial]] = []
         while True:
             started, at_once = time.thread_time(), self.pace.in_a_row(self.oracle.jobs, odds.chance)
-            new = [
-                (change.model, _trial_of(change.model, stage, change.description))
-                for change in islice(waiting, max(0, at_once - len(window)))
-            ]
-            self.pace.looked_ahead(time.thread_time() - started, len(new))
-            window += new
+            before = len(window)
+            for change in islice(waiting, max(0, at_once - before)):
+                data, size = change.model.SerializeToString(deterministic=True), len(change.model.graph.node)
+                trial = Trial(parts=[data], size=size, stage=stage, description=change.description)
+                window.append((change.model, trial))
+            self.pace.looked_ahead(time.thread_time() - started, len(window) - before)
             if not window:
                 return None
             model, trial = window.pop(0)
@@ -159,7 +159,7 @@ class Driver:
     @property
     def is_smaller(self) -> bool:
         """Whether a simpler model than the original is known to reproduce."""
-        return self.refined is not None or self.best not in (None, self.problem.whole)
+        return self.refined is not None or self.best not in (None, self.problem.original)
 
     @property
     def left(self) -> int:
@@ -215,7 +215,7 @@ class Driver:
             return []
         return self.problem.samples_of(candidate)
 
-    def missed(self, target: Candidate) -> frozenset[int]:
+    def known_needed(self, target: Candidate) -> frozenset[int]:
         """The nodes of a target each of which was the only one missing in a candidate that did not reproduce."""
         kept = frozenset(target.nodes)
         lacking = (
@@ -251,7 +251,7 @@ class Driver:
 
     def start_over(self) -> None:
         """Make the whole original the best model again."""
-        self.best, self.refined = self.problem.whole, None
+        self.best, self.refined = self.problem.original, None
 
     def begin_anew(self, remedy: Remedy) -> None:
         """Go back to the original and apply the remedy. Raises it if it is a CheckError."""
@@ -285,11 +285,6 @@ class Driver:
         for candidate in [candidate for candidate, (_, of_known) in self._known.items() if of_known == digest]:
             del self._known[candidate]
             self.passing.pop(candidate, None)
-
-
-def _trial_of(model: onnx.ModelProto, stage: Stage, description: str) -> Trial:
-    data = model.SerializeToString(deterministic=True)
-    return Trial(parts=[data], size=len(model.graph.node), stage=stage, description=description)
 
 
 _WORSE_THAN_SCOUT = 1 / 16
@@ -367,7 +362,7 @@ class Lookahead:
         self._trials: dict[Candidate, Trial] = {}
         self._scouts: Scouts | None = None
         if named.leaves_out and driver.oracle.jobs > FEWEST:
-            needed = driver.missed(start)
+            needed = driver.known_needed(start)
             order = [node for node in context.problem.order(start) if node not in needed]
             self._scouts = Scouts(driver, start, Scouting(order, sorted(needed)), Stage(named.name))
 
@@ -377,7 +372,7 @@ class Lookahead:
         if self._scouts is not None:
             self._scouts.learn(candidate, reproduces=reproduces)
 
-    def begin(self, asked: Candidate, trial: Trial) -> bool:
+    def begin(self, candidate: Candidate, trial: Trial) -> bool:
         """Begin the check of a candidate, and further checks that may be asked for next, up to the limit.
 
         Running checks continue if they may still be asked for. If the candidate's check has ended, no further ones
@@ -391,11 +386,11 @@ class Lookahead:
             oracle.pool.abandon_all(but=[trial])
             return False
         started = time.thread_time()
-        future = self._at(asked, self._future) or self._at(asked, Future(self._search, self.answers))
+        future = self._at(candidate, self._future) or self._at(candidate, Future(self._search, self.answers))
         if future is None:
             return True
         self._future = future
-        running = {**self._trials, asked: trial}
+        running = {**self._trials, candidate: trial}
         scouts: list[Trial] = []
         if self._scouts is not None:
             least = max(_WORSE_THAN_SCOUT, pace.least_chance)
@@ -410,14 +405,12 @@ class Lookahead:
         pace.looked_ahead(time.thread_time() - started, len(next_trials.keys() - running.keys()))
         oracle.keep_going([trial, *next_trials.values(), *scouts])
         pending = {run.trial.digest for run in oracle.pool.pending}
-        self._trials = {
-            candidate: begun for candidate, begun in {**running, **next_trials}.items() if begun.digest in pending
-        }
+        self._trials = {each: begun for each, begun in {**running, **next_trials}.items() if begun.digest in pending}
         return True
 
-    def _at(self, asked: Candidate, future: PassFuture) -> PassFuture | None:
+    def _at(self, candidate: Candidate, future: PassFuture) -> PassFuture | None:
         """The future in which a candidate is asked about; None if known answers do not lead there."""
-        while (question := future.question) is not None and question.proposal.candidate != asked:
+        while (question := future.question) is not None and question.proposal.candidate != candidate:
             known = self._driver.known(question.proposal.candidate)
             if known is None:
                 return None

@@ -40,7 +40,7 @@ def preflight(
     """
     oracle, failure, problem = driver.oracle, driver.oracle.failure, driver.problem
     failure.reference = _resumed_signature(driver)
-    trial = driver.trial(problem.whole, ORIGINAL, "the original model")
+    trial = driver.trial(problem.original, ORIGINAL, "the original model")
     if oracle.check.stoppable:
         oracle.ahead(iter([trial]))
         problem.types.prepare()  # while the check runs
@@ -55,7 +55,7 @@ def preflight(
             raise _original_passes(driver, judged, tries, marked)
         driver.listener(events.Remark(_UNMASKED))
         problem.mark_intermediate = True
-        trial = driver.trial(problem.whole, ORIGINAL, "the original model, every tensor an output")
+        trial = driver.trial(problem.original, ORIGINAL, "the original model, every tensor an output")
         judged, tries = flakiness.failure(lambda: trial, at_once=True)
         if judged.outcome is not Outcome.REPRODUCES:
             raise _original_passes(driver, judged, tries, None)
@@ -64,7 +64,7 @@ def preflight(
         oracle.memory.note(_NOTE, json.dumps(plain(signature)))
     failure.reference = signature  # not the one from the journal, which may be forged to match more failures
     oracle.check.expect(judged.evidence.seconds)
-    driver.best = problem.whole
+    driver.best = problem.original
     failure_text = judged.reason if "matches" in judged.reason else str(signature)
     driver.listener(events.OriginalFails(failure_text, judged.reason, judged.evidence.seconds))
     random = warning_of_random(problem.index) if verdict.stage in {"", "compare"} else None
@@ -169,7 +169,9 @@ def _marked(driver: Driver, judged: Judged) -> Judged | None:
         driver.listener(
             events.Remark("the original once more, every tensor an output: is a wrong value inside masked later?")
         )
-    return driver.oracle.again(driver.trial(problem.whole, MARKED, "the original, every tensor an output", marked=True))
+    return driver.oracle.again(
+        driver.trial(problem.original, MARKED, "the original, every tensor an output", marked=True)
+    )
 
 
 def _masked(driver: Driver, judged: Judged) -> list[str]:

@@ -140,7 +140,7 @@ class Problem:
         return [tensor for tensor in subset.reads_of(node) if self.types.agree(tensor, read[0])]
 
     @cached_property
-    def whole(self) -> Candidate:
+    def original(self) -> Candidate:
         """The original: the candidate with all nodes."""
         return Candidate(tuple(range(len(self.index.nodes))))
 
@@ -300,7 +300,7 @@ class Problem:
 
     def boundary(self, candidate: Candidate) -> Boundary:
         """The types, constants, inputs and outputs of a closed candidate."""
-        if candidate == self.whole:
+        if candidate == self.original:
             return self.everything_marked() if self.mark_intermediate else NO_CHANGE
         subset = self.subset(candidate)
         infos = border_types(self.types, subset)
@@ -321,11 +321,11 @@ class Problem:
 
         The outputs are in the order of the nodes.
         """
-        if candidate is None or candidate == self.whole:
+        if candidate is None or candidate == self.original:
             border, not_computed = NO_CHANGE, [t for t in self.index.outputs if t not in self.index.producer]
         else:
             border, not_computed = self.boundary(candidate), []
-        nodes = self.whole.nodes if candidate is None else candidate.nodes
+        nodes = self.original.nodes if candidate is None else candidate.nodes
         written = [tensor for node in nodes for tensor in self.index.nodes[node].writes]
         outputs = set(self.index.outputs)
         infos = {

@@ -125,7 +125,7 @@ class Vouching:
         self._feeds = feeds
         self._has_golden = False
         self._is_settled = False
-        self._last_certain = driver.problem.whole
+        self._last_certain = driver.problem.original
         self._verified: Candidate | None = None
 
     def begin(self) -> None:
@@ -141,7 +141,7 @@ class Vouching:
         self._has_golden, self._is_settled = bool(has_golden), has_golden is False
         if has_golden:
             problem.freeze_vouched_only()
-        self._last_certain, self._verified = problem.whole, None
+        self._last_certain, self._verified = problem.original, None
         self.remember(self._driver.best)
 
     def remember(self, best: Candidate | None) -> None:

@@ -120,7 +120,7 @@ def run_job(
     if tells_values:
         schedule = replace(schedule, afterwards=(*schedule.afterwards, FIND_OUT))
     opened = override_input_shapes(index, job.input_shapes)
-    with prepared(index, check, job.search, listener) as place, temporary_folder("biopsy-") as folder:
+    with prepared(index, check, job.search, listener) as workspace, temporary_folder("biopsy-") as folder:
         problem = _problem(index, opened, job, listener, folder)
 
         def write_candidate_inputs(model: bytes, path: Path) -> None:
@@ -129,11 +129,11 @@ def run_job(
             write_inputs(index, problem.recording, model, path, vouched)
 
         files = replace(job.search.files, write_inputs=write_candidate_inputs)
-        oracle = oracle_of(index, check, job.search, place, listener, files=files)
-        driver = Driver(problem, oracle, place)
+        oracle = oracle_of(index, check, job.search, workspace, listener, files=files)
+        driver = Driver(problem, oracle, workspace)
         task = ReductionTask(driver, job, schedule, folder)
         if check.stoppable:  # the check runs while the journal is read
-            oracle.ahead(iter([driver.trial(problem.whole, ORIGINAL, "the original model")]))
+            oracle.ahead(iter([driver.trial(problem.original, ORIGINAL, "the original model")]))
         search = CheckedSearch(task, oracle, task.result)
         stopped = run_resumable(search, _identity(index, check, job))
         return task.reduction(search.seconds, stopped)
@@ -226,7 +226,7 @@ def suspected(driver: Driver) -> tuple[int, ...]:
     try:
         is_large = problem.elements > _MOST_AT_ONCE
         in_parts = _wrong_tensors(driver, problem.runs_of_nodes(_MOST_AT_ONCE)) if is_large else set[int]()
-        return origins(problem.index, in_parts or _wrong_tensors(driver, [problem.whole]))
+        return origins(problem.index, in_parts or _wrong_tensors(driver, [problem.original]))
     except errors.CheckChanged:
         raise
     except errors.CheckError as error:  # the search does not need this check, but golden values may be damaged
@@ -275,7 +275,7 @@ class ReductionTask:
             may_change_values=partial(may_change_values, driver, job.values, job.command.compares_recorded),
             suspects=tuple if job.ranking else partial(suspected, driver),
             ranking=job.ranking,
-            missed=driver.missed,
+            known_needed=driver.known_needed,
         )
         self._flakiness = Flakiness(driver.oracle, job.search.repeating)
         self._feeding = Feeding(driver.problem, driver.oracle, folder, wanted=job.feeds_recorded)
@@ -361,7 +361,7 @@ class ReductionTask:
             driver.forget(digest)
         if driver.best is not None:
             driver.start_over()
-        return digest == driver.trial(driver.problem.whole, ORIGINAL, "").digest
+        return digest == driver.trial(driver.problem.original, ORIGINAL, "").digest
 
     def write(self) -> None:
         """Write the smallest model and, if requested, the passing one closest in size."""
@@ -443,7 +443,7 @@ class ReductionTask:
         line = driver.oracle.check.line(output)
         reproduces = judged.outcome is Outcome.REPRODUCES
         if reproduces and tries > 1:
-            original = driver.trial(driver.problem.whole, FINAL, "the original once more")
+            original = driver.trial(driver.problem.original, FINAL, "the original once more")
             rates = self._flakiness.rarer(fresh, tries, original)
         if rates is not None:
             self.result.restore()

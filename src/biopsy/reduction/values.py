@@ -142,7 +142,7 @@ def _with_all_outputs(driver: Driver) -> Iterator[Candidate]:
     """
     problem = driver.problem
     outputs = [tensor for tensor in problem.index.outputs if tensor in problem.index.producer]
-    order = neighbourhood_order(problem.index, problem.whole.nodes)
+    order = neighbourhood_order(problem.index, problem.original.nodes)
     tries = [sorted({problem.index.producer[tensor] for tensor in outputs})]
     tries += [order[-count:] for count in (2, 4, 8) if count < len(order)]
     closed = (problem.closed(Candidate(tuple(sorted(nodes)))) for nodes in tries if nodes)

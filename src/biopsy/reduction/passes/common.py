@@ -26,9 +26,9 @@ class PassContext:
     """The problem, and further facts that passes may use.
 
     ``may_change_values`` and ``suspects`` may cost checks, so they are found out once, when a pass first needs them.
-    ``ranking`` are sets of nodes that a report names, the worst first. ``missed`` returns the nodes of a target each of
-    which was the only one missing in a candidate that did not reproduce. Its answer about a target does not change,
-    since a pass that begins again must propose the same.
+    ``ranking`` are sets of nodes that a report names, the worst first. ``known_needed`` returns the nodes of a target
+    without each of which a candidate did not reproduce. Its answer about a target does not change, since a pass that
+    begins again must propose the same.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class PassContext:
         may_change_values: Callable[[], bool] = lambda: False,
         suspects: Callable[[], Sequence[int]] = tuple,
         ranking: Sequence[Sequence[int]] = (),
-        missed: Callable[[Candidate], frozenset[int]] = lambda target: frozenset(),
+        known_needed: Callable[[Candidate], frozenset[int]] = lambda target: frozenset(),
     ) -> None:
         self.problem = problem
         self.ranking = ranking
         self._may_change_values = may_change_values
         self._suspects = suspects
-        self.missed = lru_cache(maxsize=1)(missed)
+        self.known_needed = lru_cache(maxsize=1)(known_needed)
 
     def for_guesses(self) -> PassContext:
         """A context for passes that are only foreseen: it raises NotFoundOutError for facts not found out yet."""
@@ -59,7 +59,7 @@ class PassContext:
             may_change_values=partial(known, "may_change_values"),
             suspects=partial(known, "suspects"),
             ranking=self.ranking,
-            missed=cache(self.missed.__wrapped__),
+            known_needed=cache(self.known_needed.__wrapped__),
         )
 
     @cached_property

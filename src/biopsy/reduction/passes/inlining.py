@@ -318,7 +318,7 @@ def nested_search(
     recording = Recording(index, tuple, Path(), events.ignore)
     problem = Problem(index, CutTypes(index, recording), recording)
     context = PassContext(problem, may_change_values=lambda: not keep_values)
-    target, before = problem.whole, None
+    target, before = problem.original, None
 
     def answer(proposals: Round[Proposal]) -> Search[Change, onnx.ModelProto, Candidate | None]:
         """Propose the candidates of a round as models."""
@@ -338,7 +338,7 @@ def nested_search(
         before = target
         for search in (sets, bypass, linear, forms):
             yield from nest(search(context, target), answer)
-    return model if target == problem.whole else _model_of(problem, target)
+    return model if target == problem.original else _model_of(problem, target)
 
 
 def _model_of(problem: Problem, candidate: Candidate) -> onnx.ModelProto:

@@ -97,12 +97,12 @@ def _likely_short(length: int, count: int) -> float:
 def sets(context: PassContext, target: Candidate) -> NodeSearch:
     """Find the set of nodes that matter by delta debugging (Zeller and Hildebrandt 2002), in neighbourhood order.
 
-    Nodes without which a candidate did not reproduce (``context.missed``) are always kept, first alone, then with some
-    of the others. Passes over single nodes try to remove them.
+    Nodes without which a candidate did not reproduce (``context.known_needed``) are always kept, first alone, then with
+    some of the others. Passes over single nodes try to remove them.
     """
     problem = context.problem
     order = problem.order(target)
-    needed = context.missed(target)
+    needed = context.known_needed(target)
 
     def propose(kept: Sequence[int]) -> Proposal:
         nodes = tuple(sorted(needed.union(kept)))
