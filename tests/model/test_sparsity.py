@@ -66,7 +66,7 @@ def test_a_permutation_is_undone_and_not_repeated() -> None:
         [Node("MatMul", ["x", "w"], ["y"], domain="other")],
     ],
 )
-def test_a_weight_behind_an_unknown_operator_is_not_found(nodes: list[onnx.NodeProto]) -> None:
+def test_a_weight_that_is_not_known_to_be_summed_is_not_found(nodes: list[onnx.NodeProto]) -> None:
     assert axes_of(nodes, W) == {}
 
 
