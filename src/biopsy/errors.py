@@ -46,18 +46,19 @@ Obstacle = Literal[
 
 
 class BiopsyError(Exception):
-    """Something that a person must know about.
+    """The base of all errors that biopsy raises on purpose.
 
-    ``message`` says what happened and names the file, node or option. ``details`` are further lines of it, of our own,
-    and ``summary`` is the message without them; where it has several lines, those after the first are somebody else's.
-    ``kept`` says what was saved in spite of it. ``next_steps`` are lines to type or things to do, best first.
+    ``message`` says what happened and names the file, node or option. ``summary`` is the message without ``details``,
+    further lines in biopsy's own words; any line of it after the first was printed by another program. ``kept`` says
+    what was saved all the same. ``next_steps`` are lines to type or things to do, best first.
     """
 
     status: ClassVar[int] = 4
+    """The exit status of a command that this error ends."""
     quotes: ClassVar[bool] = True
-    """Whether a message may hold several lines, what somebody else has printed; else a newline is part of a name."""
+    """Whether ``summary`` may quote several lines of another program; if not, a newline in it is part of a name."""
     facts: ClassVar[tuple[str, ...]] = ()
-    """Attributes of it that its constructor takes besides those that all take."""
+    """The attributes that a constructor takes besides those of ``BiopsyError``."""
 
     def __init__(
         self, message: str, *, details: Sequence[str] = (), kept: str | None = None, next_steps: Sequence[str] = ()
@@ -71,7 +72,7 @@ class BiopsyError(Exception):
 
 
 def status_of(error: BaseException) -> int:
-    """The exit status of a command that an exception ends."""
+    """The exit status of a command that this exception ends."""
     if isinstance(error, KeyboardInterrupt):
         return Interrupted.status
     return error.status if isinstance(error, BiopsyError) else BiopsyError.status
@@ -85,33 +86,33 @@ class UsageError(BiopsyError):
 
 
 class DoesNotFit(UsageError):
-    """An option does not fit this model: a tensor that it lacks, a shape that it contradicts or leaves open.
+    """An option does not fit this model: it names a tensor that the model lacks, or a shape that contradicts it.
 
-    For a check it means INVALID, as CannotCompare does: the option may fit the original and not this candidate.
+    A check that raises it is INVALID, as with CannotCompare: the option may fit the original but not this candidate.
     """
 
 
 class ModelError(BiopsyError):
-    """A model cannot be read: damaged, no ONNX model at all, or its external data is missing or unsafe."""
+    """A model cannot be read: it is damaged, is no ONNX model, or its external data is missing or unsafe."""
 
 
 class DataError(BiopsyError):
-    """A file of tensors cannot be read, or holds something that may not be read (a pickle, a wrong type)."""
+    """A file of tensors cannot be read, or holds something that may not be read, such as a pickle."""
 
     quotes = False
 
 
 class CannotCompare(BiopsyError):
-    """The values given do not fit the model (an input or every golden value is missing): no verdict is possible.
+    """The given values do not fit the model (an input or every golden value is missing), so no verdict is possible.
 
-    For a check it means INVALID: it says nothing about this candidate.
+    A check that raises it is INVALID: it says nothing about this candidate.
     """
 
     quotes = False
 
 
 class TooMuchMemory(CannotCompare):
-    """An engine was ended since it had taken more memory than biopsy allows: it has not failed at the model."""
+    """An engine was ended because it took more memory than biopsy allows; this is no failure of the model."""
 
 
 class EngineMissing(BiopsyError):
@@ -126,10 +127,9 @@ class UnknownEngine(EngineMissing):
 
 
 class EngineFailure(BiopsyError):
-    """An engine refused or failed to run the model: what ``biopsy run`` is there to find.
+    """An engine failed to load, build or run the model: the failure that ``biopsy run`` looks for.
 
-    ``stage`` is where ("load", "build" or "run"); ``kind`` is the engine's own name of the error, such as
-    "InvalidGraph".
+    ``stage`` is "load", "build" or "run"; ``kind`` is the engine's own name of the error, such as "InvalidGraph".
     """
 
     status = 1
@@ -153,7 +153,7 @@ class EngineFailure(BiopsyError):
 
 
 class EngineCrash(EngineFailure):
-    """An engine ended the process that it ran in. ``label``: how a person told it apart."""
+    """An engine ended the process that it ran in. ``label`` is the engine as the user named it."""
 
     def __init__(self, message: str, *, label: str, stage: Stage, kind: str) -> None:
         super().__init__(message, engine=label.partition(":")[0], stage=stage, kind=kind)
@@ -163,8 +163,8 @@ class EngineCrash(EngineFailure):
 class CannotInstall(BiopsyError):
     """Packages could not be installed in an environment of their own, or not be imported there.
 
-    ``kind`` is why. Of "no such release", "no wheel", "yanked", "conflict" and "import fails" the packages asked for
-    are the cause, so that another release may do; the others are the machine's.
+    ``kind`` is the reason. The requested packages are to blame for "no such release", "no wheel", "yanked", "conflict"
+    and "import fails", so another release may work; the machine is to blame for the others.
     """
 
     facts = ("kind",)
@@ -175,12 +175,12 @@ class CannotInstall(BiopsyError):
 
     @property
     def concerns_all(self) -> bool:
-        """Whether nothing else could be installed either: there is no network, no space, or no folder for it."""
+        """Whether no other package could be installed either: there is no network, no space, or no cache folder."""
         return self.kind in ("network", "disk full", "no cache folder")
 
 
 class InvalidResult(BiopsyError):
-    """A model that a command made is invalid where the one that it was made of was not: it is not written."""
+    """A command made an invalid model of a valid one; it is not written."""
 
     status = 1
 
@@ -190,11 +190,11 @@ class CheckError(BiopsyError):
 
 
 class CheckChanged(CheckError):
-    """A file that the check runs was changed while a search asked it: its answers are not those of one check."""
+    """A file that the check runs was changed during a search, so its answers are not those of one check."""
 
 
 class VacuousCheck(CheckError):
-    """The check fails on a model of one Identity node in the same way: it says nothing of the original."""
+    """The check fails on a model of one Identity node in the same way, so it says nothing about the original."""
 
 
 class OriginalPasses(BiopsyError):
@@ -204,13 +204,13 @@ class OriginalPasses(BiopsyError):
 
 
 class HighPrecisionFails(BiopsyError):
-    """The check fails even with every layer in the high precision, so precision is not what is wrong."""
+    """The check fails even with every layer in high precision, so precision is not the cause."""
 
     status = 3
 
 
 class Interrupted(BiopsyError):
-    """Long work was stopped on request; ``kept`` says where the best result is, ``resume`` is the line to go on."""
+    """Long work was stopped on request; ``kept`` says where the best result is, ``resume`` is the line to continue."""
 
     status = 5
 

@@ -1,4 +1,4 @@
-"""Records, which are frozen dataclasses, as trees of plain values such as JSON has, and back."""
+"""Frozen dataclasses as trees of JSON values, and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_FINITE = ("nan", "inf", "-inf")
 
 
 def plain(value: Any) -> Any:
-    """Records as objects, tuples as lists, enums as their values, paths as text.
+    """The value for JSON: dataclasses become objects, tuples lists, enums their values, and paths text.
 
     Numbers that JSON lacks become text: "nan", "inf", "-inf", "(1+2j)".
     """
@@ -35,7 +35,7 @@ def plain(value: Any) -> Any:
 
 
 def record_of(kind: type[Record], tree: object) -> Record:
-    """The record in a tree of JSON, of plain values, tuples, mappings and other records. Raises ValueError for none."""
+    """The record of type ``kind`` that ``plain`` made this tree of. Raises ValueError if it is not one."""
     if not isinstance(tree, Mapping):
         raise ValueError(f"no {kind.__name__}")
     hints, known = get_type_hints(kind), fields(kind)  # type: ignore[arg-type]

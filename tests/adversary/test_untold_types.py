@@ -148,6 +148,6 @@ def test_what_must_be_taken_in_is_found_looking_at_each_tensor_once(monkeypatch:
     monkeypatch.setattr(CutTypes, "is_told", lambda self, tensor: asked.append(tensor) or told(self, tensor))
     subset, made = Problem.subset, []
     monkeypatch.setattr(Problem, "subset", lambda self, one: made.append(one) or subset(self, one))
-    assert problem.closed(Candidate(tuple(range(300, 600)))) == problem.whole
+    assert problem.closed(Candidate(tuple(range(300, 600)))) == problem.original
     assert len(asked) < 3 * len(index.nodes)
     assert len(made) < 10

@@ -338,7 +338,7 @@ def test_neither_onnx_nor_numpy_is_imported_for_nodes_and_attributes(tmp_path: P
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
-def test_a_name_that_nobody_could_read_is_cut_and_its_length_told(tmp_path: Path) -> None:
+def test_an_endless_name_is_cut_and_its_length_shown(tmp_path: Path) -> None:
     name = "N" * 500_000
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], [name], name=name)],

@@ -60,7 +60,7 @@ def run(model: onnx.ModelProto, feeds: dict) -> list[np.ndarray]:
     return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
 
 
-def test_what_lies_between_inputs_and_outputs_is_kept_and_computes_the_same() -> None:
+def test_the_part_between_inputs_and_outputs_computes_the_same() -> None:
     part = extract(chain(), [Wanted("a")], [Wanted("y")])
     assert operators(part) == ["Add", "Relu"]
     assert [weight.name for weight in part.graph.initializer] == ["v"]
@@ -74,7 +74,7 @@ def test_auto_takes_types_from_the_model_or_from_inference() -> None:
     assert types(part.graph.output) == [("b:0", FLOAT, ["N", 3])]
 
 
-def test_a_type_or_shape_that_is_said_is_taken() -> None:
+def test_a_given_type_or_shape_is_used() -> None:
     part = extract(chain(), [Wanted("a", (5, 3), FLOAT)], [Wanted("y", elem=FLOAT)])
     assert types(part.graph.input) == [("a", FLOAT, [5, 3])]
     part = extract(chain(), [Wanted("a", (5, 3))], [Wanted("y")])
@@ -93,7 +93,7 @@ def test_without_inputs_or_outputs_the_models_own_stay() -> None:
     assert operators(extract(chain())) == ["Mul", "Add", "Relu", "Neg"]
 
 
-def test_an_input_that_nothing_needs_is_an_input_all_the_same() -> None:
+def test_a_requested_input_that_nothing_needs_is_still_an_input() -> None:
     part = extract(chain(), [Wanted("x"), Wanted("a")], [Wanted("y")])
     assert [info.name for info in part.graph.input] == ["x", "a"]
 
@@ -117,7 +117,7 @@ def test_an_output_that_needs_more_than_is_given_names_what_is_missing() -> None
     assert "x:auto:auto" in caught.value.next_steps[0]
 
 
-def test_a_type_that_nobody_knows_must_be_said() -> None:
+def test_an_unknown_type_must_be_given() -> None:
     index = index_of(
         [helper.make_node("Odd", ["x"], ["o"], domain="odd"), helper.make_node("Relu", ["o"], ["y"])],
         [tensor("x")], [tensor("y")],
@@ -137,7 +137,7 @@ def test_a_sequence_can_be_cut_at() -> None:
     assert extract(index, [Wanted("s")]).graph.input[0].type.HasField("sequence_type")
 
 
-def test_what_bodies_capture_is_needed() -> None:
+def test_tensors_that_bodies_capture_are_needed() -> None:
     body = helper.make_graph([helper.make_node("Mul", ["a", "w"], ["t"])], "body", [], [tensor("t")])
     index = index_of(
         [
@@ -180,7 +180,7 @@ def test_only_local_functions_that_are_called_stay() -> None:
     run(part, {"x": np.ones((2, 3), np.float32)})
 
 
-def test_a_node_that_is_needed_for_another_output_does_not_compute_an_input_too() -> None:
+def test_a_node_kept_for_another_output_does_not_also_compute_an_input() -> None:
     index = index_of(
         [helper.make_node("Split", ["x"], ["a", "b"], axis=0), helper.make_node("Sub", ["a", "b"], ["y"])],
         [tensor("x")],
@@ -191,7 +191,7 @@ def test_a_node_that_is_needed_for_another_output_does_not_compute_an_input_too(
     np.testing.assert_array_equal(found, [[4, 4, 4]])
 
 
-def test_inputs_with_a_default_that_nothing_reads_go_with_their_default() -> None:
+def test_unread_inputs_are_removed_with_their_defaults() -> None:
     index = index_of(
         [helper.make_node("Mul", ["x", "w"], ["a"]), helper.make_node("Add", ["a", "v"], ["y"])],
         [tensor("x"), tensor("w", [3]), tensor("v", [3])],

@@ -59,7 +59,7 @@ def tensors() -> bytes:
         (b"hello\x1b[31m world\nmore", "text, which begins with 'hello\\x1b[31m world'"),
     ],
 )
-def test_what_is_no_model_is_told_for_what_it_is(content: bytes, what: str, tmp_path: Path):
+def test_a_file_that_is_no_model_is_named_by_its_kind(content: bytes, what: str, tmp_path: Path):
     path = tmp_path / "m.onnx"
     path.write_bytes(content)
     for read in (index_file, describe, lambda path: load.parse(load.read_bytes(path), path)):
@@ -70,7 +70,7 @@ def test_what_is_no_model_is_told_for_what_it_is(content: bytes, what: str, tmp_
 
 
 @given(st.binary(max_size=300))
-def test_whatever_a_file_begins_with_is_an_error_of_one_line(start: bytes):
+def test_any_beginning_of_a_file_gives_an_error_of_one_line(start: bytes):
     error = refused(Path("m.onnx"), start, "is damaged")
     assert error.message.startswith(("the file m.onnx is no ONNX model: ", "the model m.onnx is damaged"))
     assert "\n" not in error.message

@@ -117,7 +117,7 @@ def test_local_functions_are_looked_into() -> None:
     assert infer.infer_types(model)["t"] == TensorType(1, (5,))
 
 
-def test_what_an_unknown_operator_gives_is_missing_and_no_error() -> None:
+def test_outputs_of_unknown_operators_are_missing_without_an_error() -> None:
     model = model_of(
         [helper.make_node("Odd", ["x"], ["t"], domain="odd"), helper.make_node("Relu", ["t"], ["y"])],
         [tensor("x", [5])],
@@ -138,7 +138,7 @@ def test_types_that_contradict_each_other_are_no_error() -> None:
     assert infer.infer_types(model)["x"] == TensorType(1, (5,))
 
 
-def test_bytes_that_are_no_model_give_nothing() -> None:
+def test_bytes_that_are_no_model_have_no_types() -> None:
     assert infer.infer_value_infos(b"\xff\xff\xff") == {}
 
 

@@ -27,7 +27,7 @@ def example() -> onnx.ModelProto:
     return made
 
 
-def test_what_is_written_is_the_model_with_its_weights_inside(tmp_path: Path) -> None:
+def test_the_written_model_has_its_weights_inside(tmp_path: Path) -> None:
     data, parsed = external(tmp_path, example())
     write_whole(tmp_path / "inside.onnx", inlined_parts(data, parsed, tmp_path))
     (tmp_path / "w.bin").unlink()

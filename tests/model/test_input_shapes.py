@@ -43,7 +43,7 @@ def test_a_symbol_gets_its_size_in_all_that_is_computed_from_it_and_others_stay(
     ]
 
 
-def test_what_is_refuted_is_inferred_anew_outputs_too() -> None:
+def test_refuted_shapes_are_inferred_anew_also_of_outputs() -> None:
     made = model(
         [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Transpose", ["r"], ["y"]),
          helper.make_node("Shape", ["r"], ["s"])],

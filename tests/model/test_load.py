@@ -10,7 +10,7 @@ from biopsy.cli.app import main
 from biopsy.model.load import require_file
 
 
-def test_a_pipe_is_no_model_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m.onnx")
     with pytest.raises(errors.UsageError, match="is a pipe or a device"):
         require_file(tmp_path / "m.onnx")

@@ -50,7 +50,7 @@ def test_an_export_of_torchscript_names_the_line_of_the_author_too() -> None:
     assert (gemm.by, gemm.scopes) == ("torchscript", ("blocks", "blocks.0", "blocks.0.query"))
 
 
-def test_without_a_stack_the_modules_are_told() -> None:
+def test_without_a_stack_the_source_is_the_module() -> None:
     scopes = noted(name_scopes="['', 'encoder', 'encoder.layer', 'mul']", class_hierarchy="['M', 'E', 'L', 'aten.mul']")
     assert (str(scopes), scopes and scopes.classes) == ("module encoder.layer", ("M", "E", "L"))
     assert str(noted(class_hierarchy="['M', 'aten.mul']")) == "class M"
@@ -73,14 +73,14 @@ FRAME = '  File "{}", line {}, in {}\n    z = x'
         (["/me/torch/my_model.py", "/me/other.py", "/usr/lib/python3/dist-packages/onnxscript/x.py"], 2),
     ],
 )
-def test_the_frame_told_is_the_innermost_of_the_authors_own(files: list[str], line: int) -> None:
+def test_the_source_is_the_authors_innermost_frame(files: list[str], line: int) -> None:
     stack = "\n".join(FRAME.format(file, number, "forward") for number, file in enumerate(files, 1))
     found = noted(stack_trace=stack)
     assert found is not None
     assert (found.line, found.code) == (line, "z = x")
 
 
-def test_the_operator_that_was_translated_is_told() -> None:
+def test_the_translated_operator_is_named() -> None:
     nodes = onnx.load(FOLDER / "mlp.onnx").graph.node
     found = [source_of(node.SerializeToString()) for node in nodes]
     assert [source and source.operator for source in found[:3]] == [
@@ -106,7 +106,7 @@ def test_other_names_say_nothing(name: str) -> None:
 
 
 @given(st.text(max_size=200), st.text(max_size=200), st.text(max_size=60), st.text(max_size=30))
-def test_whatever_strangers_write_is_read_without_harm(stack: str, listed: str, doc: str, name: str) -> None:
+def test_any_text_of_strangers_is_read_without_harm(stack: str, listed: str, doc: str, name: str) -> None:
     clean = [text.encode("utf-8", "replace").decode() for text in (stack, f"['{listed}', '']", doc, name)]
     found = noted(stack_trace=clean[0], name_scopes=clean[1], doc=clean[2], name=clean[3])
     assert found is None or str(found)
@@ -145,7 +145,7 @@ TORCH = "/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py"
         ([TORCH], TORCH),
     ],
 )
-def test_no_line_is_that_of_python_itself_or_of_what_looks_like_torch(files: list[str], told: str) -> None:
+def test_no_source_is_in_python_itself_or_in_a_folder_like_torch(files: list[str], told: str) -> None:
     found = noted(stack_trace=stack(*files))
     assert found is not None
     assert found.file is not None
@@ -153,7 +153,7 @@ def test_no_line_is_that_of_python_itself_or_of_what_looks_like_torch(files: lis
     assert found.line == files.index(found.file) + 1
 
 
-def test_code_that_torch_has_generated_is_no_place() -> None:
+def test_code_generated_by_torch_is_no_source() -> None:
     assert noted(stack_trace=stack("<eval_with_key>.39")) is None
     found = noted(stack_trace=stack("<eval_with_key>.39"), name_scopes="['', 'first', 'linear']")
     assert found is not None

@@ -49,7 +49,7 @@ def test_the_types_of_sound_models_are_those_of_onnx(text: str) -> None:
         assert (shapes(found.model), found.left_out) == (shapes(expected), "")
 
 
-def test_what_contradicts_itself_is_objected_to_and_the_rest_is_not() -> None:
+def test_only_contradictory_models_are_objected_to() -> None:
     wrong = model("g (float[2,3] x, float[4,5] w) => (float[2,5] y) { y = MatMul (x, w) }")
     for _ in range(2):
         assert "Incompatible dimensions" in str(onnx_native.inferred(wrong, strict=True).objection)
@@ -72,7 +72,7 @@ def test_long_tensors_keep_their_types_and_short_ones_their_values() -> None:
     assert own_process.taken_warnings().count(found.left_out) == 1
 
 
-def test_what_propagation_alone_would_find_ends_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_only_data_propagation_finds_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_native, "MOST_SECONDS", 600.0)  # of memory: a loaded machine reaches that of time before
     monkeypatch.setattr(onnx_native, "_slow_judges", set())
     found = onnx_native.inferred(onnx.ModelProto.FromString(FILLING["a ConstantOfShape that propagation finds"]()))
@@ -106,7 +106,7 @@ def crashing(tmp_path: Path) -> Iterator[Path]:
 ODD = "g (float[2] x) => (float[2] y) { y = odd.Crash (x) }"
 
 
-def test_a_crash_of_onnx_is_survived_and_told(crashing: Path) -> None:
+def test_a_crash_of_onnx_is_survived_and_reported(crashing: Path) -> None:
     (crashing.parent / "crash").touch()
     for _ in range(2):  # it is asked in a fork again
         found = onnx_native.inferred(model(ODD), strict=True)
@@ -116,14 +116,14 @@ def test_a_crash_of_onnx_is_survived_and_told(crashing: Path) -> None:
     assert str(os.getpid()) not in crashing.read_text().split()
 
 
-def test_operators_that_were_survived_cost_no_further_fork(crashing: Path) -> None:
+def test_operators_that_did_not_crash_need_no_further_fork(crashing: Path) -> None:
     for _ in range(2):
         assert onnx_native.inferred(model(ODD)).left_out == ""
     first, *_, last = crashing.read_text().split()
     assert first != str(os.getpid()) == last
 
 
-def test_a_tensor_whose_bytes_do_not_fit_its_shape_is_looked_at_in_a_fork_each_time(crashing: Path) -> None:
+def test_a_tensor_whose_bytes_do_not_fit_its_shape_is_inferred_in_a_fork_each_time(crashing: Path) -> None:
     given = model(ODD)
     given.graph.initializer.append(onnx.TensorProto(name="w", data_type=7, dims=[3], raw_data=b"1"))
     for _ in range(2):
@@ -138,7 +138,7 @@ def test_a_model_without_opsets_whose_values_are_too_many_is_inferred_as_far_as_
         assert "gives no answer" not in onnx_native.inferred(given).left_out
 
 
-def test_what_a_call_of_ours_raises_in_a_fork_is_no_fault_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_biopsy_in_a_fork_is_no_fault_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_native, "survived", {"inference": set(), "checker": set()})
     monkeypatch.setattr(onnx_native, "_check", None)
     assert onnx_native.checker_objection(model(SOUND["values only"])) is None

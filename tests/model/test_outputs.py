@@ -46,7 +46,7 @@ def test_everything_else_of_the_model_stays():
     assert marked == made
 
 
-def test_marking_what_is_marked_changes_nothing():
+def test_marking_the_same_outputs_again_changes_nothing():
     once = mark_outputs(seeds_example().SerializeToString(), "all")
     assert mark_outputs(once, "all") == once
 
@@ -102,7 +102,7 @@ def test_external_weights_are_not_looked_at():
     assert names(made) == ["b"]
 
 
-def test_what_a_candidate_no_longer_has_need_not_be_left_out_of_its_outputs() -> None:
+def test_a_name_that_a_candidate_lacks_may_be_excluded_from_its_outputs() -> None:
     data, choice = seeds_example().SerializeToString(), OutputChoice(names="all", without=["gone", "a*"])
     with pytest.raises(errors.DoesNotFit, match="no tensor 'gone' to leave out"):
         choose_outputs(data, choice)

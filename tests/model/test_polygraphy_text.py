@@ -101,18 +101,18 @@ def text_of(made: onnx.ModelProto, folder: Path, show: Sequence[str] = EVERYTHIN
     return "\n".join(lines[lines.index("[I] ==== ONNX Model ====") :])
 
 
-def test_nodes_attributes_bodies_and_weights_stand_as_polygraphy_has_them(tmp_path: Path) -> None:
+def test_nodes_attributes_bodies_and_weights_are_in_polygraphys_layout(tmp_path: Path) -> None:
     assert text_of(onnx.parser.parse_model(BODIES), tmp_path) == TEXT_OF_BODIES
 
 
-def test_open_dimensions_have_their_name_or_minus_one_and_no_shape_is_none(tmp_path: Path) -> None:
+def test_open_dimensions_are_names_or_minus_one_and_an_unknown_shape_is_none(tmp_path: Path) -> None:
     made = model([helper.make_node("Relu", ["x"], ["y"])], [info("x", ["N", None, 3])], [info("y", None)])
     shown = text_of(made, tmp_path)
     assert "{x [dtype=float32, shape=('N', -1, 3)]}" in shown
     assert "{y [dtype=float32, shape=None]}" in shown
 
 
-def test_a_weight_that_is_an_input_too_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_weight_that_is_also_an_input_has_a_line_of_its_own(tmp_path: Path) -> None:
     node = helper.make_node("Mul", ["x", "w"], ["y"])
     made = model([node], [info("x"), info("w")], [info("y")], [weight("w", 1, 2, 3, 4, shape=[2, 2])])
     shown = text_of(made, tmp_path, [])

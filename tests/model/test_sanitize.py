@@ -416,7 +416,7 @@ class TestSortNodes:
             sanitize.sort_nodes(model)
 
 
-def test_changes_are_told_by_operator_the_greatest_first() -> None:
+def test_changes_are_listed_by_operator_the_greatest_first() -> None:
     before = Counter({"Shape": 3, "Relu": 2, "Add": 1})
     assert list(sanitize.changes(before, Counter({"Relu": 2, "Identity": 1}))) == ["-3 Shape", "-1 Add", "+1 Identity"]
 
@@ -452,7 +452,7 @@ def joining_one_constant(times: int) -> onnx.ModelProto:
     return model_of(nodes, [tensor("x", [times])], [tensor("y", [times])], [floats("w", 1)])
 
 
-def test_a_node_stays_of_which_the_optimizer_would_list_too_many_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_stays_if_the_optimizer_would_list_too_many_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folding, "_MOST_USES", 1000)
     model = joining_one_constant(100)
     assert folding.fold_constants(model, Path()).startswith("not every constant is folded: ")

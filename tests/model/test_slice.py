@@ -122,7 +122,7 @@ def leaf(name: str, outer: str) -> onnx.GraphProto:
     return helper.make_graph([helper.make_node("Neg", [outer], [f"{name}_y"])], name, [], [info(f"{name}_y")])
 
 
-def test_what_bodies_read_from_outside_at_any_depth_becomes_an_input() -> None:
+def test_tensors_that_bodies_capture_at_any_depth_become_inputs() -> None:
     made = model(
         [
             helper.make_node("Relu", ["x"], ["r"]),
@@ -139,7 +139,7 @@ def test_what_bodies_read_from_outside_at_any_depth_becomes_an_input() -> None:
     onnx.checker.check_model(candidate, full_check=True)
 
 
-def test_an_output_that_nobody_reads_is_no_output_of_a_candidate_while_its_node_has_another() -> None:
+def test_an_unread_output_is_no_output_of_a_candidate_if_its_node_has_another() -> None:
     made = model(
         [helper.make_node("Dropout", ["x"], ["y", "mask"]), helper.make_node("Relu", ["y"], ["z"])],
         [info("x")],
@@ -163,7 +163,7 @@ def test_only_functions_that_are_called_are_kept() -> None:
     assert len(onnx.ModelProto.FromString(same_as_the_oracle(made, {1})).functions) == 2
 
 
-def test_a_model_cut_short_anywhere_is_told_as_damaged_or_is_still_a_message() -> None:
+def test_a_model_cut_short_anywhere_is_refused_as_damaged_or_still_a_message() -> None:
     data = seeds_example().SerializeToString()
     damaged = 0
     for length in range(1, len(data)):

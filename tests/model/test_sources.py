@@ -72,7 +72,7 @@ class Mangled:
 
 
 @given(seed=st.integers(0, 10_000))
-def test_a_source_is_that_of_the_same_node_of_the_original_or_says_whose_place_it_is_or_is_none(seed: int) -> None:
+def test_a_source_is_that_of_the_same_node_or_of_the_node_in_whose_place_it_is_or_none(seed: int) -> None:
     original = noted(bodied(seed % 50))
     mangled = Mangled(original, random.Random(seed))
     for node, source in zip(mangled.model.graph.node, sources(mangled.model, original), strict=True):
@@ -122,7 +122,7 @@ def two(names: tuple[str, str], outputs: tuple[str, str]) -> onnx.ModelProto:
         pytest.param(two(("c", "d"), ("new", "newer")), id="another name and another output"),
     ],
 )
-def test_what_is_ambiguous_says_nothing(made: onnx.ModelProto) -> None:
+def test_an_ambiguous_node_has_no_source(made: onnx.ModelProto) -> None:
     assert sources(made, noted(two(("a", "b"), ("y", "z")))) == (None, None)
 
 
@@ -147,7 +147,7 @@ def test_nodes_of_one_line_are_one_place() -> None:
     ]
 
 
-def test_a_group_is_named_by_the_module_that_all_are_in_and_their_operators() -> None:
+def test_a_group_is_named_by_its_innermost_module_and_its_operators() -> None:
     gemm, softmax, mul, sigmoid = of_export()
     assert group_name([gemm, softmax]) == "module blocks.0: aten.linear.default, aten.softmax.int"
     assert group_name([softmax, mul]) == "module blocks.0: aten.softmax.int, aten.mul.Tensor"

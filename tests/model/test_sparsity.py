@@ -66,11 +66,11 @@ def test_a_permutation_is_undone_and_not_repeated() -> None:
         [Node("MatMul", ["x", "w"], ["y"], domain="other")],
     ],
 )
-def test_what_is_not_known_to_be_summed_is_none(nodes: list[onnx.NodeProto]) -> None:
+def test_a_weight_that_is_not_known_to_be_summed_is_not_found(nodes: list[onnx.NodeProto]) -> None:
     assert axes_of(nodes, W) == {}
 
 
-def test_the_weights_of_bodies_are_found_and_names_there_mean_what_they_mean() -> None:
+def test_weights_of_bodies_are_found_by_the_names_of_their_scope() -> None:
     inner = helper.make_graph([Node("MatMul", ["x", "w"], ["b"])], "then", [], [info("b", None)], [floats("w", 12, 4)])
     outer = helper.make_graph([Node("MatMul", ["x", "w"], ["b"])], "else", [], [info("b", None)])
     nodes = [Node("If", ["c"], ["y"], then_branch=inner, else_branch=outer)]
@@ -86,7 +86,7 @@ def test_the_weights_of_bodies_are_found_and_names_there_mean_what_they_mean() -
         (floats("w", 8, 4, dtype=np.int8), "its type is none of"),
     ],
 )
-def test_what_cannot_be_sparse_says_why(weight: onnx.TensorProto, why: str) -> None:
+def test_a_weight_that_cannot_be_sparse_says_why(weight: onnx.TensorProto, why: str) -> None:
     assert why in str(Factor(weight=weight, axes=(0,)).unfit)
 
 
@@ -119,7 +119,7 @@ def weights(draw: st.DrawFn) -> tuple[np.ndarray, tuple[int, ...]]:
 
 
 @given(weights())
-def test_values_are_pruned_and_looked_at_as_the_definition_says(given_: tuple[np.ndarray, tuple[int, ...]]) -> None:
+def test_values_are_pruned_and_judged_by_the_definition(given_: tuple[np.ndarray, tuple[int, ...]]) -> None:
     values, axes = given_
     factor = Factor(weight=numpy_helper.from_array(values, "w"), axes=axes)
     assert is_sparse(factor, values.tobytes()) == all(plain_sparse(values, axis) for axis in axes)

@@ -27,14 +27,14 @@ def counted(again: str) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("again", "unbounded"), [("K", ["count"]), ("L", ["count", "other"]), ("?", ["count", "other"])]
 )
-def test_a_dimension_of_a_name_is_bounded_once(again: str, unbounded: list[str]) -> None:
+def test_a_named_dimension_is_bounded_once(again: str, unbounded: list[str]) -> None:
     model = counted(again)
     assert unbounded_shapes(model) == unbounded
     assert set_upper_bounds(model, {"": 5}) == dict.fromkeys(unbounded, 5)
     assert unbounded_shapes(model) == []
 
 
-def test_a_look_for_them_leaves_the_model_as_it_is() -> None:
+def test_finding_unbounded_shapes_does_not_change_the_model() -> None:
     model = counted("L")
     nodes = list(model.graph.node)[::-1]
     del model.graph.node[:]
@@ -44,7 +44,7 @@ def test_a_look_for_them_leaves_the_model_as_it_is() -> None:
     assert model.SerializeToString() == before
 
 
-def test_what_is_added_has_names_that_no_body_has_either() -> None:
+def test_added_tensors_have_names_that_are_new_in_bodies_too() -> None:
     model = counted("L")
     text = "b () => (float count_copy) { count_copy = Constant<value = float {1}>() }"
     body = onnx.parser.parse_graph(text)

@@ -18,13 +18,13 @@ def run(path: Path) -> np.ndarray:
     return ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": WEIGHT})[0]
 
 
-def test_beside_its_weights_a_model_goes_on_referring_to_them(tmp_path: Path) -> None:
+def test_a_model_beside_its_weights_keeps_its_references(tmp_path: Path) -> None:
     weights_file.save_with_weights(external_model(tmp_path), tmp_path / "m.onnx", tmp_path, None)
     assert (tmp_path / "m.onnx").stat().st_size < 1000
     np.testing.assert_array_equal(run(tmp_path / "m.onnx"), WEIGHT * WEIGHT + 1)
 
 
-def test_elsewhere_the_weights_come_inside(tmp_path: Path) -> None:
+def test_a_model_elsewhere_gets_its_weights_inside(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     weights_file.save_with_weights(external_model(tmp_path), tmp_path / "out" / "m.onnx", tmp_path, None)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["m.onnx"]
@@ -32,7 +32,7 @@ def test_elsewhere_the_weights_come_inside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [external_model, lambda _: scaling_model()])
-def test_large_initializers_go_into_the_file_that_is_asked_for(tmp_path: Path, make) -> None:
+def test_large_initializers_go_into_the_requested_file(tmp_path: Path, make) -> None:
     (tmp_path / "out").mkdir()
     weights_file.save_with_weights(make(tmp_path), tmp_path / "out" / "m.onnx", tmp_path, "m.weights")
     assert (tmp_path / "out" / "m.weights").read_bytes() == WEIGHT.tobytes()
@@ -41,7 +41,7 @@ def test_large_initializers_go_into_the_file_that_is_asked_for(tmp_path: Path, m
     np.testing.assert_array_equal(run(tmp_path / "out" / "m.onnx"), WEIGHT * WEIGHT + 1)
 
 
-def test_values_that_stand_in_a_typed_field_move_too(tmp_path: Path) -> None:
+def test_values_in_typed_fields_move_too(tmp_path: Path) -> None:
     model = scaling_model()
     model.graph.initializer[0].ClearField("raw_data")
     model.graph.initializer[0].float_data.extend(WEIGHT.tolist())

@@ -127,7 +127,7 @@ def test_a_mask_is_frozen_with_the_values_that_the_user_gave(reducer) -> None:
     assert frozen(reducer.result)["c"] == [[True, True], [True, True]]
 
 
-def test_before_ir_version_4_what_is_frozen_is_listed_as_an_input_too(reducer) -> None:
+def test_before_ir_version_4_frozen_cuts_are_inputs_too(reducer) -> None:
     made = mixed()
     made.ir_version = 3
     reducer(made, has("expand"), inputs=SAMPLES)
@@ -136,7 +136,7 @@ def test_before_ir_version_4_what_is_frozen_is_listed_as_an_input_too(reducer) -
     onnx.checker.check_model(reducer.result)
 
 
-def test_an_output_that_is_an_input_is_handed_through(reducer) -> None:
+def test_an_output_may_be_an_input(reducer) -> None:
     nodes = [helper.make_node("Neg", ["x"], ["n"], name="neg"), helper.make_node("Abs", ["n"], ["y"], name="abs")]
     made = model(nodes, [info("x"), info("through")], [info("y"), info("through")])
     feed = {name: np.ones((2, 2), np.float32) for name in ("x", "through")}

@@ -33,7 +33,7 @@ def eligible(problem: Problem, candidate: Candidate, target: Candidate) -> list[
 
 def asked(problem: Problem, search, fails) -> tuple[list[Candidate], list[Candidate | None]]:
     """What a pass asks about one after the other, and what it is answered."""
-    target = problem.whole
+    target = problem.original
     found, answers = [], []
 
     def reply(proposals: Iterable[Proposal]) -> Candidate | None:
@@ -52,7 +52,7 @@ def asked(problem: Problem, search, fails) -> tuple[list[Candidate], list[Candid
         target = answer or target
         return answer
 
-    drive(search(PassContext(problem), problem.whole), reply)
+    drive(search(PassContext(problem), problem.original), reply)
     return found, answers
 
 
@@ -62,7 +62,7 @@ def foreseen(problem: Problem, search, fails, answers: list[Candidate | None]) -
     pass_ = foreseeable(
         [named],
         PassContext(problem),
-        problem.whole,
+        problem.original,
         lambda proposal, target: eligible(problem, proposal.candidate, target),
     )
     return [
@@ -78,7 +78,7 @@ SEARCHES = pytest.mark.parametrize("search", [bisect, sets, linear], ids=["bisec
 
 @SEARCHES
 @pytest.mark.parametrize("wanted", [{5}, {0, 23}, {3, 11, 12}])
-def test_where_the_likely_comes_true_it_is_what_the_pass_asks(problem: Problem, search, wanted: set[int]) -> None:
+def test_if_the_likely_answers_come_the_pass_asks_what_was_foreseen(problem: Problem, search, wanted: set[int]) -> None:
     def fails(candidate: Candidate) -> bool:
         return wanted <= set(candidate.nodes)
 
@@ -87,7 +87,7 @@ def test_where_the_likely_comes_true_it_is_what_the_pass_asks(problem: Problem, 
 
 
 @SEARCHES
-def test_it_goes_on_from_the_answers_that_were_given(problem: Problem, search) -> None:
+def test_lookahead_continues_from_the_given_answers(problem: Problem, search) -> None:
     def fails(candidate: Candidate) -> bool:
         return {4, 17} <= set(candidate.nodes)
 
@@ -106,11 +106,11 @@ def proposing(kept: int) -> NamedPass:
     return NamedPass(name=f"first {kept}", summary="", search=search)
 
 
-def test_what_the_next_pass_will_ask_is_foreseen_behind_each_end_of_the_one_before(problem: Problem) -> None:
+def test_the_next_pass_is_foreseen_behind_each_end_of_a_pass(problem: Problem) -> None:
     later = foreseeable(
         [proposing(8), proposing(4)],
         PassContext(problem),
-        problem.whole.without(range(20, 24)),
+        problem.original.without(range(20, 24)),
         lambda proposal, target: eligible(problem, proposal.candidate, target),
     )
     asked = list(likely_questions(Future(later), lambda proposal: 0.5))
@@ -121,7 +121,7 @@ def test_what_the_next_pass_will_ask_is_foreseen_behind_each_end_of_the_one_befo
     ]
 
 
-def test_nothing_is_found_out_for_a_pass_that_is_only_guessed_to_follow(problem: Problem) -> None:
+def test_nothing_is_found_out_for_a_pass_that_is_only_foreseen(problem: Problem) -> None:
     asked: list[str] = []
 
     def may_change_values() -> bool:
@@ -137,7 +137,7 @@ def test_nothing_is_found_out_for_a_pass_that_is_only_guessed_to_follow(problem:
 
     def names() -> list[str]:
         later = foreseeable(
-            passes, context, problem.whole, lambda proposal, target: eligible(problem, proposal.candidate, target)
+            passes, context, problem.original, lambda proposal, target: eligible(problem, proposal.candidate, target)
         )
         return [each.named.name for each in likely_questions(Future(later), lambda proposal: 0.5)]
 

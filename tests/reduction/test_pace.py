@@ -28,19 +28,19 @@ def test_before_anything_is_known_few_checks_run_at_once() -> None:
     assert Pace(measured=True, at_first=16).at_once(4, 0.5) == 4
 
 
-def test_where_a_check_leaves_more_time_than_a_candidate_costs_as_many_run_as_may() -> None:
+def test_if_a_check_leaves_more_time_than_a_candidate_costs_all_jobs_run() -> None:
     assert paced(cost=0.001, waiting=0.1).at_once(16, 0.5) == 16
 
 
-def test_where_a_candidate_costs_more_than_a_check_leaves_one_runs() -> None:
+def test_if_a_candidate_costs_more_than_a_check_leaves_one_check_runs() -> None:
     assert paced(cost=10.0, waiting=0.001).at_once(16, 0.5) == 1
 
 
-def test_where_it_cannot_be_measured_as_many_run_as_may() -> None:
+def test_if_it_cannot_be_measured_all_jobs_run() -> None:
     assert Pace(measured=False, at_first=1).at_once(16, 0.5) == 16
 
 
-def test_what_is_less_likely_asked_about_must_save_more() -> None:
+def test_a_less_likely_candidate_must_save_more() -> None:
     pace = paced(cost=0.1, waiting=0.1)  # as much as it saves
     assert 0.2 < pace.least_chance < 0.8
     assert pace.in_a_row(16, 0.9) == 1
@@ -87,7 +87,7 @@ def test_functions_that_take_turns_are_asked_as_often_as_one_after_the_other_and
     assert (tmp_path / "1.onnx").read_bytes() == (tmp_path / f"{jobs}.onnx").read_bytes()
 
 
-def test_what_cost_nothing_says_nothing() -> None:
+def test_no_foreseen_candidates_are_no_measurement() -> None:
     pace = Pace(measured=True, at_first=2)
     pace.looked_ahead(10.0, 0)
     with pace.waiting():
@@ -96,7 +96,7 @@ def test_what_cost_nothing_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("jobs", [2, 16])
-def test_checks_of_a_function_that_is_slow_to_foresee_are_not_begun_in_vain(
+def test_checks_that_are_slow_to_foresee_are_not_begun_in_vain(
     jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Pace, "looked_ahead", _as_if_slow(Pace.looked_ahead))

@@ -31,7 +31,7 @@ def stages(told: list[events.Event]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("wanted", [("n7",), ("n3", "n11")])
-def test_beside_the_search_the_same_is_asked_and_found(reducer, threads, wanted: tuple[str, ...]) -> None:
+def test_the_search_beside_preflight_asks_and_finds_the_same(reducer, threads, wanted: tuple[str, ...]) -> None:
     first: list[events.Event] = []
     one = reducer(chain(16), has(*wanted), listener=first.append)
     result = reducer.result
@@ -72,7 +72,7 @@ class Steps:
         return self.fails(model)
 
 
-def test_nothing_is_told_or_written_before_the_original_has_failed_again(reducer, threads, tmp_path: Path) -> None:
+def test_nothing_is_reported_or_written_before_the_original_fails_again(reducer, threads, tmp_path: Path) -> None:
     told: list[events.Event] = []
     fails = Steps(has("n7"), free=2)
     seen: list[bool] = []
@@ -94,7 +94,7 @@ def test_nothing_is_told_or_written_before_the_original_has_failed_again(reducer
 
 
 @pytest.mark.parametrize("wrong", [2, 3])
-def test_an_original_that_passes_beside_the_search_begins_it_anew(reducer, threads, wrong: int) -> None:
+def test_if_the_original_passes_beside_the_search_it_begins_again(reducer, threads, wrong: int) -> None:
     """The second run is waited for, since it began with the first; the third one is asked beside the search."""
     told: list[events.Event] = []
     runs = 0
@@ -130,7 +130,7 @@ def test_a_flaky_failure_ends_at_its_node_for_any_number_of_jobs(reducer, thread
     assert names(reducer.result) == ["n17"]
 
 
-def test_who_stops_before_the_original_has_failed_again_gets_no_result_and_can_go_on(
+def test_stopped_before_the_original_fails_again_there_is_no_result_but_it_can_resume(
     reducer, threads, tmp_path: Path
 ) -> None:
     journal = tmp_path / "the.journal"
@@ -174,7 +174,7 @@ def test_a_check_that_fails_on_anything_may_be_allowed(reducer, threads, jobs: i
 
 
 @pytest.mark.parametrize("most", range(1, 7))
-def test_a_limit_on_checks_counts_what_is_asked_beside_the_search(reducer, threads, most: int) -> None:
+def test_a_limit_on_checks_counts_those_beside_the_search(reducer, threads, most: int) -> None:
     left = []
     for jobs in (1, 2):
         reduction = reducer(

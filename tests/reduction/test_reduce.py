@@ -83,14 +83,14 @@ def test_an_original_that_passes_is_refused_and_nothing_is_written(reducer) -> N
     assert list(reducer.folder.iterdir()) == []
 
 
-def test_a_check_that_fails_on_anything_is_told_loudly_and_goes_on_if_that_is_allowed(reducer) -> None:
+def test_a_check_that_fails_on_anything_is_reported_loudly_and_may_be_allowed(reducer) -> None:
     told = []
     reducer(chain(3), lambda candidate: True, listener=told.append, allow_vacuous_check=True)
     assert any("Identity" in getattr(event, "text", "") and event.warning for event in told)
     assert len(reducer.result.graph.node) == 1
 
 
-def test_a_check_that_contradicts_itself_at_the_end_is_no_success(reducer) -> None:
+def test_a_check_that_contradicts_itself_at_the_end_is_an_error(reducer) -> None:
     answers = iter([True, False, True, False])  # the original, Identity, one half, and then the result
     with pytest.raises(errors.CheckError, match="when it is checked again"):
         reducer(chain(2), lambda candidate: next(answers))
@@ -130,7 +130,7 @@ def test_without_reducing_outputs_only_nodes_from_the_beginning_go_and_outputs_s
     assert [entry.name for entry in reducer.result.graph.output] == ["out"]
 
 
-def test_a_failure_that_is_not_monotone_still_ends_at_something_that_fails(reducer) -> None:
+def test_a_failure_that_is_not_monotone_still_gives_a_failing_result(reducer) -> None:
     """Absent from larger candidates, present in smaller ones: what a fusion does."""
 
     def fails(candidate: onnx.ModelProto) -> bool:
@@ -155,7 +155,7 @@ def test_names_and_types_at_the_border_are_those_of_the_original(reducer) -> Non
     assert entry.type.tensor_type.elem_type == FLOAT
 
 
-def test_input_shapes_that_are_given_make_every_border_static(reducer) -> None:
+def test_given_input_shapes_make_every_border_static(reducer) -> None:
     made = model(
         [helper.make_node("Relu", ["x"], ["a"], name="n0"), helper.make_node("Exp", ["a"], ["b"], name="n1")],
         [info("x", ("N", 3))], [info("b", ("N", 3))], value_info=[info("a", ("N", 3))],
@@ -218,7 +218,7 @@ def test_a_constant_node_that_is_cut_becomes_an_initializer_without_any_run(redu
     assert (kept.name, onnx.numpy_helper.to_array(kept).tolist()) == ("c", [1.5, 2.5])
 
 
-def test_a_model_that_no_engine_can_run_is_reduced_all_the_same(reducer) -> None:
+def test_a_model_that_no_engine_can_run_can_be_reduced(reducer) -> None:
     nodes = [
         helper.make_node("Odd", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}", domain="my") for i in range(9)
     ]  # no type is known for any inner tensor
@@ -283,7 +283,7 @@ def with_external_weights(folder: Path) -> Path:
     return path
 
 
-def test_external_weights_are_found_by_candidates_and_the_result_holds_its_own(tmp_path: Path) -> None:
+def test_candidates_find_external_weights_and_the_result_has_its_own(tmp_path: Path) -> None:
     path = with_external_weights(tmp_path / "deep" / "model")
     before = {entry.name: entry.read_bytes() for entry in path.parent.iterdir()}
     loaded = []
@@ -346,7 +346,7 @@ def integers_before_and_after(middle: onnx.NodeProto) -> onnx.ModelProto:
         pytest.param(helper.make_node("Det", ["r"], ["m"], name="odd"), id="a node that fails when it runs"),
     ],
 )
-def test_what_does_not_depend_on_a_node_that_cannot_run_is_recorded_all_the_same(reducer, middle) -> None:
+def test_tensors_that_do_not_depend_on_a_node_that_cannot_run_are_recorded(reducer, middle) -> None:
     reducer(integers_before_and_after(middle), has("add"))
     (frozen,) = reducer.result.graph.initializer
     assert (frozen.name, onnx.numpy_helper.to_array(frozen).tolist()) == ("s2", [-4, -6])

@@ -104,7 +104,7 @@ def graphs(draw: st.DrawFn) -> ModelIndex:
 @pytest.mark.slow
 @given(index=graphs(), data=st.data())
 @settings(max_examples=600, deadline=None)
-def test_rings_in_one_go_give_the_same_candidate_as_ring_by_ring(index: ModelIndex, data: st.DataObject) -> None:
+def test_all_rings_at_once_give_the_same_candidate_as_ring_by_ring(index: ModelIndex, data: st.DataObject) -> None:
     numbers = range(len(index.nodes))
     nodes = data.draw(st.sets(st.sampled_from(numbers), min_size=1))
     around = data.draw(st.sets(st.sampled_from(numbers), max_size=4)) - nodes
@@ -126,7 +126,7 @@ def test_closing_half_of_an_untyped_chain_looks_at_each_node_a_few_times() -> No
     for length in (100, 1000):
         problem = problem_of(untyped(length))
         closed = problem.closed(Candidate(tuple(range(length // 2))))
-        assert closed == problem.whole
+        assert closed == problem.original
         assert problem.made <= 3
         assert problem.types.asked <= 6 * length
 
@@ -150,7 +150,7 @@ def test_leaving_nodes_out_compares_each_with_few_others() -> None:
     assert Counted.compared <= 2000
 
 
-def test_forms_closes_no_candidate_that_it_may_not_ask_about() -> None:
+def test_forms_closes_only_candidates_that_it_may_propose() -> None:
     """Nearly every node was tried in another form, so that few may be tried with every cut fed."""
     nodes = [helper.make_node("Neg", [f"i{at}"], [f"i{at + 1}"], name=f"n{at}") for at in range(40)]
     inner = [info(f"i{at}", elem=INT64) for at in range(1, 40)]

@@ -16,7 +16,7 @@ def test_a_mode_that_runs_no_pass_over_the_model_refuses_what_would_need_one(mod
 
 
 @pytest.mark.parametrize("kept", ["keep_inputs", "keep_outputs"])
-def test_names_of_the_original_cannot_be_both_kept_and_taken_away(kept: str) -> None:
+def test_names_of_the_original_cannot_be_both_kept_and_replaced(kept: str) -> None:
     with pytest.raises(errors.UsageError, match="--anonymize cannot be combined with --no-reduce"):
         schedule_of("minimal", Passes(anonymize=True), **{kept: True})
 

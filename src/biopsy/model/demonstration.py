@@ -1,9 +1,9 @@
-"""The model of ``biopsy demo``: a transformer in which one branch meets a real bug of ONNX Runtime.
+"""The model of ``biopsy demo``: a transformer in which one branch triggers a real bug of ONNX Runtime.
 
-The bug: in onnxruntime 1.17.3 to at least 1.32.0 on CPU, from the extended level of its optimizer on, the fusions for
-layer normalization also match ReduceMean with ``keepdims=0``. On a square matrix that is a valid model, the mean being
-broadcast along the other axis, and the fused kernel computes something else without a word
-(github.com/microsoft/onnxruntime issue 30513 is a loud variant of it).
+In onnxruntime 1.17.3 to at least 1.32.0 on CPU, from the extended level of its optimizer on, the fusions for layer
+normalization also match ReduceMean with ``keepdims=0``. On a square matrix such a model is valid, with the mean
+broadcast along the other axis, and the fused kernel silently computes something else. In a variant of the bug, it
+raises an error: github.com/microsoft/onnxruntime issue 30513.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 WIDTH = 32
-"""Tokens and channels: the matrices are square, or the model would not be valid."""
+"""Tokens and channels. The matrices must be square for the model to be valid."""
 
 BLOCKS = 10
 CULPRITS = ("Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul")
-"""The six nodes that already fail, in order."""
+"""The operators of the six nodes that suffice for the failure, in order."""
 
 SEARCHED_FOR = "Softplus"
-"""An operator that stands in the model once: what the second demonstration looks for."""
+"""An operator of a single node, which the second demonstration searches for."""
 
 _SEED = 20
 
@@ -57,7 +57,7 @@ class _NodeWriter:
         return self.node(scope, "Add", product, self._keep(f"{scope}.bias", bias))
 
     def normalization(self, scope: str, x: str, *, keepdims: int = 1) -> str:
-        """Layer normalization written out; with ``keepdims=0`` it is what the fusion mistakes for it."""
+        """Layer normalization in single operators; with ``keepdims=0``, the arithmetic that is mistaken for it."""
         gain = self._random.uniform(0.5, 1.5, WIDTH).astype(np.float32)
         centred = self.node(scope, "Sub", x, self.node(scope, "ReduceMean", x, "last", keepdims=1))
         squares = self.node(scope, "Pow", centred, "two")
@@ -90,28 +90,28 @@ class _NodeWriter:
 
 
 def demonstration_model() -> onnx.ModelProto:
-    """The model: float32 ``tokens`` [32, 32] to ``logits`` [32, 32]; the same bytes at every call."""
-    made = _NodeWriter()
+    """The model, from float32 ``tokens`` [32, 32] to ``logits`` [32, 32]; the same bytes at every call."""
+    writer = _NodeWriter()
     x = "tokens"
     for number in range(BLOCKS):
         scope = f"block{number}"
-        if number % 3 == 1:  # a branch beside the block, joined behind it
-            branch = made.gate(f"{scope}/gate", x)
+        if number % 3 == 1:  # a branch beside the block, added to its output
+            branch = writer.gate(f"{scope}/gate", x)
             if number == 7:
-                branch = made.normalization(f"{scope}/adapter", branch, keepdims=0)
-                branch = made.linear(f"{scope}/adapter/out", branch)
-            x = made.node(scope, "Add", made.block(scope, x), branch)
+                branch = writer.normalization(f"{scope}/adapter", branch, keepdims=0)
+                branch = writer.linear(f"{scope}/adapter/out", branch)
+            x = writer.node(scope, "Add", writer.block(scope, x), branch)
         else:
-            x = made.block(scope, x)
-    logits = made.node("head", SEARCHED_FOR, made.linear("head", x))
-    made.nodes.append(helper.make_node("Identity", [logits], ["logits"], name="head/logits"))
+            x = writer.block(scope, x)
+    logits = writer.node("head", SEARCHED_FOR, writer.linear("head", x))
+    writer.nodes.append(helper.make_node("Identity", [logits], ["logits"], name="head/logits"))
     shape = [WIDTH, WIDTH]
     graph = helper.make_graph(
-        made.nodes,
+        writer.nodes,
         "transformer",
         [helper.make_tensor_value_info("tokens", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)],
-        made.weights,
+        writer.weights,
     )
     return helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9, producer_name="biopsy demo"

@@ -1,5 +1,7 @@
-"""A model as text for people, in our own layout and in that of Polygraphy: read straight from the file's bytes,
-without onnx and numpy.
+"""Describes a model in text, in biopsy's layout and in that of Polygraphy's ``inspect model``, which scripts search.
+
+It reads the bytes of the file, without onnx and NumPy. Polygraphy's layout has no place for domains of operators and
+for local functions, so these stand behind the rest. All names come from the file and are escaped.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _LONGEST_TEXT = 200  # characters of a string attribute
 
 
 def describe(path: Path, show: Collection[str] = (), external_data_dir: Path | None = None) -> str:
-    """The description of the model in a file: a summary, then what ``show`` asks for; lines without a final newline.
+    """The description of the model in a file: a summary, then what ``show`` requests; without a final newline.
 
     ``show`` holds any of "layers" (the nodes), "attrs" (their attributes) and "weights" (values and statistics).
     Missing external data is no error. Raises UsageError if there is no such file, ModelError if it is no ONNX model
@@ -48,7 +50,7 @@ def describe(path: Path, show: Collection[str] = (), external_data_dir: Path | N
 
 
 def guarded(lines: Iterator[str], source: Source, path: Path) -> Iterator[str]:
-    """The lines of a description; whatever is raised at a damaged model becomes a ModelError that names the file."""
+    """The lines of a description; errors at a damaged model become a ModelError that names the file."""
     try:
         yield from lines
     except FileChanged:
@@ -83,19 +85,19 @@ def _model_lines(source: Source, path: Path) -> Iterator[str]:
 
 
 def identity_line(path: Path, parts: ModelParts) -> str:
-    """What the model is: its file, its name, its versions, who made it."""
-    made = f"made by {' '.join(parts.producer)}".rstrip() if parts.producer[0] else ""
+    """A line with the model's file, name, versions and producer."""
+    producer = f"made by {' '.join(parts.producer)}".rstrip() if parts.producer[0] else ""
     opsets = [
         f"{domain} {version}" if domain else f"opset {version}"
         for domain, version in sorted(parts.opsets, key=lambda entry: bool(entry[0]))
     ]
-    named = f"graph {parts.graph.name!r}" if parts.graph.name else ""
-    facts = (printable(path.name), named, f"IR version {parts.ir_version}", *opsets, made)
+    name = f"graph {parts.graph.name!r}" if parts.graph.name else ""
+    facts = (printable(path.name), name, f"IR version {parts.ir_version}", *opsets, producer)
     return "model      " + " · ".join(filter(None, facts))
 
 
 def contents_line(parts: ModelParts) -> str:
-    """How much is in the model."""
+    """A line with the numbers of nodes, initializers and functions, and the size of the weights."""
     graph = parts.graph
     outside = sum(bytes_of(weight) for weight in graph.weights if weight.external)
     total = sum(map(bytes_of, graph.weights))
@@ -105,17 +107,17 @@ def contents_line(parts: ModelParts) -> str:
 
 
 def _with_type(name: str, scopes: Sequence[dict[str, str]]) -> str:
-    """A tensor with its type where one is known in its graph or in one around it."""
+    """A tensor with its type, if its graph or one around it has one."""
     if not name:
         return "(none)"
     known = next((scope[name] for scope in reversed(scopes) if name in scope), "")
-    return _joined(short_name(printable(name)), known)
+    return _joined(_name(name), known)
 
 
 def _node_lines(
     source: Source, number: int, span: Span, scopes: list[dict[str, str]], indent: str, depth: int
 ) -> Iterator[str]:
-    """The node, and below it its attributes where they are shown, bodies of If, Loop and Scan always."""
+    """The node, its attributes if they are shown, and its bodies (If, Loop, Scan)."""
     node = NodeParts(source, span)
     domain, overload = (f"{node.domain}::" if node.domain else "", f":{node.overload}" if node.overload else "")
     yield f"{indent}Node {number:<4} | {node.name} [Op: {domain}{node.op_type}{overload}]"
@@ -128,15 +130,17 @@ def _node_lines(
             yield f"{indent}    {attribute.name} = {value_text(source, place)}"
         for graph in attribute.bodies:
             inner = [*scopes, graph.types]
-            taken, given = (", ".join(_with_type(end, inner) for end in ends) for ends in (graph.inputs, graph.outputs))
-            yield f"{indent}    {attribute.name} = graph {graph.name!r} ({taken}) -> {given}"
+            inputs, outputs = (
+                ", ".join(_with_type(name, inner) for name in names) for names in (graph.inputs, graph.outputs)
+            )
+            yield f"{indent}    {attribute.name} = graph {graph.name!r} ({inputs}) -> {outputs}"
             if source.weights:
                 yield from _weight_lines(source, graph, deeper)
             for place_in_body, inside in enumerate(graph.nodes):
                 yield from _node_lines(source, place_in_body, inside, inner, deeper, depth + 1)
     origin = source_of(source.buffer[slice(*span)]) if source.attrs and node.is_noted else None
     if origin is not None:
-        yield f"{indent}    from {short_name(printable(origin.with_code))}"
+        yield f"{indent}    from {_name(origin.with_code)}"
 
 
 def function_lines(source: Source, span: Span) -> Iterator[str]:
@@ -159,15 +163,15 @@ def function_lines(source: Source, span: Span) -> Iterator[str]:
     domain, name, overload = (source.string(number, span) for number in (10, 1, 13))
     key = f"{domain}::{name}" + (f":{overload}" if overload else "")
     attributes = f" attributes {', '.join(map(printable, lists[6]))}" if lists[6] else ""
-    taken, given = (", ".join(_with_type(tensor, [types]) for tensor in lists[number]) for number in (4, 5))
-    yield f"Function {key} ({taken}) -> {given}{attributes}"
+    inputs, outputs = (", ".join(_with_type(tensor, [types]) for tensor in lists[number]) for number in (4, 5))
+    yield f"Function {key} ({inputs}) -> {outputs}{attributes}"
     for number, node in enumerate(nodes):
         yield from _node_lines(source, number, node, [types], "    ", 0)
 
 
 def _weight_lines(source: Source, graph: GraphParts, indent: str) -> Iterator[str]:
     for weight in graph.weights:
-        yield f"{indent}Initializer | {short_name(printable(weight.name))} {_weight_text(source, weight)}"
+        yield f"{indent}Initializer | {_name(weight.name)} {_weight_text(source, weight)}"
 
 
 def _weight_text(source: Source, weight: Weight) -> str:
@@ -175,21 +179,21 @@ def _weight_text(source: Source, weight: Weight) -> str:
 
 
 def value_text(source: Source, span: Span) -> str:
-    """The value of an attribute that is no graph (AttributeProto), as text."""
+    """The value of an attribute (AttributeProto) that is no graph, as text."""
     buffer = source.buffer
-    kind_declared = 0
-    found: dict[int, list[str]] = {}
+    declared_kind = 0
+    elements: dict[int, list[str]] = {}
     for number, kind, _, start, end in fields(buffer, *span):
         if number == 21:
             return f"@{source.text(start, end)}"
         if number == 20:
-            kind_declared = varint_at(buffer, start)
+            declared_kind = varint_at(buffer, start)
         elif number in _VALUE_FIELDS:
-            found.setdefault(number, []).extend(_element_texts(source, number, kind, start, end))
-    if not found:
-        return {1: "0", 2: "0", 3: '""'}.get(kind_declared, "[]")
-    values = [value for number in sorted(found) for value in found[number]]
-    if set(found) <= {2, 3, 4, 5, 14, 22}:
+            elements.setdefault(number, []).extend(_element_texts(source, number, kind, start, end))
+    if not elements:
+        return {1: "0", 2: "0", 3: '""'}.get(declared_kind, "[]")
+    values = [value for number in sorted(elements) for value in elements[number]]
+    if set(elements) <= {2, 3, 4, 5, 14, 22}:
         return values[-1]
     more = f", ... ({len(values)} in all)" if len(values) > _MOST_SHOWN else ""
     return f"[{', '.join(values[:_MOST_SHOWN])}{more}]"
@@ -198,18 +202,18 @@ def value_text(source: Source, span: Span) -> str:
 _VALUE_FIELDS = frozenset({2, 3, 4, 5, 7, 8, 9, 10, 14, 15, 22, 23})
 
 
-def _element_texts(source: Source, number: int, kind: int, start: int, end: int, *, whole: bool = False) -> list[str]:
-    """The elements in one field of an AttributeProto: one, or several where numbers are packed.
+def _element_texts(source: Source, number: int, kind: int, start: int, end: int, *, exact: bool = False) -> list[str]:
+    """The elements in one field of an AttributeProto: one, or several if numbers are packed.
 
-    ``whole``: with all digits, and all of a text as Python writes it, a single one without quotes.
+    ``exact``: numbers have all digits, and texts are complete: a single one without quotes, others as in Python.
     """
     buffer = source.buffer
     if number in {2, 7}:
         floats = [value for (value,) in struct.iter_unpack("<f", buffer[start:end])]
-        return [repr(value) if whole else f"{value:.7g}" for value in floats]
+        return [repr(value) if exact else f"{value:.7g}" for value in floats]
     if number in {3, 8}:
         return list(map(str, varints(buffer, start, end) if kind == BYTES else [signed(varint_at(buffer, start))]))
-    if number in {4, 9} and whole:
+    if number in {4, 9} and exact:
         return [source.text(start, end) if number == 4 else repr(text(buffer[start:end]))]
     if number in {4, 9}:
         shown = printable(text(buffer[start : min(end, start + 4 * _LONGEST_TEXT)]))
@@ -220,14 +224,9 @@ def _element_texts(source: Source, number: int, kind: int, start: int, end: int,
     return [_weight_text(source, read(buffer, start, end))]
 
 
-# A model as text in the layout of Polygraphy's ``inspect model``, which scripts search: read without onnx and numpy.
-#
-# What that layout has no place for stands behind what it has: the domain of an operator, local functions. Every name
-# in the text comes from the file, from anybody: what is not printable is escaped.
-
 _TAB = "    "
 _TYPE_ATTRIBUTES = {"to", "dtype", "target_type"}
-"""Integer attributes that stand for an element type."""
+"""Integer attributes that are element types."""
 
 Scopes: TypeAlias = Sequence[GraphParts]
 """A graph and those around it, the outermost first."""
@@ -239,19 +238,20 @@ def polygraphy_text(
     external_data_dir: Path | None = None,
     facts: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """The lines of the description. ``show`` holds any of "layers", "attrs" (with layers only) and "weights".
+    """The lines of the description in Polygraphy's layout.
 
-    ``facts`` are told of the tensors with these names, behind their types.
+    ``show`` holds any of "layers", "attrs" (with layers only) and "weights". ``facts`` are texts by tensor names, to
+    show behind their types.
 
     Raises UsageError if there is no such file, ModelError if it is no ONNX model or is damaged.
     """
     source = Source(open_model(path), external_data_dir or path.parent, show, spelled)
     source.facts = facts or {}
-    yield from guarded(_lines(source, path), source, path)
+    yield from guarded(_polygraphy_lines(source, path), source, path)
 
 
 def spelled(kind: TensorType) -> str:
-    """A type as Polygraphy writes it: ``[dtype=float32, shape=(1, 'N', -1)]``; no shape at all is ``None``."""
+    """A type as Polygraphy writes it: ``[dtype=float32, shape=(1, 'N', -1)]``; an unknown shape is ``None``."""
     shape = None if kind.shape is None else tuple(-1 if dim is None else dim for dim in kind.shape)
     return f"[dtype={_dtype(kind)}, shape={shape}]"
 
@@ -260,7 +260,7 @@ def _dtype(kind: TensorType) -> str:
     return kind.dtype.replace("float8_", "float8")
 
 
-def _lines(source: Source, path: Path) -> Iterator[str]:
+def _polygraphy_lines(source: Source, path: Path) -> Iterator[str]:
     parts = ModelParts(source)
     graph = parts.graph
     yield identity_line(path, parts)
@@ -273,12 +273,13 @@ def _lines(source: Source, path: Path) -> Iterator[str]:
     yield ""
     if source.attrs and graph.doc:
         yield from _indented(["---- Docstring ----", graph.doc, ""])
-    yield from _indented(list(_graph_lines(source, [graph], "Graph"))[: -1 if source.layers and graph.nodes else None])
-    both = [name for name in graph.inputs if name in graph.weight_names]
-    if both:
-        named = ", ".join(_name(name) for name in both)
+    lines = list(_polygraphy_graph(source, [graph], "Graph"))
+    yield from _indented(lines[: -1 if source.layers and graph.nodes else None])
+    defaults = [name for name in graph.inputs if name in graph.weight_names]
+    if defaults:
+        names = ", ".join(_name(name) for name in defaults)
         yield ""
-        yield f"{_TAB}---- {len(both)} Initializer(s) that are Graph Input(s) too, as defaults: {named} ----"
+        yield f"{_TAB}---- {len(defaults)} Initializer(s) that are Graph Input(s) too, as defaults: {names} ----"
     if parts.functions:
         yield ""
         yield f"{_TAB}---- {len(parts.functions)} Function(s) ----"
@@ -287,7 +288,7 @@ def _lines(source: Source, path: Path) -> Iterator[str]:
             yield from _indented(list(function_lines(source, span)))
 
 
-def _graph_lines(source: Source, scopes: Scopes, kind: str) -> Iterator[str]:
+def _polygraphy_graph(source: Source, scopes: Scopes, kind: str) -> Iterator[str]:
     graph = scopes[-1]
     inputs = [name for name in graph.inputs if name not in graph.weight_names]
     for title, names in ((f"{kind} Input(s)", inputs), (f"{kind} Output(s)", graph.outputs)):
@@ -319,9 +320,9 @@ def _weight_type(weight: Weight) -> str:
 
 
 def _values(source: Source, weight: Weight) -> list[str]:
-    """The values as NumPy shows them; of types that NumPy lacks, and where there are none, what is known instead."""
-    shown = graph_parts.values_as_numpy_shows_them(source.buffer, weight, source.folder)
-    return shown or [graph_parts.describe_weight(source.buffer, weight, source.folder, values=True)]
+    """The values as NumPy prints them; without these, the description of the weight."""
+    lines = graph_parts.values_as_numpy_shows_them(source.buffer, weight, source.folder)
+    return lines or [graph_parts.describe_weight(source.buffer, weight, source.folder, values=True)]
 
 
 def _name(name: str) -> str:
@@ -329,7 +330,7 @@ def _name(name: str) -> str:
 
 
 def _tensor(source: Source, name: str, scopes: Scopes) -> str:
-    """A tensor with its type, if its graph or one around it tells; marked if it is an initializer."""
+    """A tensor with its type, if its graph or one around it has one; marked if it is an initializer."""
     if not name:
         return ""
     for graph in reversed(scopes):
@@ -357,11 +358,13 @@ def _polygraphy_node(source: Source, number: int, span: Span, scopes: Scopes) ->
     domain = f" [Domain: {node.domain}]" if node.domain else ""
     overload = f" [Overload: {node.overload}]" if node.overload else ""
     yield f"Node {number:<4} | {node.name} [Op: {node.op_type}]{domain}{overload}"
-    taken, given = (braced([_tensor(source, name, scopes) for name in names]) for names in (node.inputs, node.outputs))
+    inputs, outputs = (
+        braced([_tensor(source, name, scopes) for name in names]) for names in (node.inputs, node.outputs)
+    )
     if node.inputs and node.outputs:  # below each other
-        yield from _indented([*taken, f" -> {given[0]}", *(f"    {line}" for line in given[1:])])
+        yield from _indented([*inputs, f" -> {outputs[0]}", *(f"    {line}" for line in outputs[1:])])
     else:
-        yield from _indented([*taken[:-1], f"{taken[-1]} -> {given[0]}", *given[1:]])
+        yield from _indented([*inputs[:-1], f"{inputs[-1]} -> {outputs[0]}", *outputs[1:]])
     if source.attrs and node.attributes:
         yield f"{_TAB}---- Attributes ----"
         for attribute in node.attributes:
@@ -373,7 +376,7 @@ def _polygraphy_attribute(source: Source, span: Span, node: str, scopes: Scopes)
     head = f"{_TAB}{_joined(node, attribute.name, by='.')} ="
     for graph in attribute.bodies:
         yield f"{head} "
-        yield from _indented(list(_graph_lines(source, [*scopes, graph], "Subgraph")), 3)
+        yield from _indented(list(_polygraphy_graph(source, [*scopes, graph], "Subgraph")), 3)
     tensors = [(start, end) for number, kind, start, end in attribute.fields if number == 5 and kind == BYTES]
     if tensors and not attribute.bodies:
         weight = read_weight(source.buffer, *tensors[-1])
@@ -381,18 +384,18 @@ def _polygraphy_attribute(source: Source, span: Span, node: str, scopes: Scopes)
         if source.weights:
             yield from _indented(_values(source, weight), 2)
     elif not attribute.bodies:
-        yield f"{head} {_plain_value(source, attribute, span)}"
+        yield f"{head} {_polygraphy_value(source, attribute, span)}"
 
 
-def _plain_value(source: Source, attribute: AttributeParts, span: Span) -> str:
-    """An attribute that is a number, a text, or a list of these; others as the short description has them."""
+def _polygraphy_value(source: Source, attribute: AttributeParts, span: Span) -> str:
+    """The exact value of an attribute that is a number, a text or a list of these; ``value_text`` for others."""
     kinds = {number for number, *_ in attribute.fields}
     if 21 in kinds or not kinds & {2, 3, 4, 7, 8, 9} or kinds & {10, 14, 15, 22, 23}:
         return value_text(source, span)
-    shown = [part for part in attribute.fields if part[0] in {2, 3, 4, 7, 8, 9}]
-    found = [element for part in shown for element in _element_texts(source, *part, whole=True)]
+    value_fields = [field for field in attribute.fields if field[0] in {2, 3, 4, 7, 8, 9}]
+    elements = [element for field in value_fields for element in _element_texts(source, *field, exact=True)]
     if kinds & {7, 8, 9}:
-        return f"[{', '.join(found)}]"
+        return f"[{', '.join(elements)}]"
     if 3 in kinds and attribute.name in _TYPE_ATTRIBUTES:
-        return DTYPE_OF_ELEM.get(int(found[-1]), found[-1])
-    return found[-1]
+        return DTYPE_OF_ELEM.get(int(elements[-1]), elements[-1])
+    return elements[-1]

@@ -1,7 +1,7 @@
-"""Weights that stand in other files: finding them safely, and reading them.
+"""External data: finds the files of weights safely, and reads them.
 
-A model names such a file by a path relative to its own folder (onnx.proto3, TensorProto.external_data). The name comes
-with the model, from anybody: it never leads out of that folder.
+A model names such a file by a path relative to its own folder (onnx.proto3, TensorProto.external_data). The model may
+come from a stranger, so the path must not lead out of that folder.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ if TYPE_CHECKING:
     import onnx
 
 _LOCATION = b"location"
-"""The key under which every reference to another file stands."""
+"""The key of every reference to another file."""
 _LENGTH_OF_LOCATION = re.compile(rb"(?:\x08|\x88[\x80-\xff]{0,8}[\x00-\x7f])\Z")
-"""Its length before it, 8, as a varint: in one byte, or in more, which protobuf reads as well."""
+"""The length of that key, 8, as a varint, also in a longer encoding, which protobuf accepts."""
 _LONGEST_VARINT = 10
 _IN_MEMORY = re.compile(r"_ORT_(\w+_)?MEM_ADDR_")
-"""In a location: ONNX Runtime and OpenVINO take the offset for an address in their own memory, whatever it holds."""
+"""A location with which ONNX Runtime and OpenVINO take the offset for an address in their own memory."""
 _ENGINE_FILE = b"EPContext"
-"""An operator of ONNX Runtime that stands for what an engine has built; the file may be named in an attribute."""
+"""An operator of ONNX Runtime for what an engine has built; an attribute may name its file."""
 
 _CHUNK = 1 << 20
-_LONGEST_PATH, _LONGEST_NAME = 2048, 255  # bytes; longer ones no system has, with the folder before them
+_LONGEST_PATH, _LONGEST_NAME = 2048, 255  # bytes; no system has longer ones, with the folder before them
 _MOST_SHOWN = 200
 _MOST_NAMES = 10_000
-"""Files that are looked at for the other names of a hard link."""
-
+"""Files of a folder among which the other names of a hard link are searched."""
 
 _ASK = "ask whoever made the model for one whose weights stand in files"
 _MOVE = (
@@ -55,7 +54,7 @@ _MOVE = (
 
 @dataclass(frozen=True)
 class Span:
-    """Where the values of one tensor stand: ``length`` bytes at ``offset`` of the file ``path``, all of it there."""
+    """The place of a tensor's values: ``length`` bytes at ``offset`` of the file ``path``, which has all of them."""
 
     path: Path
     offset: int
@@ -63,11 +62,11 @@ class Span:
 
 
 def resolve(folder: Path, location: str, tensor: str = "") -> Path:
-    """The file that a model in ``folder`` means by ``location``; whether it exists is not looked at.
+    """The file that a model in ``folder`` names by ``location``; it need not exist.
 
-    Raises ModelError, naming ``tensor`` and the file, if the location is absolute, climbs out by ``..``, passes through
-    a symbolic link, or is a hard link whose other names are not in the folder: these are the rules of ONNX. Raises it
-    too for what engines take for an address in memory, even if a file has that name.
+    Raises ModelError, naming ``tensor`` and the file, as the rules of ONNX demand: if the location is absolute, has a
+    ``..``, passes through a symbolic link, or is a hard link whose other names are not in the folder. It is also raised
+    for a location that engines take for an address in memory.
     """
 
     def refused(why: str, *next_steps: str) -> errors.ModelError:
@@ -108,42 +107,45 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
 
 
 def may_be_shared(path: Path, root: Path) -> bool:
-    """Whether a file has names that are not seen in the folder: then its content may be somebody else's."""
+    """Whether a file has hard links outside of the folder ``root``, so that its content may be somebody else's."""
     try:
-        found = path.lstat()
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink == 1:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink == 1:
             return False
     except OSError:
-        return False  # a file that is not there, or may not be looked at, is told as that when it is read
-    return _names_within(root, found.st_dev, found.st_ino, found.st_nlink, found.st_ctime_ns) < found.st_nlink
+        return False  # reading it raises the error
+    return _names_within(root, status.st_dev, status.st_ino, status.st_nlink, status.st_ctime_ns) < status.st_nlink
 
 
 @lru_cache(maxsize=256)
 def _names_within(root: Path, device: int, inode: int, links: int, changed: int) -> int:
-    """How many names a file has in a folder. Remembered until it is linked, unlinked or renamed: ``changed`` tells."""
+    """The number of names that a file has in a folder.
+
+    It is cached until the file is linked, unlinked or renamed, which changes the time ``changed``.
+    """
     number = 0
     with suppress(OSError):
         for other in islice(root.rglob("*"), _MOST_NAMES):
             with suppress(OSError):
-                found = other.lstat()
-                number += (found.st_dev, found.st_ino) == (device, inode)
+                status = other.lstat()
+                number += (status.st_dev, status.st_ino) == (device, inode)
     return number
 
 
 def is_external(tensor: onnx.TensorProto) -> bool:
-    """Whether the values of a tensor stand in another file."""
+    """Whether the values of a tensor are in another file."""
     return bool(tensor.data_location == 1)
 
 
 def external_tensors(model: onnx.ModelProto | onnx.FunctionProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor of a model, or of a function, whose values stand in another file, wherever it stands."""
+    """Every tensor anywhere in a model, or in a function, whose values are in another file."""
     return filter(is_external, walk.every_tensor(model))
 
 
 def may_refer(data: bytes) -> bool:
-    """Whether a serialized model may refer to another file: it holds the key of such a reference, as a whole string.
+    """Whether a serialized model may refer to another file: it holds ``location``, the key of a reference, as a string.
 
-    What is named exactly ``location`` looks like one; what only has it in its name does not.
+    A tensor or node of exactly this name also counts; a longer name that contains it does not.
     """
     at = data.find(_LOCATION)
     while at >= 0:
@@ -154,11 +156,11 @@ def may_refer(data: bytes) -> bool:
 
 
 def require_safe(data: bytes, folder: Path, path: Path | None = None) -> None:
-    """Raise ModelError if any tensor of a serialized model refers to what it may not read, or to what is not there.
+    """Raise ModelError if any tensor of a serialized model refers to a file that it may not read, or that is missing.
 
-    Engines read what a model names, and not all of them ask whether it may be read: ONNX Runtime up to 1.23 follows
-    absolute paths and links, and takes the location ``*/_ORT_MEM_ADDR_/*`` for an address in its own memory. So this is
-    asked before any of them sees the model. Every message of the model is looked at, whatever field it stands in.
+    Call it before an engine gets the model: not all of them refuse such references. ONNX Runtime up to 1.23 follows
+    absolute paths and links, and takes the location ``*/_ORT_MEM_ADDR_/*`` for an address in its own memory. Every
+    message of the model counts, in whatever field it is.
     """
     may_name_engines = _ENGINE_FILE in data
     if not may_name_engines and not may_refer(data):
@@ -182,72 +184,72 @@ def _require_place(tensor: onnx.TensorProto, folder: Path) -> None:
 
 
 def require_safe_locations(data: bytes, folder: Path, path: Path | None = None) -> None:
-    """As ``require_safe``, of a model that nobody runs yet: files that it refers to need not be there."""
+    """As ``require_safe``, but files may be missing: for a model that is not run yet."""
     if may_refer(data):
         for tensor in _referring(parse(data, path)):
-            if os.path.lexists(resolve(folder, _said(tensor).location, tensor.name)):
+            if os.path.lexists(resolve(folder, _declared_place(tensor).location, tensor.name)):
                 _require_place(tensor, folder)
 
 
 def files_referred_to(data: bytes, folder: Path) -> list[Path]:
-    """The files that the tensors of a serialized model refer to, whether or not they are there.
+    """The files that the tensors of a serialized model refer to, missing ones included.
 
-    Raises ModelError for a model that cannot be parsed, or one that refers to what may not be read.
+    Raises ModelError if the model cannot be parsed, or refers to a file that it may not read.
     """
     if not may_refer(data):
         return []
-    return sorted({resolve(folder, _said(tensor).location, tensor.name) for tensor in _referring(parse(data, None))})
+    tensors = _referring(parse(data, None))
+    return sorted({resolve(folder, _declared_place(tensor).location, tensor.name) for tensor in tensors})
 
 
 def _referring(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     return (tensor for tensor in walk.every_tensor(model) if tensor.external_data or is_external(tensor))
 
 
-def _said(tensor: onnx.TensorProto) -> ExternalPlace:
+def _declared_place(tensor: onnx.TensorProto) -> ExternalPlace:
     return external_place(tensor.name, ((entry.key, entry.value) for entry in tensor.external_data))
 
 
 def span_of(tensor: onnx.TensorProto, folder: Path) -> Span:
-    """Where an external tensor's values stand.
+    """The place of an external tensor's values.
 
-    Raises ModelError as ``place_of`` does, and if the place has not as many bytes as the tensor's type and shape need.
+    Raises ModelError as ``place_of`` does, and if the place is not as long as the tensor's type and shape need.
     """
-    found = place_of(tensor, folder)
-    if found.length != byte_size(tensor):
+    span = place_of(tensor, folder)
+    if span.length != byte_size(tensor):
         raise errors.ModelError(
             f"tensor {tensor.name!r} needs {byte_size(tensor)} bytes by its type and shape, "
-            f"but the model gives it {found.length} bytes of {found.path}"
+            f"but the model gives it {span.length} bytes of {span.path}"
         )
-    return found
+    return span
 
 
 def place_of(tensor: onnx.TensorProto, folder: Path) -> Span:
-    """The place that a tensor refers to, whether or not it fits the tensor.
+    """The place that a tensor refers to, of any length.
 
-    Raises ModelError if the location is unsafe, the file is missing or no regular one, or is too short.
+    Raises ModelError if the location is unsafe, or the file is missing, no plain file or too short.
     """
-    said = _said(tensor)
-    path = resolve(folder, said.location, tensor.name)
-    offset, length = said.offset, byte_size(tensor) if said.length is None else said.length
-    return placed(tensor.name, path, offset, length)
+    declared = _declared_place(tensor)
+    path = resolve(folder, declared.location, tensor.name)
+    length = byte_size(tensor) if declared.length is None else declared.length
+    return placed(tensor.name, path, declared.offset, length)
 
 
 def placed(tensor: str, path: Path, offset: int, length: int) -> Span:
-    """A place in a file that ``resolve`` gave. Raises ModelError if it is not there, or no plain file, or too short."""
+    """A place in a file from ``resolve``. Raises ModelError if the file is missing, no plain file or too short."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError as error:
-        raise _missing(tensor, path, error) from error
-    if not stat.S_ISREG(found.st_mode):
+        raise _unreadable(tensor, path, error) from error
+    if not stat.S_ISREG(status.st_mode):
         raise errors.ModelError(f"the weights of tensor {tensor!r} cannot be read from {path}: it is no plain file")
-    if offset < 0 or length < 0 or offset + length > found.st_size:
-        raise errors.ModelError(
-            f"tensor {tensor!r} should be bytes {offset} to {offset + length} of {path}, which has only {found.st_size}"
-        )
+    if offset < 0 or length < 0 or offset + length > status.st_size:
+        end, size = offset + length, status.st_size
+        raise errors.ModelError(f"tensor {tensor!r} should be bytes {offset} to {end} of {path}, which has only {size}")
     return Span(path, offset, length)
 
 
-def _missing(tensor: str, path: Path, error: OSError) -> errors.ModelError:
+def _unreadable(tensor: str, path: Path, error: OSError) -> errors.ModelError:
     if isinstance(error, FileNotFoundError):
         return errors.ModelError(
             f"the weights of tensor {tensor!r} are missing: there is no file {path}",
@@ -257,9 +259,9 @@ def _missing(tensor: str, path: Path, error: OSError) -> errors.ModelError:
 
 
 def byte_size(tensor: onnx.TensorProto) -> int:
-    """Bytes that a tensor's values take in raw form, by its type and shape; 0 for strings.
+    """Bytes of a tensor's values in raw form, by its type and shape; 0 for strings.
 
-    Raises ModelError for a negative dimension or an element type that nobody knows.
+    Raises ModelError for a negative dimension or an unknown element type.
     """
     size = raw_size(tensor.data_type, tensor.dims)
     if size is None:
@@ -271,19 +273,19 @@ def byte_size(tensor: onnx.TensorProto) -> int:
 
 
 VALUE_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
-"""Where a TensorProto may hold its values; beside these, they may stand in a file."""
+"""The fields in which a TensorProto may hold its values, if they are not in another file."""
 
 
 def clear_values(tensor: onnx.TensorProto) -> None:
-    """Take the values from a tensor, wherever they stand: type, shape and name are left."""
+    """Remove the values from a tensor, or the reference to them; type, shape and name stay."""
     for field in (*VALUE_FIELDS, "external_data", "data_location"):
         tensor.ClearField(field)
 
 
 def raw_values(tensor: onnx.TensorProto) -> bytes:
-    """The values of a tensor that stands in the model, little-endian and packed, whichever field holds them.
+    """The values of a tensor that is not external, little-endian and packed, from whichever field holds them.
 
-    Raises ModelError if they are not as many as its type and shape say.
+    Raises ModelError if their number does not match its type and shape.
     """
     if tensor.HasField("raw_data"):
         values = bytes(tensor.raw_data)
@@ -302,9 +304,9 @@ def raw_values(tensor: onnx.TensorProto) -> bytes:
 
 
 def values_later(tensor: onnx.TensorProto, folder: Path) -> Callable[[], bytes]:
-    """What gives the values of a tensor, also once the tensor itself has lost them; those of a file are read then.
+    """A function that returns the raw values of a tensor even after they were removed from it; it reads a file then.
 
-    Raises ModelError now if they are missing or damaged, later if the file can no longer be read.
+    Raises ModelError now if the values are missing or damaged, later if their file can no longer be read.
     """
     if is_external(tensor):
         span, name = span_of(tensor, folder), tensor.name
@@ -314,17 +316,16 @@ def values_later(tensor: onnx.TensorProto, folder: Path) -> Callable[[], bytes]:
 
 
 def load_into(model: onnx.ModelProto | onnx.FunctionProto, folder: Path) -> None:
-    """Read every external tensor of a model in ``folder``, or of a function of it, into the model itself.
+    """Read the values of all external tensors of a model in ``folder``, or of one of its functions, into the tensors.
 
     Raises ModelError if a file is missing, unsafe or too short; the model is then unchanged.
     """
-    found = [(tensor, span_of(tensor, folder)) for tensor in external_tensors(model)]
-    for tensor, span in found:
+    for tensor, span in [(tensor, span_of(tensor, folder)) for tensor in external_tensors(model)]:
         load_values(tensor, span)
 
 
 def load_values(tensor: onnx.TensorProto, span: Span) -> None:
-    """Read the values of an external tensor, which stand at ``span``, into the tensor itself. Raises ModelError."""
+    """Read the values of an external tensor at ``span`` into the tensor. Raises ModelError if that fails."""
     values = b"".join(chunks(tensor.name, span))
     tensor.ClearField("external_data")
     tensor.ClearField("data_location")
@@ -332,7 +333,7 @@ def load_values(tensor: onnx.TensorProto, span: Span) -> None:
 
 
 def chunks(tensor: str, span: Span) -> Iterator[bytes]:
-    """The bytes of a span, a megabyte at a time."""
+    """The bytes of a span in chunks of 1 MiB. Raises ModelError if the file cannot be read or became shorter."""
     left = span.length
     try:
         with open_plain(span.path) as stream:
@@ -344,4 +345,4 @@ def chunks(tensor: str, span: Span) -> Iterator[bytes]:
                 left -= len(chunk)
                 yield chunk
     except OSError as error:
-        raise _missing(tensor, span.path, error) from error
+        raise _unreadable(tensor, span.path, error) from error

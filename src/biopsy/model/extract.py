@@ -1,6 +1,4 @@
-"""Cutting a subgraph out of a model between named tensors, and marking tensors as outputs, so that an engine returns
-them too.
-"""
+"""Extracts the part of a model between named tensors, and marks tensors as outputs so that an engine returns them."""
 
 from __future__ import annotations
 
@@ -28,10 +26,7 @@ Auto = Literal["auto"]
 
 @dataclass(frozen=True)
 class Wanted:
-    """A tensor asked for as an input or output. "auto" means: as the model declares it, or as it can be inferred.
-
-    ``elem`` is an ONNX element type.
-    """
+    """A tensor to become an input or output. ``elem`` is an ONNX element type; "auto" is declared or inferred."""
 
     name: str
     shape: Shape | Auto = "auto"
@@ -40,9 +35,10 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Inference:
-    """Where "auto" comes from: ``infers``, by onnx; ``run`` runs the model and returns the types of named tensors.
+    """The sources of "auto" types: onnx's inference if ``infers``, and ``run``, which runs the model.
 
-    The run is asked where inference does not tell an element type, or ``runs_always``. None: there is none.
+    ``run`` returns the types of the tensors that it is given by name. It is called for element types that inference
+    does not find, or for all if ``runs_always``.
     """
 
     infers: bool = True
@@ -56,17 +52,17 @@ def extract(
     outputs: Sequence[Wanted] | None = None,
     inference: Inference = Inference(),
 ) -> onnx.ModelProto:
-    """The part of a model that computes ``outputs`` from ``inputs``; None keeps the model's own.
+    """The part of a model that computes ``outputs`` from ``inputs``; None stands for those of the model.
 
-    Only the nodes, weights and local functions that are needed are in it; external data is still referred to where it
-    stood. Every input asked for becomes one, needed or not.
+    It has only the nodes, weights and local functions that are needed; references to external data stay as they are.
+    Every requested input becomes one, needed or not.
 
-    Raises UsageError for a name that is no tensor of the model's graph, an output that needs a tensor which is
-    neither given nor computed, or a type that is "auto" and cannot be told; what the run of ``inference`` raises.
+    Raises UsageError for a name that is no tensor of the model's graph, for an output that needs a tensor which is
+    neither given nor computed, and for an "auto" type that cannot be inferred; and what ``inference.run`` raises.
     """
     given, ends = (
-        own if named is None else list(dict.fromkeys(_number(index, wanted.name) for wanted in named))
-        for own, named in ((index.inputs, inputs), (index.outputs, outputs))
+        of_model if named is None else list(dict.fromkeys(_number(index, wanted.name) for wanted in named))
+        for of_model, named in ((index.inputs, inputs), (index.outputs, outputs))
     )
     nodes = _needed(index, ends, set(given))
     if inputs is None:
@@ -78,7 +74,7 @@ def extract(
         infos.setdefault(_number(index, wanted.name), types.of(wanted, "outputs"))
     subset = Subset(index, tuple(sorted(nodes)))
     model = parse(candidate_bytes(subset, Boundary(infos=infos, frozen={}, inputs=given, outputs=ends)), index.path)
-    # Inputs are what feeds their tensors: no initializer is their default, and no kept node writes them.
+    # Only an input gives its tensor: no initializer is its default, and no node writes it.
     cut = set() if inputs is None else {index.names[tensor] for tensor in given}
     walk.keep(model.graph.initializer, lambda weight: weight.name not in cut)
     for node in model.graph.node if cut else ():
@@ -99,7 +95,7 @@ def _number(index: ModelIndex, name: str) -> int:
 
 
 def _needed(index: ModelIndex, ends: Iterable[int], given: set[int]) -> set[int]:
-    """The nodes between ``given`` tensors and ``ends``. Raises UsageError if a tensor in between comes from nowhere."""
+    """The nodes between the tensors ``given`` and ``ends``. Raises UsageError if more tensors must be given."""
     nodes: set[int] = set()
     seen: set[int] = set()
     missing: dict[int, None] = {}
@@ -126,17 +122,17 @@ def _needed(index: ModelIndex, ends: Iterable[int], given: set[int]) -> set[int]
 
 
 class _TypeInfos:
-    """Types of tensors as ValueInfoProto; inference runs when the first one is asked for that needs it."""
+    """Types of tensors as ValueInfoProto; inference runs when a type first needs it."""
 
     def __init__(self, index: ModelIndex, inference: Inference, wanted: Sequence[Wanted]) -> None:
         self._index = index
         self._inference = inference
-        self._wanted = [one for one in wanted if "auto" in (one.shape, one.elem)]
+        self._wanted = [tensor for tensor in wanted if "auto" in (tensor.shape, tensor.elem)]
 
     @cached_property
     def _inferred(self) -> Mapping[str, bytes]:
-        how, index = self._inference, self._index
-        if how.infers:
+        inference, index = self._inference, self._index
+        if inference.infers:
             model = parse(bytes(index.buffer[:]), index.path)
             known = infer.infer_value_infos(infer.without_weights(model).SerializeToString())
         else:
@@ -145,11 +141,11 @@ class _TypeInfos:
         missing = [
             wanted.name
             for wanted in self._wanted
-            if how.runs_always or (wanted.elem == "auto" and not parts.has_type(known.get(wanted.name, b"")))
+            if inference.runs_always or (wanted.elem == "auto" and not parts.has_type(known.get(wanted.name, b"")))
         ]
-        if how.run is None or not missing:
+        if inference.run is None or not missing:
             return known
-        return {**known, **{name: parts.value_info(name, kind) for name, kind in how.run(missing).items()}}
+        return {**known, **{name: parts.value_info(name, kind) for name, kind in inference.run(missing).items()}}
 
     def of(self, wanted: Wanted, option: str) -> bytes:
         shape: Shape | Auto | None = wanted.shape
@@ -169,10 +165,6 @@ class _TypeInfos:
         return parts.value_info(wanted.name, TensorType(elem, None if shape == "auto" else shape))
 
 
-# Marking tensors as outputs of a model, so that an engine returns them too.
-#
-# Works on the bytes of the model: weights are copied as they are, never parsed, and external ones are not looked at.
-
 ALL: Literal["all"] = "all"
 
 MarkedOutputs = Literal["all"] | Sequence[str]
@@ -190,8 +182,9 @@ _MAY_GIVE_NO_TENSOR = frozenset({
 
 @dataclass(frozen=True, kw_only=True)
 class OutputChoice:
-    """Which outputs a model is to have: those of ``names`` and of ``operators`` (None and none: its own), of which
-    those that match ``without`` are left out. The case of operators does not matter.
+    """The outputs that a model gets: the tensors ``names`` and all outputs of ``operators``, except ``without``.
+
+    If neither names nor operators are given, the model's own are meant. The case of operators does not matter.
     """
 
     names: MarkedOutputs | None = None
@@ -205,9 +198,9 @@ class OutputChoice:
 
 
 def choose_outputs(data: bytes, choice: OutputChoice) -> bytes:
-    """The serialized model ``data`` with the outputs chosen.
+    """The serialized model ``data`` with the chosen outputs.
 
-    Raises DoesNotFit for a name, pattern or operator that means nothing in the model, and if no output is left;
+    Raises DoesNotFit for a name, pattern or operator that matches nothing in the model, and if no output is left;
     ModelError if the bytes are no model.
     """
     index = index_bytes(data)
@@ -228,7 +221,7 @@ def choose_outputs(data: bytes, choice: OutputChoice) -> bytes:
     known = [name for name in dict.fromkeys(index.names) if name]
     excluded: set[str] = set()
     for word in choice.without:
-        matches = _meant(index, word, known)
+        matches = _matches(index, word, known)
         if not matches and not may_lack_names():
             steps = [*did_you_mean(word, names), f"the outputs are: {listed(names)}"]
             raise errors.DoesNotFit(f"the model has no tensor {word!r} to leave out of its outputs", next_steps=steps)
@@ -240,11 +233,11 @@ def choose_outputs(data: bytes, choice: OutputChoice) -> bytes:
 
 
 def mark_outputs(data: bytes, wanted: MarkedOutputs) -> bytes:
-    """The serialized model ``data`` with other outputs.
+    """The serialized model ``data`` with other outputs; weights are copied without being parsed.
 
     ``"all"`` keeps the model's outputs, first and in their order, and adds every plain tensor that a node of the
     graph computes; not tensors inside subgraphs, sequences, optional values, maps, or outputs of Constant nodes. Names
-    replace the outputs of the model by exactly those. An output gets the type that the model declares for it, or none.
+    replace the outputs of the model. An output gets the type that the model declares for it, or none.
 
     Raises DoesNotFit for a name that the model does not have, ModelError if the bytes are no model.
     """
@@ -266,7 +259,7 @@ def mark_outputs(data: bytes, wanted: MarkedOutputs) -> bytes:
 
 
 def _every_tensor(index: ModelIndex, data: bytes) -> list[str]:
-    own = [index.names[tensor] for tensor in index.outputs]
+    outputs = [index.names[tensor] for tensor in index.outputs]
     computed = [index.names[tensor] for node in index.nodes if node.op_type != "Constant" for tensor in node.writes]
     infos = {index.names[tensor]: info for tensor, info in index.infos.items()}
     suspects = [node for node in index.nodes if node.op_type in _MAY_GIVE_NO_TENSOR or node.calls]
@@ -274,14 +267,14 @@ def _every_tensor(index: ModelIndex, data: bytes) -> list[str]:
         light = infer.without_weights(load.parse(data, None)).SerializeToString()
         infos = infer.infer_value_infos(light) | infos
     no_tensors = {name for name, info in infos.items() if parts.has_type(info) and parts.tensor_type(info) is None}
-    return list(dict.fromkeys([*own, *(name for name in computed if name not in no_tensors)]))
+    return list(dict.fromkeys([*outputs, *(name for name in computed if name not in no_tensors)]))
 
 
 def _chosen(index: ModelIndex, wanted: Sequence[str]) -> list[str]:
     known = [name for name in dict.fromkeys(index.names) if name]
-    found: dict[str, None] = {}
+    chosen: dict[str, None] = {}
     for word in wanted:
-        matches = _meant(index, word, known)
+        matches = _matches(index, word, known)
         if not matches:
             raise errors.DoesNotFit(
                 f"the model has no tensor {word!r} to mark as an output",
@@ -290,10 +283,10 @@ def _chosen(index: ModelIndex, wanted: Sequence[str]) -> list[str]:
                     "biopsy inspect model MODEL --show layers    names its tensors",
                 ],
             )
-        found.update(dict.fromkeys(matches))
-    return list(found)
+        chosen.update(dict.fromkeys(matches))
+    return list(chosen)
 
 
-def _meant(index: ModelIndex, word: str, known: Iterable[str]) -> list[str]:
-    """The tensors of these that a name or pattern means."""
+def _matches(index: ModelIndex, word: str, known: Iterable[str]) -> list[str]:
+    """The known tensors that a name or pattern matches."""
     return [word] if word in index.ids and word else [name for name in known if fnmatchcase(name, word)]

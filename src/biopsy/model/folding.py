@@ -1,4 +1,4 @@
-"""Constants that a model computes are computed once: whatever does not depend on its inputs, within limits."""
+"""Constant folding: computes what does not depend on the inputs of a model, within limits of memory and time."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from biopsy.text import size_text
 if TYPE_CHECKING:
     import onnx
 
-_MOST_PASSES = 10  # folding stops by itself; a model that never settles must not hang it
+_MOST_PASSES = 10  # folding usually stops by itself, but a model could change for ever
 
 _REWRITTEN = frozenset({"Dropout", "SequenceConstruct", "SequenceAt", "ConcatFromSequence", "SplitToSequence"})
-"""Operators that onnxscript's folding does not fold but replaces by others; sequences below opset 13 wrongly so."""
+"""Operators that onnxscript replaces by others instead of folding them, and wrongly for sequences below opset 13."""
 
 _OF_SHAPES = frozenset({"Shape", "Size"})
-"""Operators whose results depend on shapes alone."""
+"""Operators whose results depend only on shapes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Folding:
     """How constants are folded.
 
-    ``passes``: at most so many; ``shapes``: operations on shapes too; ``infers``: shapes are inferred in each pass;
-    ``threshold``: bytes of a tensor that is still computed, None for the limits of ``fold_constants``;
-    ``ignores_weights``: those in files may be missing, and nothing is computed from them then.
+    ``passes`` is the greatest number of passes. ``shapes`` folds operations on shapes too, ``infers`` infers shapes in
+    each pass. ``threshold`` is the size in bytes of the largest tensor that is computed; None stands for the limits of
+    ``fold_constants``. With ``ignores_weights``, weights in files may be missing; nothing is computed from these.
     """
 
     passes: int = _MOST_PASSES
@@ -46,13 +46,13 @@ class Folding:
 
     @property
     def most(self) -> int:
-        """Bytes of all constants together."""
+        """The greatest number of bytes of all constants together."""
         return max(MOST_FOLDED, 2 * (self.threshold or 0))
 
     def may_be_computed(self, node: Any) -> bool | None:
-        """False for a node of onnx_ir's that stays, True for one that is computed, None for the optimizer's own rules.
+        """True if a node of onnx_ir is computed, False if it stays, None if the optimizer's own rules decide.
 
-        What stays would fill the memory, or may; is made of weights in files that are not there; or holds strings.
+        A node stays if its result may fill the memory, depends on missing files of weights, or holds strings.
         """
         for value in filter(None, {*node.inputs, *node.outputs}):
             path = getattr(value.const_value, "path", None)
@@ -71,34 +71,34 @@ class Folding:
 
 
 _KEPT = frozenset({"ConstantOfShape", "QuantizeLinear", "DequantizeLinear"})
-"""What the optimizer leaves as it is by its own rules."""
+"""Operators that the optimizer's own rules do not fold."""
 
 
 def _bytes_of(value: Any) -> int | None:
-    """Bytes of a tensor of known type and shape; None if they are not known."""
+    """The size of a tensor in bytes; None if its type or shape is unknown."""
     if value.shape is None or value.dtype is None or not all(isinstance(dim, int) for dim in value.shape):
         return None
     return tensor_type.raw_size(int(value.dtype), list(value.shape))
 
 
 MOST_FOLDED = 500_000_000
-"""Bytes that folding computes of all constants together, if no larger threshold is given for a single one."""
+"""Bytes of all constants together that folding computes, if no larger threshold is given for a single one."""
 
 MOST_SECONDS = 20.0
-"""Seconds that folding computes for; what is left then stays as it is."""
+"""Seconds after which folding stops."""
 
 _MOST_USES = 1 << 22
-"""Uses of its inputs, counted for each input, of a node that is computed: the optimizer makes a list of them for each.
+"""Uses of the inputs of a node that is computed, added up over its inputs: the optimizer lists them for each input.
 
-Over a thousand inputs that are all one constant, which as many nodes use, are a billion.
+A node with a thousand times the same input, which a million nodes use, would make a billion.
 """
 
 _MOST_INFERRED = 1 << 18
-"""Inputs of all nodes together up to which shapes are inferred in each pass: each input of each node takes 40 us."""
+"""Inputs of all nodes together up to which shapes are inferred in each pass: each input takes 40 us."""
 
 
 class _Budget:
-    """What folding may still compute. Results and time are counted over all passes."""
+    """The bytes and seconds that folding has left, over all passes."""
 
     def __init__(self, how: Folding) -> None:
         self._how = how
@@ -107,7 +107,7 @@ class _Budget:
         self._left = ""
 
     def allows(self, node: Any) -> bool | None:
-        """As ``Folding.may_be_computed``, as long as something is left."""
+        """As ``Folding.may_be_computed``, but False once the budget is spent."""
         allowed = self._how.may_be_computed(node)
         if allowed is False or any(value is not None and value.const_value is None for value in node.inputs):
             return allowed
@@ -122,28 +122,27 @@ class _Budget:
         return allowed
 
     def stops(self) -> bool:
-        """Whether there is to be no other pass: one over a large model takes its time even if it computes nothing."""
+        """Whether the time is up for another pass: a pass over a large model takes time even if it computes nothing."""
         if time.monotonic() <= self._until:
             return False
         self._left = self._left or "constants may be left"
         return True
 
     def left_out(self) -> str:
-        """A sentence on what was not computed, "" if everything was."""
+        """A sentence on what was not computed; "" if everything was."""
         limits = f"folding may take {MOST_SECONDS:.0f} s, and compute {size_text(self._how.most)} in all"
         return f"{self._left}: {limits}" if self._left else ""
 
 
 def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding()) -> str:
-    """Compute whatever does not depend on the inputs, shape operations on known shapes included; drop what is left.
+    """Compute whatever does not depend on the inputs, also shapes where they are known; remove unused nodes.
 
-    By onnxscript's optimizer, folding only: no function is inlined, no pattern rewritten. Results of over 262,144
-    elements and weights of over 8,192 stay as they are, as do ConstantOfShape and (De)QuantizeLinear. What would have
-    more than 16,777,216 elements, or an unknown number of them, is not even computed. With a threshold, it alone and
-    the last rule decide. All results together may have ``MOST_FOLDED`` bytes, or twice the threshold if that is more,
-    and take ``MOST_SECONDS``, after which no other pass begins; returns a sentence on what was left out so, or "".
-    External data in ``folder`` is read only where a small weight is folded. A node that cannot be computed stays, and
-    the others are folded all the same.
+    onnxscript's optimizer does it, without inlining functions or rewriting patterns. Results of over 262,144 elements
+    and weights of over 8,192 stay as they are, as do ConstantOfShape and (De)QuantizeLinear. A result of more than
+    16,777,216 elements, or of an unknown number, is never computed. With a threshold, only it and the last rule decide.
+    All results together may have ``MOST_FOLDED`` bytes, or twice the threshold if that is more, and take
+    ``MOST_SECONDS``. Returns a sentence on what these two limits left out, or "". External data in ``folder`` is read
+    only where a small weight is folded. A node that cannot be computed stays; the others are folded all the same.
 
     Raises BiopsyError if onnxscript is not installed, ModelError if it cannot read the model or its external data.
     """
@@ -158,7 +157,7 @@ def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding(
     if not how.ignores_weights:
         for tensor in external.external_tensors(model):
             external.span_of(tensor, folder)
-    for function in model.functions:  # the optimizer would look for their data in the current folder
+    for function in model.functions:  # the optimizer would search their data in the current folder
         external.load_into(function, folder)
     few_inferred = ""
     if how.infers and sum(len(node.input) for node in walk.nodes(model)) > _MOST_INFERRED:
@@ -186,10 +185,10 @@ def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding(
                     break
             folded = ir.to_proto(represented)
     except Exception as error:  # whatever a folded operator or the conversion raises
-        first: BaseException = error  # the others say only in which part of the model
-        while first.__cause__ is not None:
-            first = first.__cause__
-        raise errors.ModelError(f"constants cannot be folded: {type(first).__name__}: {first}") from error
+        cause: BaseException = error  # those raised from it only name the part of the model
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise errors.ModelError(f"constants cannot be folded: {type(cause).__name__}: {cause}") from error
     finally:
         walk.show_again(model)
     folded.ClearField("opset_import")
@@ -204,20 +203,20 @@ def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding(
 
 
 _MOST_COMPUTED = 1 << 24
-"""Elements of a constant that is computed at all. Over 262,144 it is not kept, but that is seen afterwards only."""
+"""Elements of the largest constant that is computed. Over 262,144 it is dropped again, but only after that."""
 
 _GROWING = frozenset({
     "AffineGrid", "BlackmanWindow", "CenterCropPad", "Col2Im", "ConstantOfShape", "ConvTranspose", "DFT", "Einsum",
     "Expand", "EyeLike", "HammingWindow", "HannWindow", "MaxUnpool", "MelWeightMatrix", "OneHot", "Pad", "Range",
     "Resize", "STFT", "Tile", "Upsample",
 })  # fmt: skip
-"""Operators whose results may be of any size, whatever is given to them."""
+"""Operators whose results may be far larger than their inputs."""
 
 
 def _lost_by_folding(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The parts that folding loses, orders anew or gives half a type, as a model that holds nothing else.
+    """A model with only the parts that folding loses, reorders or leaves without a complete type.
 
-    Raises ModelError for what it would do wrong.
+    Raises ModelError for a model that would be folded wrongly.
     """
     times = Counter(name for node in model.graph.node for name in node.output if name)
     for name, number in times.items():
@@ -236,7 +235,7 @@ def _lost_by_folding(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @contextmanager
 def _quiet(*names: str) -> Iterator[None]:
-    """Let named loggers say nothing below errors: what cannot be folded simply stays."""
+    """Have these loggers report only errors: that something cannot be folded is no news."""
     levels = {logging.getLogger(name): logging.getLogger(name).level for name in names}
     for logger in levels:
         logger.setLevel(logging.ERROR)
@@ -248,9 +247,9 @@ def _quiet(*names: str) -> Iterator[None]:
 
 
 def _restore(model: onnx.ModelProto, names: Mapping[tuple[str, ...], str], listed: Mapping[str, bytes]) -> None:
-    """Undo what the optimizer does besides: nameless nodes have names, it leaves remarks, and lists what it inferred.
+    """Undo side effects of the optimizer: names for nameless nodes, remarks in metadata, inferred types.
 
-    ``names`` are those of nodes by what they compute; ``listed`` is what the model said of its tensors.
+    ``names`` are the names of nodes by their outputs; ``listed`` has the model's own ValueInfoProtos by tensor name.
     """
     for node in walk.nodes(model):
         name = names.get(tuple(node.output), node.name)
@@ -261,7 +260,7 @@ def _restore(model: onnx.ModelProto, names: Mapping[tuple[str, ...], str], liste
     holders: list[Any] = [*walk.nodes(model), *walk.weights(model), *every_info(model)]
     for holder in holders:
         walk.keep(holder.metadata_props, lambda entry: not entry.key.startswith("pkg.onnxscript."))
-    # Weights that were computed have their type themselves.
+    # A folded tensor is a weight now, which has its own type.
     computed = {weight.name for weight in walk.weights(model)}.intersection(chain.from_iterable(names))
     for infos in _listings(model):
         walk.keep(infos, lambda info: info.name in listed and info.name not in computed)
@@ -270,7 +269,7 @@ def _restore(model: onnx.ModelProto, names: Mapping[tuple[str, ...], str], liste
 
 
 def _listings(model: onnx.ModelProto) -> Iterator[MutableSequence[onnx.ValueInfoProto]]:
-    """Every value_info list: of graphs, and of functions."""
+    """Every value_info list of the model: of its graphs and functions."""
     for graph in walk.graphs(model):
         yield graph.value_info
     for function in model.functions:

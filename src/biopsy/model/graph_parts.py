@@ -1,6 +1,4 @@
-"""A model taken apart for those who describe it, its weights included: read straight from the file's bytes, with
-neither onnx nor numpy.
-"""
+"""Reads the parts of a model for descriptions, weights included, from the bytes of the file without onnx and NumPy."""
 
 from __future__ import annotations
 
@@ -23,14 +21,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Span: TypeAlias = tuple[int, int]
-"""Where a message stands in the buffer: its first byte, and the one after its last."""
+"""The place of a message in the buffer: its first byte, and the one after its last."""
 
 
-# The classes below are plain ones: making a dataclass takes a millisecond of every start.
+# The classes are plain ones: defining a dataclass takes a millisecond at each start.
 
 
 class Source:
-    """What every part of the description needs: the bytes, where external data stands, and what to show."""
+    """A serialized model to describe: its bytes, the folder of its external data, and what is to be shown.
+
+    ``show`` may hold "layers", "attrs" and "weights"; ``spell`` writes a type.
+    """
 
     def __init__(
         self, buffer: Buffer, folder: Path, show: Collection[str], spell: Callable[[TensorType], str] = str
@@ -44,11 +45,11 @@ class Source:
         self.weights = "weights" in show
 
     def string(self, wanted: int, span: Span) -> str:
-        """The string field ``wanted`` of a message, printable."""
+        """The string field ``wanted`` of a message, escaped for a terminal."""
         return printable(string_in(self.buffer[span[0] : span[1]], wanted, 0, span[1] - span[0]))
 
     def text(self, start: int, end: int) -> str:
-        """A string field's own bytes, printable."""
+        """The string at these bytes, escaped for a terminal."""
         return printable(text(self.buffer[start:end]))
 
 
@@ -56,14 +57,14 @@ LONGEST_NAME = 1000
 
 
 def short_name(name: str) -> str:
-    """A name without its end where nobody could read it all: a stranger's may have as many characters as he likes."""
+    """The name, cut off after ``LONGEST_NAME`` characters."""
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}... ({len(name)} characters)"
 
 
 class GraphParts:
-    """A graph taken apart: spans of its nodes, and its tensors by name, with their types as text.
+    """The parts of a graph: spans of its nodes, its weights, and the types of its tensors as text.
 
-    Protobuf merges a message that stands there twice: so it may have several spans. Raises ModelError if it is damaged.
+    It may have several spans, which protobuf merges. Raises ModelError if it is damaged.
     """
 
     def __init__(self, source: Source, *spans: Span) -> None:
@@ -101,9 +102,9 @@ class GraphParts:
 
 
 class ModelParts:
-    """A model taken apart: its graph, spans of its functions, and what it says of itself as text.
+    """The parts of a model: its graph, spans of its functions, its versions and producer.
 
-    Raises ModelError if it has no graph, or is damaged.
+    Raises ModelError if it has no graph or is damaged.
     """
 
     def __init__(self, source: Source) -> None:
@@ -118,9 +119,9 @@ class ModelParts:
             elif kind == BYTES and number in {7, 25}:
                 (graphs if number == 7 else self.functions).append((start, end))
             elif kind == BYTES and number == 8:
-                found = [at for n, k, _, at, _ in fields(source.buffer, start, end) if (n, k) == (2, VARINT)]
+                versions = [at for n, k, _, at, _ in fields(source.buffer, start, end) if (n, k) == (2, VARINT)]
                 domain = source.string(1, (start, end))
-                version = signed(varint_at(source.buffer, found[0])) if found else 0
+                version = signed(varint_at(source.buffer, versions[0])) if versions else 0
                 self.opsets.append(("" if domain == "ai.onnx" else domain, version))
             elif kind == BYTES and number in {2, 3}:
                 self.producer[number - 2] = source.text(start, end)
@@ -130,9 +131,9 @@ class ModelParts:
 
 
 class NodeParts:
-    """A node taken apart: its texts, the names of its tensors, and the spans of its attributes.
+    """The parts of a node: its texts, the names of its tensors, and the spans of its attributes.
 
-    ``is_noted``: it has a name, documentation or metadata, where an exporter may say where it comes from.
+    ``is_noted``: it has a name, documentation or metadata, in which an exporter may name its source.
     """
 
     def __init__(self, source: Source, span: Span) -> None:
@@ -156,7 +157,7 @@ class NodeParts:
 
 
 class AttributeParts:
-    """An attribute taken apart: its name, its bodies, and all its fields as (number, kind, start, end)."""
+    """The parts of an attribute: its name, its bodies, and all its fields as (number, kind, start, end)."""
 
     def __init__(self, source: Source, span: Span, depth: int) -> None:
         self.name = source.string(1, span)
@@ -206,19 +207,17 @@ def _map_text(source: Source, payload: bytes, depth: int) -> str:
     return f"map({key}, {value})"
 
 
-# Weights as text for people: type, bytes, place, some values; statistics by numpy, which is imported for them only.
-
-_FEW = 8  # values shown of a weight; a tensor with no more is shown whole and needs no statistics
+_FEW = 8  # values shown of a weight; statistics are only for larger tensors
 _BFLOAT16 = 16
 _FORMATS = {
     1: "f", 2: "B", 3: "b", 4: "H", 5: "h", 6: "i", 7: "q", 9: "?", 10: "e", 11: "d", 12: "I", 13: "Q", _BFLOAT16: "H",
 }  # fmt: skip
-"""ONNX element type -> how Python unpacks it; bfloat16 as its bits, which are the upper half of a float32."""
-_MOST_SUMMED = 1 << 26  # elements; statistics of a larger weight would take seconds and gigabytes
+"""ONNX element type -> its format for ``struct``; bfloat16 as its bits, the upper half of a float32."""
+_MOST_SUMMED = 1 << 26  # elements; statistics of a larger weight take seconds and gigabytes
 
 
 def bytes_of(weight: Weight) -> int:
-    """Bytes of a weight's values by its type and shape; of strings and sparse tensors as they stand in the file."""
+    """Bytes of a weight's values by its type and shape; for strings and sparse tensors, its bytes in the file."""
     size = raw_size(weight.kind.elem, _sizes(weight))
     return weight.end - weight.start if weight.sparse or not size else size
 
@@ -228,10 +227,9 @@ def _sizes(weight: Weight) -> list[int]:
 
 
 def describe_weight(buffer: Buffer, weight: Weight, folder: Path, *, values: bool) -> str:
-    """Type, shape, bytes and place of a weight; small ones with their values, with ``values`` all with statistics.
+    """Type, shape, bytes and place of a weight; with its values if it is small, or with statistics if ``values``.
 
-    ``folder`` is where external data stands; it is read with ``values`` only, and missing or unsafe data is told in
-    the text.
+    ``folder`` holds external data. It is read with ``values`` only; the text says if it is missing or unsafe.
     """
     parts = [printable(str(weight.kind)), "sparse" if weight.sparse else "", size_text(bytes_of(weight))]
     if weight.external:
@@ -242,9 +240,9 @@ def describe_weight(buffer: Buffer, weight: Weight, folder: Path, *, values: boo
 
 
 def values_text(buffer: Buffer, weight: Weight, folder: Path) -> str:
-    """The values of a weight that is not sparse: all of a few, else the first ones after statistics of all.
+    """All values of a small weight that is not sparse; of a larger one, statistics and the first values.
 
-    ``folder`` is where external data stands; missing or unsafe data is told in the text.
+    ``folder`` holds external data; the text says if it is missing or unsafe.
     """
     number = elements(_sizes(weight))
     try:
@@ -260,7 +258,7 @@ def values_text(buffer: Buffer, weight: Weight, folder: Path) -> str:
 
 
 def _external_payload(weight: Weight, folder: Path, number: int) -> bytes | None:
-    """The bytes of a weight in another file, None for one that is not: the first few values' worth of a huge one."""
+    """The bytes of an external weight, of a huge one only the first ones; None if the weight is not external."""
     place = weight.external
     if place is None:
         return None
@@ -281,26 +279,26 @@ def _external_payload(weight: Weight, folder: Path, number: int) -> bytes | None
 
 
 def _packed(buffer: Buffer, weight: Weight, payload: bytes | None, most: int | None = None) -> bytes:
-    """The values, or the first ``most`` at least, one after another as ``_FORMATS`` says, whichever field holds them.
+    """The values, or at least the first ``most``, in the format of ``_FORMATS``, from whichever field holds them.
 
-    Nothing for types that Python has no format for (8 bits and less, except int8 and uint8).
+    It is empty for types without a format: those of 8 bits or less, except int8 and uint8.
     """
     form = _FORMATS.get(weight.kind.elem)
     if form is None:
         return b""
     size = struct.calcsize(form)
-    found = payload or b""
+    values = payload or b""
     for number, kind, _, start, end in fields(buffer, weight.start, weight.end) if payload is None else ():
         if number == 9 or (number, form) in {(4, "f"), (10, "d")}:
-            found += buffer[start : end if most is None else min(end, start + most * size)]
+            values += buffer[start : end if most is None else min(end, start + most * size)]
         elif number in {5, 7, 11} and kind == BYTES:
             numbers = islice(varints(buffer, start, end), most)
-            found += b"".join((value % (1 << 64)).to_bytes(8, "little")[:size] for value in numbers)
-    return found[: len(found) // size * size]
+            values += b"".join((value % (1 << 64)).to_bytes(8, "little")[:size] for value in numbers)
+    return values[: len(values) // size * size]
 
 
 def _first_values(buffer: Buffer, weight: Weight, payload: bytes | None, most: int) -> list[str]:
-    """Values as text; what no field of the model or of Python holds is missing."""
+    """The first values as text; none if the model has none or Python has no format for them."""
     if weight.kind.elem == STRING:
         places = ((s, e) for number, _, _, s, e in fields(buffer, weight.start, weight.end) if number == 6)
         return [f'"{printable(text(buffer[s : min(e, s + 80)]))}"' for s, e in islice(places, most)]
@@ -325,7 +323,7 @@ def varints(buffer: Buffer, start: int, end: int) -> Iterator[int]:
 
 
 def _statistics(values: npt.NDArray[Any]) -> str:
-    """Least, greatest and mean value, NaN and inf counted apart; "" for types without an order."""
+    """Least, greatest and mean finite value, and the numbers of NaN and inf; "" for types without an order."""
     import numpy as np
 
     if values.size == 0 or values.dtype.kind == "b":
@@ -344,7 +342,7 @@ def _statistics(values: npt.NDArray[Any]) -> str:
 
 
 def _array(buffer: Buffer, weight: Weight, payload: bytes | None) -> npt.NDArray[Any]:
-    """The values one after another; none of a type that Python has no format for."""
+    """The values as a flat array; empty for types without a format."""
     import numpy as np
 
     dtype = np.dtype(_FORMATS.get(weight.kind.elem, "f")).newbyteorder("<")
@@ -353,7 +351,7 @@ def _array(buffer: Buffer, weight: Weight, payload: bytes | None) -> npt.NDArray
 
 
 def values_as_numpy_shows_them(buffer: Buffer, weight: Weight, folder: Path) -> list[str]:
-    """The values in the lines of NumPy's own text; none for what NumPy cannot hold, or is too large or not there."""
+    """The lines in which NumPy prints the values; none if NumPy has no such type, or values are missing or too many."""
     number = elements(_sizes(weight))
     if weight.sparse or number > _MOST_SUMMED:
         return []
@@ -362,5 +360,5 @@ def values_as_numpy_shows_them(buffer: Buffer, weight: Weight, folder: Path) -> 
         if values.size != number:
             return []
         return str(values.reshape(_sizes(weight))).split("\n")
-    except (errors.ModelError, ValueError):  # what is not there; bytes that are no whole numbers, sizes that are none
+    except (errors.ModelError, ValueError):  # missing data, incomplete values or impossible sizes
         return []

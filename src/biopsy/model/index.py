@@ -1,7 +1,7 @@
-"""The index of a model: parsed once, so that a candidate is a join of byte spans.
+"""The index of a model: where each part stands in its bytes, so that a candidate is made by joining byte spans.
 
-Tensors and nodes are numbers from here on. A tensor's number grows with its first appearance (graph inputs first),
-a node's is its place in the graph.
+Tensors and nodes are numbers. Tensors are numbered in the order of their first appearance, graph inputs first; a
+node's number is its place in the graph.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ from biopsy.model.wire import BYTES, VARINT, Buffer, FileChanged, fields, signed
 
 
 class Node(NamedTuple):
-    """One node. ``reads``: its inputs and its bodies' ``captures``, each once; ``writes``: outputs; no empty names."""
+    """A node. ``reads`` are its inputs and its bodies' ``captures``, each once, ``writes`` its outputs; none is empty.
+
+    ``inputs`` has -1 for an input that is left out. ``calls`` are the operators that it and its bodies run.
+    """
 
     number: int
     name: str
@@ -49,26 +52,20 @@ class Node(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What a person calls it: its name, or its place and operator when it has none."""
+        """The node in messages: ``Mul 'attention/scale'``, or ``Mul #17`` if it has no name."""
         return label(self.op_type, self.name, self.number)
 
 
-def _value_bytes(weight: Weight) -> int:
-    dims = [dim for dim in weight.kind.shape or () if isinstance(dim, int)]
-    known = None if weight.sparse else raw_size(weight.kind.elem, dims)
-    return weight.end - weight.start if known is None else known
-
-
 def label(op_type: str, name: str, number: int) -> str:
-    """``Mul 'attention/scale'``, or ``Mul #17`` where the node has no name."""
+    """A node in messages: ``Mul 'attention/scale'``, or ``Mul #17`` if it has no name."""
     return f"{op_type} {name!r}" if name else f"{op_type} #{number}"
 
 
 @dataclass(kw_only=True)
 class ModelIndex:
-    """Everything about a model that making candidates needs. Made by ``index_file`` or ``index_bytes``.
+    """A model in the form from which candidates are made. ``index_file`` and ``index_bytes`` make it.
 
-    ``node_spans[n]`` is node n as a whole GraphProto field: tag, length and bytes. ``infos`` holds a serialized
+    ``node_spans[n]`` is node n as a complete GraphProto field: tag, length and bytes. ``infos`` holds a serialized
     ValueInfoProto per tensor, from the graph's inputs, outputs and value_info.
     """
 
@@ -79,17 +76,17 @@ class ModelIndex:
     node_spans: list[bytes] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     ids: dict[str, int] = field(default_factory=lambda: defaultdict(count().__next__))
-    """Names of tensors -> their numbers. While the model is read, a new name gets the next number."""
+    """Tensor names -> numbers. While the model is read, a new name gets the next number."""
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
     infos: dict[int, bytes] = field(default_factory=dict)
     listed: set[int] = field(default_factory=set)
-    """Tensors that the model's own value_info names: repeated in a candidate that computes them."""
+    """Tensors in the model's value_info. A candidate that computes them has them there, too."""
     weights: dict[int, Weight] = field(default_factory=dict)
     weight_fields: dict[int, slice] = field(default_factory=dict)
-    """Where in ``buffer`` each initializer stands as a whole GraphProto field: tag, length and bytes."""
+    """Where in ``buffer`` each initializer stands as a complete GraphProto field: tag, length and bytes."""
     annotations: dict[int, tuple[bytes, tuple[int, ...]]] = field(default_factory=dict)
-    """Quantization annotations: tensor -> (whole field, the tensors with its parameters)."""
+    """Quantization annotations: tensor -> (complete field, the tensors that hold its parameters)."""
     functions: dict[FunctionKey, tuple[bytes, FunctionText]] = field(default_factory=dict)
     graph_name: bytes = b""
     graph_doc: bytes = b""
@@ -97,8 +94,8 @@ class ModelIndex:
     model_head: bytes = b""
     model_tail: bytes = b""
     model_end: bytes = b""
-    """Fields handed on as they are: the graph's before and after its initializers and at its end; the model's before
-    and after its graph, and after its functions."""
+    """Fields that are copied unchanged: those of the graph before its initializers, after them and at its end; those of
+    the model before its graph, after it, and after its functions."""
     training: bytes = b""
     opset: int = 0
     ir_version: int = 0
@@ -110,36 +107,36 @@ class ModelIndex:
 
     @cached_property
     def consumers(self) -> dict[int, list[int]]:
-        """Tensor -> the nodes that read it, in order; captures of bodies count."""
-        found: dict[int, list[int]] = {}
+        """Tensor -> the nodes that read it, in order, including nodes whose bodies do."""
+        readers: dict[int, list[int]] = {}
         for node in self.nodes:
             for tensor in node.reads:
-                found.setdefault(tensor, []).append(node.number)
-        return found
+                readers.setdefault(tensor, []).append(node.number)
+        return readers
 
     @cached_property
     def unread(self) -> frozenset[int]:
-        """Tensors that a node computes and none reads."""
+        """Tensors that a node computes and no node reads."""
         return frozenset(tensor for node in self.nodes for tensor in node.writes if tensor not in self.consumers)
 
     @cached_property
     def node_reads(self) -> list[tuple[int, ...]]:
-        """``reads`` per node number."""
+        """``reads`` by node number."""
         return [node.reads for node in self.nodes]
 
     @cached_property
     def node_writes(self) -> list[tuple[int, ...]]:
-        """``writes`` per node number."""
+        """``writes`` by node number."""
         return [node.writes for node in self.nodes]
 
     @cached_property
     def captors(self) -> dict[int, list[int]]:
-        """Tensor -> the nodes of which a body reads it: it cannot be renamed without rewriting that body."""
-        found: dict[int, list[int]] = {}
+        """Tensor -> the nodes whose bodies read it. It cannot be renamed without rewriting the body."""
+        nodes: dict[int, list[int]] = {}
         for node in self.nodes:
             for tensor in node.captures:
-                found.setdefault(tensor, []).append(node.number)
-        return found
+                nodes.setdefault(tensor, []).append(node.number)
+        return nodes
 
     @cached_property
     def sparse_weights(self) -> frozenset[int]:
@@ -148,13 +145,30 @@ class ModelIndex:
 
     @cached_property
     def weight_bytes(self) -> int:
-        """Bytes of the values of all weights, wherever they stand."""
-        return sum(_value_bytes(weight) for weight in self.weights.values())
+        """Bytes of the values of all weights, external ones included."""
+        total = 0
+        for weight in self.weights.values():
+            dims = [dim for dim in weight.kind.shape or () if isinstance(dim, int)]
+            size = None if weight.sparse else raw_size(weight.kind.elem, dims)
+            total += weight.end - weight.start if size is None else size
+        return total
 
     @property
     def has_external_data(self) -> bool:
-        """Whether any initializer stands in another file."""
+        """Whether any initializer is stored in another file."""
         return any(weight.external for weight in self.weights.values())
+
+    def operators_run(self, calls: Iterable[FunctionKey]) -> set[FunctionKey]:
+        """These operators and, if they are model-local functions, all operators that they run."""
+        operators: set[FunctionKey] = set()
+        waiting = list(calls)
+        while waiting:
+            key = waiting.pop()
+            if key not in operators:
+                operators.add(key)
+                if key in self.functions:
+                    waiting += self.functions[key][1].calls
+        return operators
 
     def node_payload(self, number: int) -> bytes:
         """A node as a serialized NodeProto."""
@@ -163,64 +177,56 @@ class ModelIndex:
         return span[start:end]
 
     def fed_inputs(self) -> list[int]:
-        """Graph inputs that a caller must feed: those that no initializer gives a value."""
+        """Graph inputs that a caller must feed: those without an initializer."""
         return [tensor for tensor in self.inputs if tensor not in self.weights]
 
     def fed_types(self) -> dict[str, ValueType | None]:
-        """The types of the inputs that a caller must feed, by name; None as in ``value_type``."""
+        """The types of ``fed_inputs`` by name, as from ``value_type``."""
         return {self.names[tensor]: self.value_type(tensor) for tensor in self.fed_inputs()}
 
     def tensor_type(self, tensor: int) -> TensorType | None:
-        """The type that the model itself declares for a tensor; None when it says nothing or it is no plain tensor."""
+        """The declared type of a tensor; None if the model declares none, or a sequence, optional or map."""
         if tensor in self.weights:
             return self.weights[tensor].kind
         info = self.infos.get(tensor)
         return value_info.tensor_type(info) if info is not None else None
 
     def value_type(self, tensor: int) -> ValueType | None:
-        """As ``tensor_type``, of sequences, optionals and maps too."""
+        """As ``tensor_type``, but also for sequences, optionals and maps."""
         if tensor in self.weights:
             return self.weights[tensor].kind
         info = self.infos.get(tensor)
         return value_info.value_type(info) if info is not None else None
 
     def declared_type(self, name: str) -> ValueType | None:
-        """As ``value_type``, of a tensor by its name; None also for a name that the model does not have."""
+        """As ``value_type``, but by name; None also for a name that the model does not have."""
         return self.value_type(self.ids[name]) if name in self.ids else None
 
 
 def index_file(path: Path, external_data_dir: Path | None = None) -> ModelIndex:
-    """Index the model in a file; a large one is read where it is needed.
+    """Index the model in a file; of a large one, only the parts in use are read.
 
     Raises UsageError if there is no such file, ModelError if it is no ONNX model, is damaged, or refers to a file that
     it may not read.
     """
     index = _index(open_model(path), path, (external_data_dir or path.parent).resolve())
-    _require_safe_locations(index)
-    return index
-
-
-def _require_safe_locations(index: ModelIndex) -> None:
-    """Raise ModelError if any tensor of the model, wherever it stands, refers to what it may not read.
-
-    The index knows where initializers stand. Anything else that may refer to a file, which is rare, is looked at by
-    protobuf, without the weights of the model.
-    """
     paths: dict[str, Path] = {}
     for weight in index.weights.values():
         if weight.external is not None:
             if weight.external.location not in paths:
                 paths[weight.external.location] = external.resolve(index.folder, weight.external.location, weight.name)
             _require_fitting(weight, weight.external, paths[weight.external.location])
+    # The few other parts that may refer to a file: protobuf parses them.
     inner = [span for span in (*index.node_spans, index.graph_end) if external.may_refer(span)]
     sparse = [index.buffer[index.weight_fields[tensor]] for tensor in index.sparse_weights]
     functions = [span for span, _ in index.functions.values()]
     parts = [string_field(7, b"".join((*inner, *sparse))), index.training, *functions, index.model_end]
     external.require_safe_locations(b"".join(parts), index.folder, index.path)
+    return index
 
 
 def _require_fitting(weight: Weight, place: ExternalPlace, path: Path) -> None:
-    """Raise ModelError if what stands at the place of a weight is no plain file, or too short: it need not be there."""
+    """Raise ModelError if the file of a weight exists but is no plain file or too short for the weight."""
     if not os.path.lexists(path):
         return
     needed = raw_size(weight.kind.elem, [dim for dim in weight.kind.shape or () if isinstance(dim, int)])
@@ -234,12 +240,12 @@ def _require_fitting(weight: Weight, place: ExternalPlace, path: Path) -> None:
 
 
 def index_bytes(data: bytes, folder: Path | None = None) -> ModelIndex:
-    """Index a serialized model; ``folder`` is where its external data stands (the current one by default)."""
+    """Index a serialized model; ``folder`` holds its external data (by default the current one)."""
     return _index(data, None, (folder or Path()).resolve())
 
 
 def require_sound(data: bytes, path: Path | None = None) -> None:
-    """Raise ModelError if a serialized model is damaged, or beyond what any tensor can be; ``path`` is only named."""
+    """Raise ModelError if a serialized model is damaged or declares an impossible tensor; ``path`` is for messages."""
     _index(data, path, Path())
 
 
@@ -269,8 +275,9 @@ def _read_model(index: ModelIndex) -> None:
             index.functions[function.key] = (string_field(25, payload), function)
         else:
             parts.setdefault(number, []).append(buffer[tag:end])
-            if number == 8 and kind == BYTES:
-                _read_opset(index, buffer[start:end])
+            if number == 8 and kind == BYTES and string_in(buffer[start:end], 1, 0, end - start) in {"", "ai.onnx"}:
+                versions = [at for part, kind, _, at, _ in fields(buffer, start, end) if (part, kind) == (2, VARINT)]
+                index.opset = signed(varint_at(buffer, versions[-1])) if versions else 0
             elif number == 1 and kind == VARINT:
                 index.ir_version = signed(varint_at(buffer, start))
     if not graphs:
@@ -279,18 +286,9 @@ def _read_model(index: ModelIndex) -> None:
     index.model_head = _joined(parts, 0, 7)
     index.model_tail = _joined(parts, 7, 25)
     index.model_end = _joined(parts, 25)
-    # Protobuf merges a message field that stands there twice: its repeated fields follow one another.
+    # Protobuf merges the graphs if there are several: their repeated fields follow one another.
     places = [place for start, end in graphs for place in fields(buffer, start, end)]
     _read_graph(index, places)
-
-
-def _read_opset(index: ModelIndex, payload: bytes) -> None:
-    domain = string_in(payload, 1, 0, len(payload))
-    if domain in {"", "ai.onnx"}:
-        versions = [
-            varint_at(payload, start) for number, kind, _, start, _ in fields(payload) if (number, kind) == (2, VARINT)
-        ]
-        index.opset = signed(versions[-1]) if versions else 0
 
 
 def _read_graph(index: ModelIndex, places: Sequence[tuple[int, int, int, int, int]]) -> None:
@@ -301,7 +299,7 @@ def _read_graph(index: ModelIndex, places: Sequence[tuple[int, int, int, int, in
     annotations: list[bytes] = []
     weights: list[tuple[Weight, slice]] = []
     for number, kind, tag, start, end in places:
-        if kind != BYTES:  # no field of a graph: protobuf hands it on unread
+        if kind != BYTES:  # no field of GraphProto: protobuf keeps it as an unknown one
             other.setdefault(number, []).append(buffer[tag:end])
         elif number == 1:
             nodes.append((buffer[tag:end], start - tag))
@@ -329,16 +327,19 @@ def _read_graph(index: ModelIndex, places: Sequence[tuple[int, int, int, int, in
 
 
 def _joined(parts: dict[int, list[bytes]], above: int, below: int = 1 << 29) -> bytes:
-    """The fields with numbers between two others, in the order of their numbers."""
+    """The fields with numbers between ``above`` and ``below``, both excluded, in the order of their numbers."""
     return b"".join(b"".join(parts[number]) for number in sorted(parts) if above < number < below)
 
 
 _LONG_INFO = 256
-"""Bytes; types that may have too many dimensions are read at once, which tells of it, all others when needed."""
+"""Bytes. A longer type may have too many dimensions, so it is read at once; all others are read when needed."""
 
 
 def _keep_infos(index: ModelIndex, infos: Iterable[tuple[int, bytes]]) -> None:
-    """Inputs get the lowest numbers; an output's own type wins over none, a value_info never over either."""
+    """Keep one type for each tensor: an input's before an output's, an output's before that in value_info.
+
+    Inputs get the lowest numbers.
+    """
     for number, info in sorted(infos, key=lambda entry: entry[0]):
         tensor = index.ids[value_info.name_of(info)]
         if len(info) > _LONG_INFO:
@@ -354,24 +355,24 @@ def _keep_infos(index: ModelIndex, infos: Iterable[tuple[int, bytes]]) -> None:
 
 
 def _keep_node(index: ModelIndex, span: bytes, start: int) -> None:
-    """``span`` is the whole field, its payload beginning at ``start``."""
-    read = read_node(span[start:])
+    """Keep a node. ``span`` is its complete field, in which its payload begins at ``start``."""
+    node = read_node(span[start:])
     ids = index.ids
-    inputs = tuple([ids[name] if name else -1 for name in read.inputs])
-    captures = tuple([ids[name] for name in read.captures])
-    used = dict.fromkeys([*inputs, *captures])
-    used.pop(-1, None)
-    writes = tuple([ids[name] for name in read.outputs if name])
+    inputs = tuple([ids[name] if name else -1 for name in node.inputs])
+    captures = tuple([ids[name] for name in node.captures])
+    reads = dict.fromkeys([*inputs, *captures])
+    reads.pop(-1, None)
+    writes = tuple([ids[name] for name in node.outputs if name])
     index.nodes.append(
         Node(
             number=len(index.nodes),
-            name=read.name,
-            op_type=read.op_type,
-            domain=read.domain,
+            name=node.name,
+            op_type=node.op_type,
+            domain=node.domain,
             inputs=inputs,
-            reads=tuple(used),
+            reads=tuple(reads),
             writes=writes,
-            calls=read.calls,
+            calls=node.calls,
             captures=captures,
         )
     )
@@ -379,11 +380,11 @@ def _keep_node(index: ModelIndex, span: bytes, start: int) -> None:
 
 
 def _keep_annotation(index: ModelIndex, annotation: bytes) -> None:
-    """TensorAnnotation: tensor_name = 1, quant_parameter_tensor_names = 2 (key = 1, value = 2: a tensor)."""
-    used = tuple(
+    """Keep a TensorAnnotation: tensor_name = 1, quant_parameter_tensor_names = 2 (key = 1, value = 2: a tensor)."""
+    parameters = tuple(
         index.ids[string_in(annotation, 2, start, end)]
         for number, kind, _, start, end in fields(annotation)
         if number == 2 and kind == BYTES
     )
     tensor = index.ids[string_in(annotation, 1, 0, len(annotation))]
-    index.annotations[tensor] = (string_field(14, annotation), used)
+    index.annotations[tensor] = (string_field(14, annotation), parameters)

@@ -1,6 +1,4 @@
-"""Types and shapes of the tensors between nodes by onnx's own shape inference, for other input shapes too, and what
-onnx says against a model.
-"""
+"""Infers types and shapes of tensors by onnx, also for other input shapes, and asks onnx whether a model is valid."""
 
 from __future__ import annotations
 
@@ -22,14 +20,14 @@ if TYPE_CHECKING:
     import onnx
 
 _MOST_ELEMENTS = 1024
-"""A larger tensor is no shape, no list of axes and no set of scales: its values tell inference nothing."""
+"""A larger tensor is no shape, axes or scales, so inference does not need its values."""
 
 
 def infer_types(model: onnx.ModelProto) -> dict[str, TensorType]:
-    """Element type and shape of every tensor of the model's graph that can be told: declared, stored or inferred.
+    """The known types of tensors in the model's graph: declared, stored or inferred.
 
-    Sequences, optionals, maps and tensors of unknown element type are left out; so are tensors inside subgraphs.
-    Never raises: what cannot be inferred is missing.
+    Sequences, optionals, maps, tensors of unknown element type and tensors inside subgraphs are left out. Never raises:
+    what cannot be inferred is missing.
     """
     infos = infer_value_infos(without_weights(model).SerializeToString())
     kinds = {name: parts.tensor_type(info) for name, info in infos.items()}
@@ -37,10 +35,10 @@ def infer_types(model: onnx.ModelProto) -> dict[str, TensorType]:
 
 
 def infer_value_infos(model_bytes_without_weights: bytes) -> dict[str, bytes]:
-    """A serialized ValueInfoProto for every tensor of the graph whose type is declared or inferred, of any kind.
+    """A serialized ValueInfoProto for every tensor of the graph whose type, of any kind, is declared or inferred.
 
     ``model_bytes_without_weights`` is a serialized ModelProto, best without large weights (``without_weights``).
-    Never raises: if inference fails as a whole, the types that the model declares are returned.
+    Never raises: if inference fails, the declared types are returned.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -50,39 +48,39 @@ def infer_value_infos(model_bytes_without_weights: bytes) -> dict[str, bytes]:
     except DecodeError:
         return {}
     graph = onnx_native.inferred(model).model.graph
-    found = {
+    known = {
         weight.name: onnx.helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims))
         for weight in graph.initializer
     }
     for infos in (graph.value_info, graph.output, graph.input):
-        found.update((info.name, info) for info in infos if info.type.WhichOneof("value"))
-    return {name: info.SerializeToString() for name, info in found.items() if name}
+        known.update((info.name, info) for info in infos if info.type.WhichOneof("value"))
+    return {name: info.SerializeToString() for name, info in known.items() if name}
 
 
 def type_untyped_outputs(model: onnx.ModelProto) -> None:
-    """``type_outputs`` of those that have none, such as tensors that were made outputs: ONNX wants them typed."""
+    """Give untyped outputs of the model, which ONNX does not allow, the inferred types. Never raises."""
     untyped = {info.name for info in model.graph.output if not info.type.WhichOneof("value")}
     if untyped:
         type_outputs(model, untyped)
 
 
 def type_outputs(model: onnx.ModelProto, names: Collection[str]) -> None:
-    """Give outputs of the model the types that follow from its nodes, where these can be told. Never raises."""
+    """Give outputs of the model the types inferred from its nodes; without one, an output stays. Never raises."""
     untyped = without_weights(model)
     for info in untyped.graph.output:
         if info.name in names:
             info.ClearField("type")
-    found = infer_value_infos(untyped.SerializeToString())
+    infos = infer_value_infos(untyped.SerializeToString())
     for info in model.graph.output:
-        if info.name in names and info.name in found:
-            info.type.CopyFrom(type(info).FromString(found[info.name]).type)
+        if info.name in names and info.name in infos:
+            info.type.CopyFrom(type(info).FromString(infos[info.name]).type)
 
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model for inference: each large or external initializer is an input of the same type.
+    """A copy of a model for inference only: each large or external initializer becomes an input of the same type.
 
-    Large tensors inside subgraphs and attributes keep type and shape and lose their values. The weights are not copied
-    on the way. The copy is valid for inference only.
+    Large tensors inside subgraphs and attributes keep type and shape and lose their values. Large weights are never
+    copied.
     """
     import onnx
 
@@ -112,7 +110,7 @@ def _is_small(tensor: onnx.TensorProto) -> bool:
 
 
 def _empty_node(node: onnx.NodeProto) -> None:
-    """Take the values from large tensors: "elsewhere" is how ONNX says that they are not here."""
+    """Remove the values of large tensors, marking them as external: to ONNX, their values are then elsewhere."""
     inner = [weight for body in walk.graphs_within([node]) for weight in body.initializer]
     attributes = (attribute for each in walk.nodes_within([node]) for attribute in each.attribute)
     for tensor in (*inner, *(attribute.t for attribute in attributes if attribute.HasField("t"))):
@@ -122,20 +120,16 @@ def _empty_node(node: onnx.NodeProto) -> None:
             tensor.data_location = 1  # type: ignore[assignment]
 
 
-# What onnx itself says against a model: its checker, and its shape inference where types and shapes contradict.
-#
-# Both look at the model without its large weights, as ``infer.without_weights`` makes it. What onnx cannot know is no
-# objection: operators that it does not have, weights that were left out, outputs whose shape nobody tells.
-
 _HEAD = "[ShapeInferenceError] Inference error(s): "
 _UNKNOWN = "biopsy.unknown"
-"""The domain that unknown operators are moved to: nobody knows an operator of it."""
+"""The domain to which operators are moved that onnx does not know."""
 
 
 def judged_form(model: onnx.ModelProto, filled: Collection[str] = ()) -> onnx.ModelProto:
-    """A copy of a model for the two judges: without large weights, unknown operators in a domain of their own.
+    """A copy of a model for ``checker_objection`` and ``inference_objection``.
 
-    ``filled`` names weights that will get their values later.
+    What onnx cannot know must be no objection, so large weights and those named in ``filled``, which get their values
+    later, become inputs, and unknown operators get another domain.
     """
     from onnx import helper
 
@@ -167,12 +161,12 @@ def checker_objection(light: onnx.ModelProto) -> str | None:
     for graph in walk.graphs(shaped):
         for info in (*graph.input, *graph.output):
             if info.type.HasField("tensor_type"):
-                info.type.tensor_type.shape.SetInParent()  # the checker wants to see some; engines do not
+                info.type.tensor_type.shape.SetInParent()  # the checker demands a shape, engines do not
     return _in_one_line(onnx_native.checker_objection(shaped))
 
 
 def inference_objection(light: onnx.ModelProto) -> str | None:
-    """Which types or shapes contradict each other, in one line; None if strict shape inference accepts the model."""
+    """Which types or shapes are contradictory, in one line; None if strict shape inference accepts the model."""
     return _in_one_line(onnx_native.inferred(light, strict=True).objection)
 
 
@@ -181,37 +175,33 @@ def _in_one_line(objection: str | None) -> str | None:
 
 
 def is_unknown(node: onnx.NodeProto) -> bool:
-    """Whether a node's operator is said to be one of ONNX, and onnx has none of this name."""
+    """Whether a node's operator is in ONNX's domain but unknown to onnx."""
     from onnx import defs
 
     return node.domain in {"", "ai.onnx"} and not defs.has(node.op_type)
 
 
 def has_unknown(light: onnx.ModelProto) -> bool:
-    """Whether onnx has not all operators of a model: then its shape inference objects to nothing."""
+    """Whether onnx does not know all operators of a model; its shape inference then objects to nothing."""
     from onnx import defs
 
-    own = {walk.function_key(function)[:2] for function in light.functions}
-    return any(
-        (node.domain, node.op_type) not in own and not defs.has(node.op_type, node.domain) for node in walk.nodes(light)
-    )
-
-
-# Other shapes for the inputs of an indexed model, and what follows from them for what it declares.
+    local = {walk.function_key(function)[:2] for function in light.functions}
+    operators = ((node.domain, node.op_type) for node in walk.nodes(light))
+    return any((domain, op_type) not in local and not defs.has(op_type, domain) for domain, op_type in operators)
 
 
 def override_input_shapes(
     index: ModelIndex, shapes: Mapping[str, Shape], option: str = "--model-input-shapes"
 ) -> frozenset[int]:
-    """Give graph inputs other shapes, and what is computed from them the shapes that follow.
+    """Give graph inputs other shapes, and update the declared shapes of the tensors computed from them.
 
-    A symbol that gets a size gets it wherever such a tensor has it. What shape inference says anew wins over what the
-    model declared. A size that the model declared and inference cannot tell stays; only where an input lost a size that
-    the model had declared is it left open. Nothing else that the model declares is touched.
+    A symbol that gets a size in an input gets it in all these tensors. An inferred size replaces a declared one. A
+    declared size that cannot be inferred stays, unless an input contradicts one of its own declared sizes: then it is
+    left open.
 
-    Returns the tensors whose sizes were all declared and are now open, if all inputs are fixed: a run can tell them,
-    and only that. Raises DoesNotFit for a name that is no input, and for shapes that strict shape inference refuses
-    where it accepts the model without them; it is blamed on ``option``.
+    Returns the tensors whose sizes were all declared and are now open, if all inputs are static: only a run can find
+    them. Raises DoesNotFit, naming ``option``, for a name that is no input, and for shapes with which strict shape
+    inference refuses a model that it accepted before.
     """
     if not shapes:
         return frozenset()
@@ -231,31 +221,31 @@ def override_input_shapes(
     inferred = infer_value_infos(slice_without_weights(undeclared(index, stale)))
     opened = set()
     for tensor, kind in stale.items():
-        found = inferred.get(index.names[tensor])
-        anew = parts.tensor_type(found) if found is not None else None
-        shape_now = _merged(kind.shape or (), None if anew is None else anew.shape, sizes, doubtful=contradicted)
-        if shape_now != kind.shape:
-            now = TensorType(kind.elem, shape_now)
-            index.infos[tensor] = parts.value_info(index.names[tensor], now)
-            if kind.is_static and not now.is_static:
+        info = inferred.get(index.names[tensor])
+        new = parts.tensor_type(info) if info is not None else None
+        shape = _merged(kind.shape or (), None if new is None else new.shape, sizes, doubtful=contradicted)
+        if shape != kind.shape:
+            updated = TensorType(kind.elem, shape)
+            index.infos[tensor] = parts.value_info(index.names[tensor], updated)
+            if kind.is_static and not updated.is_static:
                 opened.add(tensor)
-    refused = _objection(index) if before is None else None
-    if refused is not None:
+    objection = _objection(index) if before is None else None
+    if objection is not None:
         raise errors.DoesNotFit(
-            f"{option}: the model cannot have these shapes: {refused}",
+            f"{option}: the model cannot have these shapes: {objection}",
             next_steps=[f"give {option} sizes that the operators can work with"],
         )
-    told = (index.tensor_type(tensor) for tensor in index.fed_inputs())
-    return frozenset(opened) if all(kind is not None and kind.is_static for kind in told) else frozenset()
+    fed = (index.tensor_type(tensor) for tensor in index.fed_inputs())
+    return frozenset(opened) if all(kind is not None and kind.is_static for kind in fed) else frozenset()
 
 
 def _objection(index: ModelIndex) -> str | None:
-    """What strict shape inference says against a model; None if it accepts it."""
+    """The objection of strict shape inference to a model; None if it accepts it."""
     return inference_objection(judged_form(parse(slice_without_weights(index), index.path)))
 
 
 def undeclared(index: ModelIndex, tensors: Iterable[int]) -> ModelIndex:
-    """The same model, declaring element types but no shapes for some tensors."""
+    """The same model without the declared shapes of some tensors; their element types stay."""
     infos = dict(index.infos)
     for tensor in tensors:
         kind = parts.tensor_type(infos[tensor])
@@ -265,7 +255,7 @@ def undeclared(index: ModelIndex, tensors: Iterable[int]) -> ModelIndex:
 
 
 def _bind(declared: Shape | None, given: Shape, sizes: dict[str, Dim]) -> bool:
-    """Note which size a symbol gets, None if it gets several; True if a declared size or rank is contradicted."""
+    """Add the size of each symbol to ``sizes``, None for several; True if a declared size or rank is contradicted."""
     if declared is None or len(declared) != len(given):
         return declared is not None
     for old, new in zip(declared, given, strict=True):
@@ -275,7 +265,7 @@ def _bind(declared: Shape | None, given: Shape, sizes: dict[str, Dim]) -> bool:
 
 
 def _shaped_by(index: ModelIndex, inputs: Iterable[int]) -> dict[int, TensorType]:
-    """The tensors that depend on some inputs and have a declared shape, with their types."""
+    """The tensors that depend on these inputs and have a declared shape, with their types."""
     waiting, seen = list(inputs), set[int]()
     while waiting:
         for node in index.consumers.get(waiting.pop(), ()):
@@ -287,12 +277,12 @@ def _shaped_by(index: ModelIndex, inputs: Iterable[int]) -> dict[int, TensorType
     return {tensor: kind for tensor, kind in kinds.items() if kind is not None and kind.shape is not None}
 
 
-def _merged(declared: Shape, anew: Shape | None, sizes: Mapping[str, Dim], *, doubtful: bool) -> Shape:
-    """A declared shape and one that was inferred without it; ``doubtful``: sizes may have changed unseen."""
+def _merged(declared: Shape, inferred: Shape | None, sizes: Mapping[str, Dim], *, doubtful: bool) -> Shape:
+    """A declared and an inferred shape in one; if ``doubtful``, a declared size counts only if it was inferred."""
     known = [sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in declared]
-    if anew is not None and len(anew) != len(known):
-        return anew
+    if inferred is not None and len(inferred) != len(known):
+        return inferred
     return tuple(
         new if isinstance(new, int) or old is None or (doubtful and isinstance(old, int)) else old
-        for old, new in zip(known, anew or (None,) * len(known), strict=True)
+        for old, new in zip(known, inferred or (None,) * len(known), strict=True)
     )

@@ -1,4 +1,4 @@
-"""Opening model files: every way in which that can go wrong, told in one message."""
+"""Opens model files. If that fails, one error says what the file is and what to type next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def require_file(path: Path, what: str = "model") -> Path:
-    """The path, if a file stands there. Raises UsageError naming ``what`` otherwise."""
+    """The path, if it is a file. Raises UsageError naming ``what`` otherwise."""
     if path.is_dir():
         models = sorted(path.glob("*.onnx"))[:5] if what == "model" else []
         raise errors.UsageError(
@@ -48,11 +48,11 @@ def read_bytes(path: Path) -> bytes:
 
 
 READ_WHOLE = 64 << 20
-"""Bytes; a file up to this size is faster to walk as one bytes object."""
+"""Bytes. A file up to this size is faster to index as one bytes object."""
 
 
 def open_model(path: Path) -> bytes | FileBuffer:
-    """The bytes of a model file, a large one read where it is looked at.
+    """The bytes of a model file; of a large one, only the parts in use are read.
 
     Raises UsageError if there is no such file, ModelError if it is empty or cannot be read.
     """
@@ -60,19 +60,18 @@ def open_model(path: Path) -> bytes | FileBuffer:
     try:
         with open_plain(path, follow=True) as stream:
             large = os.fstat(stream.fileno()).st_size > READ_WHOLE and hasattr(os, "pread")
-            found = FileBuffer(path, stream.fileno()) if large else stream.read()
+            buffer = FileBuffer(path, stream.fileno()) if large else stream.read()
     except OSError as error:
         raise errors.ModelError(f"the model {path} cannot be read: {error.strerror}") from error
-    if not len(found):
+    if not len(buffer):
         raise errors.ModelError(f"the model {path} is empty (0 bytes)")
-    return found
+    return buffer
 
 
 def parse(data: bytes, path: Path | None) -> onnx.ModelProto:
-    """The model as a protobuf object, external data not loaded.
+    """The model as a protobuf object, without its external data. ``path`` is only for messages.
 
-    Raises ModelError if the bytes are no ONNX model or are cut short, or if a name in it is no text. ``path`` is only
-    named in messages.
+    Raises ModelError if the bytes are no ONNX model, are cut short, or hold a name that is not UTF-8.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -87,10 +86,8 @@ def parse(data: bytes, path: Path | None) -> onnx.ModelProto:
     return model
 
 
-# What a file is that should be an ONNX model and is none, told by its first bytes, and what to type then.
-
 START = 1 << 12
-"""Bytes from the beginning."""
+"""The first bytes of a file, from which ``refused`` recognizes what it is."""
 
 _EXPORT = "export it with torch.onnx.export"
 _DATA = "biopsy inspect data {file}"
@@ -107,7 +104,7 @@ _BINARY = (
     (rb"PK\x03\x04", "it is a zip archive", "unzip {file}"),
     (rb".{4}\0{4}\{\"", "it is a file of tensors (safetensors): weights without a graph", _DATA),
 )
-"""What a file that is no text begins with, as a regular expression, and what to type then."""
+"""Beginnings of binary files as regular expressions, what such a file is, and what to do with it."""
 
 _AS_JSON = "import onnx, sys; onnx.save(onnx.load(sys.argv[1], format='json'), 'model.onnx')"
 _TEXTS = (
@@ -118,26 +115,26 @@ _TEXTS = (
      "{reader} {file}"),
     (r"[{\[]\s*([\"\]}{\[]|-?\d)", "it is JSON", f"{_DATA}    if it holds inputs or outputs"),
 )  # fmt: skip
-"""The same of text."""
+"""The same for text files."""
 
 
 def refused(path: Path | None, start: bytes, why: str) -> errors.ModelError:
-    """The error for a file that could not be read as a model because of ``why``: what it is, where that can be told.
+    """The error for a file that is no readable model: it says what the file is if that is recognized, else ``why``.
 
-    ``start``: its first bytes, or all of them. ``path`` is only named.
+    ``start`` holds at least its first ``START`` bytes. ``path`` is only for messages.
     """
-    found = None if path is None else _recognized(bytes(start[:START]))
-    if path is None or found is None:
+    recognized = None if path is None else _recognized(bytes(start[:START]))
+    if path is None or recognized is None:
         return errors.ModelError(f"the model {path if path is not None else 'in memory'} {why}")
-    what, step = found
+    what, step = recognized
     reader = line_of(["python", "-P", "-c", _AS_JSON])
     steps = [step.format(file=line_of([str(path)]), reader=reader)] if step else []
     return errors.ModelError(f"the file {path} is no ONNX model: {what}", next_steps=steps)
 
 
 def _recognized(start: bytes) -> tuple[str, str] | None:
-    """What begins like this, and what to do with it; None if that is not known."""
-    of_zip = start[: 30 + int.from_bytes(start[26:28], "little")]  # up to the name of the first file in it
+    """What a file is that begins like this, and what to do with it; None if unknown."""
+    of_zip = start[: 30 + int.from_bytes(start[26:28], "little")]  # ends with the name of the first file in it
     for pattern, what, step in _BINARY:
         if re.match(pattern, of_zip if start.startswith(b"PK") else start, re.DOTALL):
             return what, step
@@ -149,35 +146,33 @@ def _recognized(start: bytes) -> tuple[str, str] | None:
         return None
     if text.startswith("version https://git-lfs.github.com/spec/"):
         size = re.search(r"^size (\d{1,15})$", text, re.MULTILINE)
-        whole = f" ({size[1]} bytes)" if size else ""
-        return f"it is a pointer of Git LFS; the model{whole} was not fetched", "git lfs pull -I {file}"
+        bytes_there = f" ({size[1]} bytes)" if size else ""
+        return f"it is a pointer of Git LFS; the model{bytes_there} was not fetched", "git lfs pull -I {file}"
     for form, what, step in _TEXTS:
         if re.match(form, text, re.DOTALL):
             return what, step
     return f"it is text, which begins with {text.split(chr(10))[0][:40]!r}", ""
 
 
-# Names of a model that are no text, found before anybody stumbles over them.
-#
-# ONNX says that strings are UTF-8, and its schema, written in proto2, lets protobuf accept anything: what is no text
-# then comes out as bytes, or raises where it is first looked at. In proto3 the parser itself asks, in C. So the
-# model's structure is parsed once more by the same schema in proto3, without documentation and without values.
+# ONNX requires UTF-8 in names, but its schema is proto2, in which protobuf accepts any bytes: a name that is not UTF-8
+# raises only where it is first used. A proto3 parser checks for UTF-8 itself, in C. So the structure of the model is
+# parsed once more with the same schema as proto3, without documentation and values.
 
 _GRAPH, _WEIGHT, _NAME_OF_TENSOR = 7, 5, 8
 _SMALL = 1 << 22
-"""Bytes; a smaller model is looked at as it is."""
+"""Bytes. A smaller model is parsed with its weights."""
 
 _NO_NAMES = frozenset({
     "doc_string", "metadata_props", "producer_name", "producer_version", "strings", "string_data", "raw_data",
     "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "floats", "ints",
 })  # fmt: skip
-"""Fields that no name stands in."""
+"""Fields that hold no names."""
 
 
 def require_text(data: bytes, path: Path | None) -> None:
-    """Raise ModelError if a name in a serialized model, which is otherwise sound, is no UTF-8.
+    """Raise ModelError if a name in a serialized model, which is otherwise sound, is not UTF-8.
 
-    Names are those of tensors, nodes, operators, domains, attributes and symbols. ``path`` is only named in messages.
+    Names are those of tensors, nodes, operators, domains, attributes and symbols. ``path`` is only for messages.
     """
     from google.protobuf.message import DecodeError
 
@@ -192,7 +187,7 @@ def require_text(data: bytes, path: Path | None) -> None:
 
 
 def _without_weights(data: bytes) -> bytes:
-    """The model, each initializer nothing but its name."""
+    """The serialized model with only the names of its initializers."""
     parts: list[bytes] = []
     for number, kind, tag, start, end in fields(data):
         if number != _GRAPH or kind != BYTES:
@@ -210,7 +205,7 @@ def _without_weights(data: bytes) -> bytes:
 
 @cache
 def _strict_model() -> type[Message]:
-    """ModelProto in proto3, without the fields that hold no name: takes a millisecond to make."""
+    """ModelProto in proto3, without the fields that hold no names. It takes a millisecond to make."""
     import onnx
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 

@@ -1,6 +1,4 @@
-"""Questions about the nodes of an indexed model: which hold constants, which give random results, and which order
-keeps neighbours together.
-"""
+"""Constants, random operators and the order of neighbours among the nodes of an indexed model."""
 
 from __future__ import annotations
 
@@ -18,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def is_constant_node(index: ModelIndex, node: int) -> bool:
-    """Whether a node is a Constant: another way to write a weight."""
+    """Whether a node is a Constant."""
     return index.nodes[node].op_type == "Constant" and not index.nodes[node].domain
 
 
 def constant_of_node(index: ModelIndex, tensor: int) -> bytes | None:
-    """The serialized TensorProto that a Constant node with a plain tensor writes; None for any other tensor."""
+    """The value of a tensor that a Constant node with a plain tensor writes, serialized; None for any other tensor."""
     producer = index.producer.get(tensor)
     if producer is None or not is_constant_node(index, producer):
         return None
@@ -40,66 +38,51 @@ def constant_of_node(index: ModelIndex, tensor: int) -> bytes | None:
     return None
 
 
-# Nodes whose results are random, and so another with every run and in every engine, whatever their seed says.
-
 RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
-"""Operators of the standard that are random always."""
+"""Standard operators that always give random results: other ones in each run and engine, even with a seed."""
 
 _DROPOUT: FunctionKey = ("", "Dropout", "")
 
 
 def random_nodes(index: ModelIndex) -> list[str]:
-    """What a person calls the random nodes, in the model's order; of a body or function, the node that runs it.
+    """Labels of the random nodes in the model's order, including nodes with a random body or function.
 
-    A Dropout is random in training mode: if its ``training_mode`` is true, or nobody knows, and before opset 7 without
+    A Dropout is random in training mode: if its ``training_mode`` is true or unknown; before opset 7, if it has no
     ``is_test``. From opset 7 to 11 it never is.
     """
-    found = []
+    labels = []
     for node in index.nodes:
-        called = _called(node.calls, index)
-        names = sorted(name for domain, name, _ in called if not domain and name in RANDOM)
-        if _DROPOUT in called and _trains(node, called, index):
+        operators = index.operators_run(node.calls)
+        names = sorted(name for domain, name, _ in operators if not domain and name in RANDOM)
+        if _DROPOUT in operators and _has_training_dropout(node, operators, index):
             names.append("Dropout in training mode")
         if names:
             inside = [name for name in names if name.partition(" ")[0] != node.op_type or node.domain]
             mode = " in training mode" if node.op_type == "Dropout" and not node.domain else ""
-            found.append(f"{node.label}{mode}" + (f" ({', '.join(inside)} inside)" if inside else ""))
-    return found
+            labels.append(f"{node.label}{mode}" + (f" ({', '.join(inside)} inside)" if inside else ""))
+    return labels
 
 
-def random_words(index: ModelIndex) -> str | None:
-    """That a comparison of such a model says nothing, with its random nodes; None if it has none."""
-    found = random_nodes(index)
-    if not found:
+def warning_of_random(index: ModelIndex) -> str | None:
+    """A warning that comparing outputs of this model says nothing, since nodes are random; None if none is."""
+    labels = random_nodes(index)
+    if not labels:
         return None
     return (
-        f"the model has random operators ({first_of(found, 5)}): every run gives other values, whatever the seed, so "
+        f"the model has random operators ({first_of(labels, 5)}): every run gives other values, whatever the seed, so "
         "comparing them says nothing"
     )
 
 
 def may_be_random(data: bytes) -> bool:
-    """Whether a serialized model names a random operator anywhere: quick, to find out if a closer look is worth it."""
+    """Whether a serialized model may have random nodes: a quick test before it is indexed for ``random_nodes``."""
     return any(name in data for name in (b"Random", b"Bernoulli", b"Multinomial", b"Dropout"))
 
 
-def _called(calls: Iterable[FunctionKey], index: ModelIndex) -> frozenset[FunctionKey]:
-    """Operators that are run, those of functions and of the functions that they call included."""
-    found: set[FunctionKey] = set()
-    waiting = list(calls)
-    while waiting:
-        key = waiting.pop()
-        if key not in found:
-            found.add(key)
-            if key in index.functions:
-                waiting += index.functions[key][1].calls
-    return frozenset(found)
-
-
-def _trains(node: Node, called: frozenset[FunctionKey], index: ModelIndex) -> bool:
-    """Whether a Dropout that a node is, or runs, is in training mode as far as anybody knows."""
+def _has_training_dropout(node: Node, operators: set[FunctionKey], index: ModelIndex) -> bool:
+    """Whether a node is or runs a Dropout that is, or may be, in training mode; it runs these ``operators``."""
     import onnx
 
     producers = (index.producer[tensor] for tensor in node.reads if tensor in index.producer)
@@ -112,22 +95,22 @@ def _trains(node: Node, called: frozenset[FunctionKey], index: ModelIndex) -> bo
     ]
     graph = onnx.GraphProto.FromString(index.node_spans[node.number])
     nodes = list(walk.nodes_within(graph.node))
-    for key in called & index.functions.keys():
+    for key in operators & index.functions.keys():
         (function,) = onnx.ModelProto.FromString(index.functions[key][0]).functions
         nodes += walk.nodes_within(function.node)
     weights = [weight for body in walk.graphs_within(graph.node) for weight in body.initializer]
-    known = {**_known(constants, scalars), **_known(nodes, weights)}
+    truths = {**_truth_values(constants, scalars), **_truth_values(nodes, weights)}
     for dropout in (each for each in nodes if walk.operator(each) == _DROPOUT):
         if index.opset < 7:
             if not any(attribute.name == "is_test" and attribute.i for attribute in dropout.attribute):
                 return True
-        elif index.opset >= 12 and any(known.get(name, True) for name in dropout.input[2:3] if name):
+        elif index.opset >= 12 and any(truths.get(name, True) for name in dropout.input[2:3] if name):
             return True
     return False
 
 
-def _known(nodes: Iterable[onnx.NodeProto], weights: Iterable[onnx.TensorProto]) -> dict[str, bool]:
-    """Truth values of constants, by the names of their tensors."""
+def _truth_values(nodes: Iterable[onnx.NodeProto], weights: Iterable[onnx.TensorProto]) -> dict[str, bool]:
+    """The values of boolean constants, by the names of their tensors; of several elements, whether any is true."""
     from onnx import numpy_helper
 
     tensors = {weight.name: weight for weight in weights}
@@ -140,9 +123,9 @@ def _known(nodes: Iterable[onnx.NodeProto], weights: Iterable[onnx.TensorProto])
 
 
 def neighbourhood_order(index: ModelIndex, nodes: Sequence[int]) -> list[int]:
-    """The nodes in a topological order that follows a branch to its end before it begins the next.
+    """The nodes in a topological order that follows each branch to its end before it begins the next.
 
-    A piece of this list is a connected part of the graph far more often than a piece of the model's own order, where
+    A slice of this list is far more often a connected part of the graph than a slice of the model's own order, in which
     exporters interleave branches. Nodes on a cycle, which no valid model has, come last.
     """
     kept = set(nodes)

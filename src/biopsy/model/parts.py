@@ -1,4 +1,7 @@
-"""The parts of a serialized model, read from their bytes by hand: nodes, the declared types of tensors, and weights."""
+"""Reads nodes, functions, declared types and weights from their serialized bytes, and writes types and weights.
+
+The field numbers are those of onnx.proto3.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +38,17 @@ FunctionKey: TypeAlias = tuple[str, str, str]
 """(domain, name, overload) of a model-local function; the domain "ai.onnx" is written ""."""
 
 _GRAPH, _GRAPHS = bytes((6 << 3 | 2,)), bytes((11 << 3 | 2,))
-"""The tags of AttributeProto.g and .graphs: an attribute without these bytes, nearly every one, has no body."""
+"""The tags of AttributeProto.g and .graphs: an attribute without these bytes has no body."""
 
 DEEPEST_NESTING = 100
 """Protobuf's own limit."""
 
 
 class NodeText(NamedTuple):
-    """One node as read from its bytes: names, not numbers.
+    """A node as read from its bytes, with the names of its tensors.
 
-    ``captures`` are tensors that bodies of the node (If, Loop, Scan) read from outside; ``calls`` are the operators,
-    its own and those in its bodies, that may be model-local functions.
+    ``captures`` are tensors that bodies of the node (If, Loop, Scan) read from outside; ``calls`` are the operators of
+    the node and of its bodies, any of which may be a model-local function.
     """
 
     name: str
@@ -97,7 +100,7 @@ def _bodies(payload: bytes, start: int, end: int) -> Iterator[bytes]:
 
 
 def _read_body(graph: bytes, captures: dict[str, None], calls: dict[FunctionKey, None], depth: int) -> None:
-    """Add what a body reads from outside to ``captures``, and what it may call to ``calls``."""
+    """Add the tensors that a body reads from outside to ``captures``, and its operators to ``calls``."""
     if depth > DEEPEST_NESTING:
         raise errors.ModelError(f"the model is damaged: graphs are nested more than {DEEPEST_NESTING} deep")
     own: set[str] = {""}
@@ -115,23 +118,23 @@ def _read_body(graph: bytes, captures: dict[str, None], calls: dict[FunctionKey,
             results.append(string_in(graph, 1, start, end))
         elif number in {5, 11}:
             own.add(string_in(graph, 8 if number == 5 else 1, start, end))
-        elif number == 15:  # a sparse initializer is named by its values
+        elif number == 15:  # a sparse initializer has the name of its values
             spans = [(at, to) for part, kind, _, at, to in fields(graph, start, end) if (part, kind) == (1, BYTES)]
             own.update(string_in(graph, 8, *span) for span in spans[:1])
     captures.update(dict.fromkeys(name for name in (*read, *results) if name not in own))
 
 
 def string_in(payload: bytes, wanted: int, start: int, end: int) -> str:
-    """The last string field with number ``wanted`` in a message, as protobuf reads it; "" if there is none."""
-    found = ""
+    """The string field with number ``wanted`` of a message, the last one as protobuf has it; "" if there is none."""
+    string = ""
     for number, kind, _, value, stop in fields(payload, start, end):
         if number == wanted and kind == 2:
-            found = text(payload[value:stop])
-    return found
+            string = text(payload[value:stop])
+    return string
 
 
 class FunctionText(NamedTuple):
-    """A model-local function: its key and the operators that its body may call."""
+    """A model-local function: its key, and the operators of its body."""
 
     key: FunctionKey
     calls: tuple[FunctionKey, ...]
@@ -152,25 +155,21 @@ def read_function(payload: bytes) -> FunctionText:
     return FunctionText((domain, texts[1], texts[13]), tuple(calls))
 
 
-# ValueInfoProto by hand: the type of a tensor, read from its bytes and written back.
-#
-# Field numbers: onnx.proto3, messages ValueInfoProto, TypeProto, TensorShapeProto.
-
-_TENSOR, _SEQUENCE, _MAP, _OPTIONAL = 1, 4, 5, 9  # field numbers in TypeProto
+_TENSOR, _SEQUENCE, _MAP, _OPTIONAL = 1, 4, 5, 9  # field numbers of TypeProto
 
 
 def name_of(info: bytes) -> str:
-    """The tensor that a serialized ValueInfoProto speaks of."""
+    """The tensor name in a serialized ValueInfoProto."""
     return string_in(info, 1, 0, len(info))
 
 
 def has_type(info: bytes) -> bool:
-    """Whether a type of any kind is given: tensor, sequence, optional, map, sparse."""
+    """Whether a serialized ValueInfoProto has a type of any kind."""
     return any(number == 2 and end > start for number, _, _, start, end in fields(info))
 
 
 def tensor_type(info: bytes) -> TensorType | None:
-    """The tensor type in a serialized ValueInfoProto; None when there is none or it is no plain tensor."""
+    """The tensor type in a serialized ValueInfoProto; None if it has none or a type of another kind."""
     for number, kind, _, start, end in fields(info):
         if number == 2 and kind == BYTES:
             for inner, inner_kind, _, value, stop in fields(info, start, end):
@@ -180,7 +179,7 @@ def tensor_type(info: bytes) -> TensorType | None:
 
 
 def value_type(info: bytes) -> ValueType | None:
-    """The type in a serialized ValueInfoProto, of whatever kind; None where there is none, or it is not known here."""
+    """The type of any kind in a serialized ValueInfoProto; None if it has none or one of an unknown kind."""
     for number, kind, _, start, end in fields(info):
         if number == 2 and kind == 2:
             return _read_type(info, start, end)
@@ -188,7 +187,7 @@ def value_type(info: bytes) -> ValueType | None:
 
 
 def _read_type(info: bytes, start: int, end: int, depth: int = 0) -> ValueType | None:
-    """A TypeProto: the field says the kind; sequences and optionals hold another one in field 1, maps in field 2."""
+    """Read a TypeProto. Its field is the kind; sequences and optionals have their item in field 1, maps in field 2."""
     if depth > DEEPEST_NESTING:
         raise errors.ModelError(f"the type of tensor {name_of(info)!r:.100} is nested over {DEEPEST_NESTING} deep")
     for number, kind, _, value, stop in fields(info, start, end):
@@ -240,31 +239,24 @@ def _read_dim(info: bytes, start: int, end: int) -> Dim:
 
 def value_info(name: str, kind: TensorType | None) -> bytes:
     """A serialized ValueInfoProto; without a type if ``kind`` is None."""
-    out = string_field(1, raw(name))
+    info = string_field(1, raw(name))
     if kind is None:
-        return out
+        return info
     tensor = varint_field(1, kind.elem)
     if kind.shape is not None:
-        tensor += string_field(2, b"".join(string_field(1, _dim(dim)) for dim in kind.shape))
-    return out + string_field(2, string_field(1, tensor))
-
-
-def _dim(dim: Dim) -> bytes:
-    if dim is None:
-        return b""
-    return varint_field(1, dim) if isinstance(dim, int) else string_field(2, raw(dim))
-
-
-# Initializers by hand: name, type, size and place of a weight, without touching its values.
-#
-# Field numbers: onnx.proto3, messages TensorProto, SparseTensorProto, StringStringEntryProto.
+        dims = (
+            b"" if dim is None else varint_field(1, dim) if isinstance(dim, int) else string_field(2, raw(dim))
+            for dim in kind.shape
+        )
+        tensor += string_field(2, b"".join(string_field(1, dim) for dim in dims))
+    return info + string_field(2, string_field(1, tensor))
 
 
 @dataclass(frozen=True)
 class ExternalPlace:
-    """Where external data stands: a path relative to the model's folder as the model writes it, and a byte range.
+    """The place of external data: a path relative to the model's folder, as the model has it, and a range of bytes.
 
-    ``length`` is None when the model does not say: to the end of the file.
+    ``length`` is None if the model gives none: the data then ends with the file.
     """
 
     location: str
@@ -273,7 +265,7 @@ class ExternalPlace:
 
 
 class Weight(NamedTuple):
-    """One initializer: the span ``[start:end]`` of its serialized TensorProto (or SparseTensorProto) in the file."""
+    """An initializer. Its serialized TensorProto, or SparseTensorProto, is the span ``[start:end]`` of the model."""
 
     name: str
     kind: TensorType
@@ -284,7 +276,7 @@ class Weight(NamedTuple):
 
 
 def read_weight(buffer: Buffer, start: int, end: int) -> Weight:
-    """The TensorProto at ``buffer[start:end]``, its data not read. Raises ModelError if it is damaged."""
+    """The TensorProto at ``buffer[start:end]``; its data is not read. Raises ModelError if it is damaged."""
     name = ""
     elem = 0
     dims: list[int] = []
@@ -307,7 +299,7 @@ def read_weight(buffer: Buffer, start: int, end: int) -> Weight:
 
 
 def read_sparse_weight(buffer: Buffer, start: int, end: int) -> Weight:
-    """The SparseTensorProto at ``buffer[start:end]``; it is named by its values tensor."""
+    """The SparseTensorProto at ``buffer[start:end]``, under the name of its values tensor."""
     name, elem = "", 0
     dims: list[int] = []
     for number, kind, _, value, stop in fields(buffer, start, end):
@@ -320,7 +312,7 @@ def read_sparse_weight(buffer: Buffer, start: int, end: int) -> Weight:
 
 
 def _add_dims(dims: list[int], buffer: Buffer, kind: int, start: int, end: int) -> None:
-    """Add a repeated int64, packed (proto3's default) or one by one."""
+    """Add the values of a repeated int64, packed (proto3's default) or a single one."""
     while start < end:
         dims.append(signed(varint_at(buffer, start)))
         if len(dims) > MOST_DIMENSIONS:
@@ -333,36 +325,36 @@ def _add_dims(dims: list[int], buffer: Buffer, kind: int, start: int, end: int) 
 
 
 def external_place(tensor: str, entries: Iterable[tuple[str, str]]) -> ExternalPlace:
-    """The place that the entries of a tensor's external data, keys and values, say.
+    """The place given by the keys and values of a tensor's external data.
 
-    Raises ModelError, naming ``tensor``, if one is given twice, since not all readers take the same; if there is no
-    location; or if offset or length is no number that a file can have.
+    Raises ModelError, naming ``tensor``, if a key is given twice, since readers differ in which one they take; if there
+    is no location; or if offset or length is no number that a file can have.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for key, value in entries:
-        if key in found:
+        if key in values:
             raise errors.ModelError(f"the external data of tensor {tensor!r} names its {key} twice")
-        found[key] = value
-    if not found.get("location"):
+        values[key] = value
+    if not values.get("location"):
         raise errors.ModelError(f"the external data of tensor {tensor!r} has no location")
     try:
-        offset = place_in_file(found.get("offset") or "0")
-        length = place_in_file(found["length"]) if found.get("length") else None
+        offset = place_in_file(values.get("offset") or "0")
+        length = place_in_file(values["length"]) if values.get("length") else None
     except ValueError as error:
         raise errors.ModelError(f"the external data of tensor {tensor!r} has no proper offset or length") from error
-    return ExternalPlace(found["location"], offset, length)
+    return ExternalPlace(values["location"], offset, length)
 
 
 def external_tensor(weight: Weight, place: ExternalPlace) -> bytes:
-    """A serialized TensorProto for ``weight`` whose data stands at ``place``."""
-    entries = {"location": place.location, "offset": str(place.offset)}
+    """A serialized TensorProto for ``weight`` whose data is at ``place``."""
+    values = {"location": place.location, "offset": str(place.offset)}
     if place.length is not None:
-        entries["length"] = str(place.length)
-    said = [string_field(1, key.encode()) + string_field(2, raw(entry)) for key, entry in entries.items()]
+        values["length"] = str(place.length)
+    entries = [string_field(1, key.encode()) + string_field(2, raw(value)) for key, value in values.items()]
     dims = tuple(dim for dim in weight.kind.shape or () if isinstance(dim, int))
     return (
         _tensor_head(weight.name, weight.kind.elem, dims)
-        + b"".join(string_field(13, entry) for entry in said)
+        + b"".join(string_field(13, entry) for entry in entries)
         + varint_field(14, 1)
     )
 
@@ -376,9 +368,7 @@ def raw_tensor(name: str, elem: int, dims: tuple[int, ...], data: bytes) -> byte
     return _tensor_head(name, elem, dims) + string_field(9, data)
 
 
-# Domains of operator sets.
-
 PUBLIC_DOMAINS = frozenset(
     {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training", "com.microsoft"}
 )
-"""Domains that are in nobody's possession: engines may know their operators, and their names tell of nobody."""
+"""Public domains of operators: engines may know these, and the names reveal nothing about the model's owner."""

@@ -1,6 +1,4 @@
-"""Changes of a model: fixed input shapes, bounds for sizes that depend on data, nothing unused, sorted nodes, and one
-more node.
-"""
+"""Changes a model: fixes input shapes, bounds sizes, removes unused parts, sorts nodes, inserts a node."""
 
 from __future__ import annotations
 
@@ -21,21 +19,21 @@ if TYPE_CHECKING:
     import onnx
 
 Run = Callable[[bytes], Mapping[str, TensorType]]
-"""Runs a serialized model once, with any inputs; returns the types of its outputs by name."""
+"""Runs a serialized model once with made-up inputs; returns the types of its outputs by name."""
 
 
 def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> tuple[str, ...]:
-    """Give inputs other shapes; a symbolic dimension that gets a size has it wherever the symbol stands.
+    """Give inputs other shapes; a symbol that gets a size is replaced by it everywhere.
 
-    If a dimension that had a size gets another one, declared shapes behind it are wrong: they are forgotten, element
-    types stay (see ``refresh_shapes``). Returns the symbols that are given two sizes: each is only fixed where it was
-    asked for.
+    If a dimension with a size gets another one, declared shapes of other tensors may be wrong: they are removed, and
+    element types stay (see ``refresh_shapes``). Returns the symbols that get several sizes; these are only replaced in
+    the given inputs.
 
     Raises UsageError for a name that is no input, or is no tensor.
     """
     inputs = {info.name: info for info in model.graph.input}
-    found: dict[str, set[int]] = {}
-    resized = ranked_anew = False
+    sizes_of: dict[str, set[int]] = {}
+    is_resized = has_new_rank = False
     for name, shape in shapes.items():
         if name not in inputs:
             raise no_such_input("--override-input-shapes", name, inputs)
@@ -44,22 +42,22 @@ def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> tuple[
             raise errors.UsageError(f"the input {name!r} is no tensor: it has no shape to set")
         for old, new in zip(declared.shape or (), shape, strict=False):
             if isinstance(old, str) and isinstance(new, int):
-                found.setdefault(old, set()).add(new)
-            resized |= isinstance(old, int) and old != new
+                sizes_of.setdefault(old, set()).add(new)
+            is_resized |= isinstance(old, int) and old != new
         has_rank = declared.shape is not None and len(declared.shape) == len(shape)
-        resized |= declared.shape is not None and not has_rank
-        ranked_anew |= not has_rank
+        is_resized |= declared.shape is not None and not has_rank
+        has_new_rank |= not has_rank
         inputs[name].ParseFromString(parts.value_info(name, TensorType(declared.elem, shape)))
-    sizes = {symbol: next(iter(values)) for symbol, values in found.items() if len(values) == 1}
+    sizes = {symbol: next(iter(values)) for symbol, values in sizes_of.items() if len(values) == 1}
     for info in every_info(model):
         _substitute(info.type, sizes)
-    if resized:
-        _forget_shapes(model, keep_ranks=not ranked_anew)
-    return tuple(sorted(found.keys() - sizes.keys()))
+    if is_resized:
+        _forget_shapes(model, keep_ranks=not has_new_rank)
+    return tuple(sorted(sizes_of.keys() - sizes.keys()))
 
 
 def every_info(model: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
-    """What all graphs say of their inputs, outputs and tensors in between."""
+    """Every ValueInfoProto of the model's graphs: inputs, outputs and tensors in between."""
     for graph in walk.graphs(model):
         yield from (*graph.input, *graph.output, *graph.value_info)
 
@@ -75,8 +73,9 @@ def _substitute(kind: onnx.TypeProto, sizes: Mapping[str, int]) -> None:
 
 
 def _forget_shapes(model: onnx.ModelProto, *, keep_ranks: bool) -> None:
-    """Drop the shapes of everything but the main graph's own inputs. With ``keep_ranks``, its outputs only lose sizes:
-    onnx's checker refuses one without any shape.
+    """Remove all shapes but those of the main graph's inputs; with ``keep_ranks``, its outputs only lose their sizes.
+
+    onnx's checker refuses an output without a shape.
     """
     for place, graph in enumerate(walk.graphs(model)):
         ends = () if keep_ranks and not place else graph.output
@@ -92,28 +91,27 @@ def _forget_shapes(model: onnx.ModelProto, *, keep_ranks: bool) -> None:
 def refresh_shapes(model: onnx.ModelProto) -> None:
     """Infer types and shapes and write them into the model; weights are neither needed nor copied.
 
-    A size that is inferred replaces a symbol that was declared; what inference cannot tell stays as declared. Never
-    raises.
+    An inferred size replaces a declared symbol; what cannot be inferred stays as declared. Never raises.
     """
     _write_infos(model, infer.infer_value_infos(infer.without_weights(model).SerializeToString()))
 
 
-def _write_infos(model: onnx.ModelProto, found: Mapping[str, bytes]) -> None:
-    """Set the types of inputs, outputs and what nodes compute; an entry for each tensor in between, in their order."""
+def _write_infos(model: onnx.ModelProto, infos: Mapping[str, bytes]) -> None:
+    """Set the types of inputs, outputs and computed tensors; add those missing from value_info in the nodes' order."""
     graph = model.graph
     ends = [*graph.input, *graph.output]
     computed = {name for node in graph.node for name in node.output}
     for info in (*ends, *(info for info in graph.value_info if info.name in computed)):
-        if info.name in found:
-            info.type.CopyFrom(type(info).FromString(found[info.name]).type)
+        if info.name in infos:
+            info.type.CopyFrom(type(info).FromString(infos[info.name]).type)
     known = {info.name for info in (*ends, *graph.value_info)}
     for name in dict.fromkeys(name for node in graph.node for name in node.output):
-        if name in found and name not in known:
-            graph.value_info.add().ParseFromString(found[name])
+        if name in infos and name not in known:
+            graph.value_info.add().ParseFromString(infos[name])
 
 
 def infer_by_running(model: onnx.ModelProto, run: Run) -> None:
-    """Write the types and shapes that one run of the model shows into it; dynamic dimensions become sizes.
+    """Write the types and shapes from one run of the model into it; dynamic dimensions become sizes.
 
     ``run`` gets the serialized model with every tensor marked as an output. Raises what ``run`` raises.
     """
@@ -122,10 +120,10 @@ def infer_by_running(model: onnx.ModelProto, run: Run) -> None:
 
 
 def clean_up(model: onnx.ModelProto, *, functions: bool = True) -> None:
-    """Remove nodes whose results nobody uses, then initializers, types and (with ``functions``) functions left over.
+    """Remove unused nodes, then unused initializers, types and, with ``functions``, functions.
 
-    Inputs and outputs stay, and so do initializers that are the default of an input. A model with training graphs is
-    left alone: they may use anything.
+    Inputs and outputs stay, and so do initializers that are defaults of inputs. A model with training graphs is not
+    changed: they may use anything.
     """
     if model.training_info:
         return
@@ -134,7 +132,13 @@ def clean_up(model: onnx.ModelProto, *, functions: bool = True) -> None:
     for function in model.functions:
         _keep_needed_nodes(function.node, set(function.output))
     for graph in walk.graphs(model):
-        _keep_used_tensors(graph)
+        ends = {info.name for info in (*graph.input, *graph.output)}
+        read = set().union(*(walk.reads(node) for node in graph.node)) | _annotations(graph) | ends
+        known = read.union(*(node.output for node in graph.node))
+        walk.keep(graph.initializer, lambda weight: weight.name in read)  # noqa: B023 -- at once
+        walk.keep(graph.sparse_initializer, lambda weight: weight.values.name in read)  # noqa: B023
+        walk.keep(graph.value_info, lambda info: info.name in known)  # noqa: B023
+        walk.keep(graph.quantization_annotation, lambda note: note.tensor_name in known)  # noqa: B023
     if functions and model.functions:
         used = walk.called(model)
         walk.keep(model.functions, lambda function: walk.function_key(function) in used)
@@ -161,42 +165,32 @@ def _keep_needed_nodes(nodes: MutableSequence[onnx.NodeProto], wanted: set[str])
             del nodes[place]
 
 
-def _keep_used_tensors(graph: onnx.GraphProto) -> None:
-    ends = {info.name for info in (*graph.input, *graph.output)}
-    read = set().union(*(walk.reads(node) for node in graph.node)) | _annotations(graph) | ends
-    known = read.union(*(node.output for node in graph.node))
-    walk.keep(graph.initializer, lambda weight: weight.name in read)
-    walk.keep(graph.sparse_initializer, lambda weight: weight.values.name in read)
-    walk.keep(graph.value_info, lambda info: info.name in known)
-    walk.keep(graph.quantization_annotation, lambda note: note.tensor_name in known)
-
-
 def sort_nodes(model: onnx.ModelProto) -> None:
-    """Bring nodes into an order in which each stands behind what it reads, in bodies and functions too.
+    """Put all nodes into topological order, in bodies and functions too, changing as little as possible.
 
-    Nodes that may stand in any order keep the one they have. Raises ModelError, naming a node, if there is a cycle.
+    Raises ModelError, naming a node, if there is a cycle.
     """
     for nodes in _lists_of_nodes(model):
         walk.rearrange(nodes, _require_order(nodes))
 
 
 def _lists_of_nodes(model: onnx.ModelProto) -> Iterator[MutableSequence[onnx.NodeProto]]:
-    """Those of every graph and function."""
+    """The list of nodes of each graph and function."""
     yield from (graph.node for graph in walk.graphs(model))
     yield from (function.node for function in model.functions)
 
 
 def endless(model: onnx.ModelProto) -> list[str]:
-    """What no engine could come to an end with: nodes that wait for each other, functions that call themselves."""
-    found = []
+    """Messages about parts that no engine could finish: nodes on a cycle, and functions that are too large."""
+    messages = []
     for nodes in _lists_of_nodes(model):
         try:
             _require_order(nodes)
         except errors.ModelError as error:
-            found.append(error.message)
+            messages.append(error.message)
     too_large = unbounded(model.functions, MOST_NODES_OF_ENGINES)
-    found += [f"of the function '{domain}::{name}', {why}" for (domain, name, _), why in too_large.items()]
-    return found
+    messages += [f"of the function '{domain}::{name}', {why}" for (domain, name, _), why in too_large.items()]
+    return messages
 
 
 def _require_order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
@@ -208,7 +202,7 @@ def _require_order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
     producer = {name: place for place in sorted(stuck) for name in nodes[place].output if name}
     place = min(stuck)
     seen: set[int] = set()
-    while place not in seen:  # backwards, until a node comes again: that one is on the cycle
+    while place not in seen:  # go back until a node comes again: it is on the cycle
         seen.add(place)
         place = min(producer[name] for name in walk.reads(nodes[place]) if name in producer)
     node = nodes[place]
@@ -217,28 +211,26 @@ def _require_order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
 
 
 def count_operators(model: onnx.ModelProto) -> Counter[str]:
-    """How many nodes of each operator the model has, those in bodies and functions included."""
+    """The number of nodes of each operator, including those in bodies and functions."""
     return Counter(node.op_type for node in walk.nodes(model))
 
 
 def changes(before: Counter[str], after: Counter[str]) -> Iterable[str]:
-    """What became more or less, the greatest change first: ``-3 Shape``, ``+1 Identity``."""
+    """The changed numbers of operators, the greatest change first: ``-3 Shape``, ``+1 Identity``."""
     difference = {name: after[name] - before[name] for name in sorted({*before, *after})}
     ordered = sorted(difference.items(), key=lambda entry: -abs(entry[1]))
     return [f"{number:+d} {name}" for name, number in ordered if number]
 
 
-# Upper bounds for sizes that a model computes from values: without one, nobody can tell how large a tensor gets.
-
 _INT64 = 7
 _NUMBERS = frozenset({1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13})
-"""Element types that Min takes, and a whole number can be."""
+"""Element types that Min takes and that hold whole numbers."""
 
 
 def set_upper_bounds(model: onnx.ModelProto, bounds: Mapping[str, int]) -> dict[str, int]:
-    """Let no such tensor be more than its bound: a Min stands behind what computes it. Returns those that got one.
+    """Bound tensors by a Min behind the node that computes each. Returns the bounds that were set, by name.
 
-    ``bounds``: by name, "" for all that ``unbounded_shapes`` finds and that are not named.
+    ``bounds`` are given by name; "" stands for all other tensors of ``unbounded_shapes``.
 
     Raises UsageError for a name that no node of the model computes, or whose type Min does not take.
     """
@@ -251,8 +243,8 @@ def set_upper_bounds(model: onnx.ModelProto, bounds: Mapping[str, int]) -> dict[
             raise errors.UsageError(
                 f"--set-unbounded-dds-upper-bound: no node computes a tensor {name!r}", next_steps=steps
             )
-    every = dict.fromkeys(unbounded_shapes(model), bounds[""]) if "" in bounds else {}
-    chosen = every | {name: bound for name, bound in bounds.items() if name}
+    unnamed = dict.fromkeys(unbounded_shapes(model), bounds[""]) if "" in bounds else {}
+    chosen = unnamed | {name: bound for name, bound in bounds.items() if name}
     types = infer.infer_types(model) if chosen else {}
     taken = walk.named(model.graph)
     for name, bound in chosen.items():
@@ -272,61 +264,55 @@ def set_upper_bounds(model: onnx.ModelProto, bounds: Mapping[str, int]) -> dict[
     return chosen
 
 
-# Tensors whose size depends on data and has no bound: what TensorRT asks a person to bound by a Min.
-#
-# Only models whose constants are folded and whose shapes are inferred tell much.
-
 _SIZED_BY = {"Range": 1, "Pad": 1, "Resize": 3, "Tile": 1, "Expand": 1}
-"""Operators whose output is as large as the value of an input says -> the place of that input."""
+"""Operators whose output has a size given by the value of an input -> the place of that input."""
 
 
 def unbounded_shapes(model: onnx.ModelProto) -> list[str]:
-    """Names of tensors of the main graph whose values set a size without a bound, in topological order.
+    """Names of tensors of the main graph whose values are sizes without a bound, in topological order.
 
-    A size is bounded if its dimension is a number or has a name that an input or a tensor before has, if it is a
-    constant, or if a Min computes it.
+    TensorRT demands a Min for these. A size is bounded if its dimension is a number or a symbol of an input or of an
+    earlier tensor, if it is a constant, or if a Min computes it. Fold constants and infer shapes before.
     """
     light = infer.without_weights(model)
     nodes = light.graph.node
     walk.sort_nodes(nodes)
     infos = infer.infer_value_infos(light.SerializeToString())
-    known = {dim for value in model.graph.input for dim in _names(infos, value.name) or ()}
+    known = {dim for value in model.graph.input for dim in _symbols(infos, value.name) or ()}
     constants = {weight.name for weight in model.graph.initializer} | {
         name for node in nodes if node.op_type == "Constant" for name in node.output
     }
     writers = {name: node.op_type for node in nodes for name in node.output}
-    found: dict[str, None] = {}
+    unbounded_sizes: dict[str, None] = {}
     for node in nodes:
-        new = False
+        is_new = False
         for output in filter(None, node.output):
-            names = _names(infos, output)
-            new = new or names is None or not known.issuperset(names)
-            known.update(names or ())
+            symbols = _symbols(infos, output)
+            is_new = is_new or symbols is None or not known.issuperset(symbols)
+            known.update(symbols or ())
         place = _SIZED_BY.get(node.op_type)
-        if not new or place is None or walk.operator(node)[0] or place >= len(node.input):
+        if not is_new or place is None or walk.operator(node)[0] or place >= len(node.input):
             continue
         sizes = node.input[place]
         if sizes not in constants and writers.get(sizes, "Min") != "Min":
-            found[sizes] = None
-    return list(found)
+            unbounded_sizes[sizes] = None
+    return list(unbounded_sizes)
 
 
-def _names(infos: dict[str, bytes], name: str) -> set[str] | None:
-    """The names of a tensor's open dimensions; None if one has no name, or nobody knows the shape."""
+def _symbols(infos: dict[str, bytes], name: str) -> set[str] | None:
+    """The symbols in a tensor's shape; None if the shape or one of its dimensions is unknown."""
     kind = parts.tensor_type(infos[name]) if name in infos else None
     if kind is None or kind.shape is None or None in kind.shape:
         return None
     return {dim for dim in kind.shape if isinstance(dim, str)}
 
 
-# One node in place of whatever stands between the tensors that it reads and those it writes.
-
 AttributeValue: TypeAlias = "int | float | str | list[int] | list[float] | list[str]"
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewNode:
-    """The node to insert; "" among ``inputs`` leaves an optional one out."""
+    """The node to insert; "" in ``inputs`` leaves out an optional input."""
 
     operator: str
     inputs: Sequence[str]
@@ -336,12 +322,12 @@ class NewNode:
 
 
 def insert(model: onnx.ModelProto, new: NewNode, *, infers: bool = True) -> None:
-    """Put a node into the main graph; what nobody needs any more then is removed, as ``clean_up`` does.
+    """Insert a node into the main graph in place of the nodes between its inputs and outputs, which are then unused.
 
-    A tensor that is among its inputs and its outputs is split: the node reads it, and whatever read it before reads the
-    node's result. An output of the model keeps its name then, and what computes it gets another. Declared types and
-    shapes of tensors behind the node are forgotten, those of the model's outputs too; outputs get the types that can be
-    inferred, and keep their element type where none can, or where nothing ``infers``.
+    A tensor that is both an input and an output of the node is split: the node reads it, and its other readers read the
+    node's result. If it is an output of the model, the result gets its name. Types of tensors that depend on the node
+    are removed. With ``infers``, outputs of the model get inferred types; otherwise, and if inference finds none, they
+    keep their element types.
 
     Raises UsageError for a name that is no tensor of the main graph, an output that is an input of the model or a
     weight and not split, a name that another node or output of the node has, and a node that would depend on its own
@@ -384,7 +370,7 @@ def insert(model: onnx.ModelProto, new: NewNode, *, infers: bool = True) -> None
 
 
 def _require_possible(graph: onnx.GraphProto, new: NewNode, given: Collection[str]) -> None:
-    """Raise UsageError for a name of a tensor that is unknown, or one that may stand once and would stand twice."""
+    """Raise UsageError for an unknown tensor, a repeated output, or the name of another node."""
     known = {*given, *(name for node in graph.node for name in (*node.input, *node.output) if name)}
     for option, names in (("--inputs", new.inputs), ("--outputs", new.outputs)):
         for name in names:
@@ -399,7 +385,7 @@ def _require_possible(graph: onnx.GraphProto, new: NewNode, given: Collection[st
 
 
 def _split(graph: onnx.GraphProto, name: str, taken: set[str], fixed: Collection[str]) -> tuple[str, str]:
-    """Free the readers of a tensor for another one: (what is computed now, what they read from now on)."""
+    """Split a tensor in two: (the one that is computed, the one that its readers read from now on)."""
     is_output = any(info.name == name for info in graph.output)
     other = walk.free_name(f"{name}_polygraphy_surgeon_insert_output", taken)
     if is_output and name not in fixed:
@@ -414,7 +400,7 @@ def _split(graph: onnx.GraphProto, name: str, taken: set[str], fixed: Collection
 
 
 def _rename_reads(node: onnx.NodeProto, old: str, new: str) -> None:
-    """Let a node read another tensor, its bodies too where they mean that of the graph around them."""
+    """Have a node, and its bodies if they capture the tensor, read another tensor."""
     rename(node.input, old, new)
     for body in walk.bodies(node):
         if old not in walk.defined(body):
@@ -425,14 +411,14 @@ def _rename_reads(node: onnx.NodeProto, old: str, new: str) -> None:
 
 
 def rename(names: MutableSequence[str], old: str, new: str) -> None:
-    """Let a name among those of a node's tensors be another one."""
+    """Replace a name in a list of tensor names."""
     for place, name in enumerate(names):
         if name == old:
             names[place] = new
 
 
 def _forget_types_behind(graph: onnx.GraphProto, names: Sequence[str]) -> set[str]:
-    """Drop what is declared of tensors that are computed from ``names``, and of those themselves.
+    """Remove the declared types of ``names`` and of all tensors computed from them.
 
     Outputs of the model among them keep their element types; their names are returned.
     """

@@ -1,5 +1,10 @@
-"""Models without their weights, which are left out and made up again; and which weights have, or can get, 2:4
-sparsity.
+"""Strips weights from models and makes up new ones, and finds or makes 2:4 sparsity of weights.
+
+2:4 sparsity: of every four neighbours along the dimension that a product sums over, at least two are zero, so the
+sparse tensor cores of NVIDIA's GPUs skip half of the multiplications. That dimension is the input channels of a
+convolution, and K of a matrix product M x K by K x N (TensorRT's developer guide, "Structured Sparsity"; Mishra et al.,
+"Accelerating Sparse Deep Neural Networks", 2021). Like Polygraphy, this finds weights also behind quantization, casts
+and transpositions.
 """
 
 from __future__ import annotations
@@ -25,12 +30,12 @@ _MARK, _SPARSE = "TRT_WEIGHTLESS", "SPARSE_2_4"
 
 _UINT8 = 2
 _LARGE = 1024
-"""Elements that a table of Gather or Slice has at least, if it is stripped."""
+"""The least number of elements of a table of Gather or Slice that is stripped."""
 
 _POSITIONS: Mapping[str, tuple[int, ...]] = {
     "Conv": (0,), "ConvTranspose": (0,), "Gemm": (0, 1, 2), "MatMul": (0, 1),
 }  # fmt: skip
-"""The operators that TensorRT refits weights of, and the inputs at which these may be transposed or quantized."""
+"""Operators whose weights TensorRT can refit -> the inputs at which the weights may be transposed or quantized."""
 
 _ARITY: Mapping[str, tuple[int, ...]] = {
     "Conv": (2, 3), "ConvTranspose": (2, 3), "Gemm": (2, 3), "MatMul": (2,), "Gather": (2,), "Slice": (3, 4, 5),
@@ -38,11 +43,11 @@ _ARITY: Mapping[str, tuple[int, ...]] = {
 }  # fmt: skip
 
 _LARGEST_TENSOR = 8 << 30
-"""Bytes of one tensor that values are made up for: it stands in memory while it is written."""
+"""Bytes of the largest tensor that gets made-up values, which must fit into memory."""
 
 
 def is_stripped(tensor: onnx.TensorProto) -> bool:
-    """Whether a tensor says that its values were left out, and they are."""
+    """Whether a tensor is marked as stripped and has no values."""
     if not _is_marked(tensor) or is_external(tensor):
         return False
     return not any(len(getattr(tensor, field)) for field in VALUE_FIELDS) and byte_size(tensor) > 0
@@ -52,12 +57,12 @@ def _is_marked(tensor: onnx.TensorProto) -> bool:
     return tensor.doc_string.split("/")[0] == _MARK
 
 
-# Stripping
-
-
 @dataclass(frozen=True, kw_only=True)
 class Stripped:
-    """What was stripped: names, bytes of values, which names were 2:4 sparse; ``unused``: names excluded in vain."""
+    """The stripped weights: their names, the bytes of their values, and the names of those with 2:4 sparsity.
+
+    ``unused`` are excluded names that would not have been stripped anyway.
+    """
 
     names: tuple[str, ...]
     size: int
@@ -66,15 +71,15 @@ class Stripped:
 
 
 def strip(model: onnx.ModelProto, folder: Path | None, excluded: Collection[str] = ()) -> Stripped:
-    """Take the values from the initializers that an engine can be refitted with, but not from the ``excluded``.
+    """Remove the values of initializers that an engine can refit, except the ``excluded`` ones.
 
     These are the weights of Conv, ConvTranspose, Gemm and MatMul, also if they are transposed, or quantized and
-    dequantized, before, for that operator alone; tables of 1,024 elements or more of Gather and Slice; and all that
-    operators read which ONNX does not know. Those of type uint8 stay. Only the model's own graph is looked at.
-    ``folder`` is that of external weights: they are read, to see whether they are sparse (with None they are not, and
-    count as not sparse).
+    dequantized, for this operator only; tables of 1,024 elements or more of Gather and Slice; and all weights of
+    operators that ONNX does not know. Weights of type uint8 stay. Bodies and functions are not stripped. External
+    weights in ``folder`` are read to find out whether they are sparse; if it is None, they are not read and count as
+    not sparse.
 
-    Raises ModelError if a weight that has to be looked at is missing or damaged.
+    Raises ModelError if a weight that must be read is missing or damaged.
     """
     names = _refitted(model.graph)
     candidates = {
@@ -82,7 +87,7 @@ def strip(model: onnx.ModelProto, folder: Path | None, excluded: Collection[str]
     }
     chosen = [weight for name, weight in candidates.items() if name not in excluded]
     ids = {id(weight) for weight in chosen}
-    sparse_ones = {
+    sparse = {
         factor.weight.name
         for factor in factors(model)
         if id(factor.weight) in ids
@@ -94,19 +99,19 @@ def strip(model: onnx.ModelProto, folder: Path | None, excluded: Collection[str]
     for weight in chosen:
         clear_values(weight)
         weight.raw_data = b""
-        weight.doc_string = f"{_MARK}/{_SPARSE if weight.name in sparse_ones else ''}"
+        weight.doc_string = f"{_MARK}/{_SPARSE if weight.name in sparse else ''}"
     if chosen and not model.doc_string.endswith(_MARK):
         model.doc_string = "-".join(filter(None, [model.doc_string, _MARK]))
     return Stripped(
         names=tuple(weight.name for weight in chosen),
         size=size,
-        sparse=tuple(weight.name for weight in chosen if weight.name in sparse_ones),
+        sparse=tuple(weight.name for weight in chosen if weight.name in sparse),
         unused=tuple(sorted(set(excluded) - set(candidates) - {""})),
     )
 
 
 def _refitted(graph: onnx.GraphProto) -> set[str]:
-    """The initializers that an engine can be refitted with, by the nodes of a graph that read them."""
+    """The initializers that an engine can refit, judged by the nodes that read them."""
     from onnx import defs
 
     weights = {weight.name: weight for weight in graph.initializer}
@@ -117,7 +122,7 @@ def _refitted(graph: onnx.GraphProto) -> set[str]:
             consumers.setdefault(name, []).append((node, place))
 
     def leads_to(node: onnx.NodeProto, *, through: str = "") -> bool:
-        """Whether a product, maybe behind a node ``through`` which it goes, reads a node's result, and nothing else."""
+        """Whether only a product reads the result of a node, directly or behind a node with operator ``through``."""
         name = node.output[0] if node.output else ""
         readers = consumers.get(name, ())
         if len(readers) != 1 or name in ends:
@@ -150,18 +155,15 @@ def _fits(node: onnx.NodeProto) -> bool:
     return len(node.input) in _ARITY.get(node.op_type, ())
 
 
-# Making up values
-
-
 @dataclass(frozen=True, kw_only=True)
 class Refilling:
-    """A stripped weight, and whether its made-up values are to be 2:4 sparse; ``factor`` says along which axes."""
+    """A stripped weight that gets values; with a ``factor``, they get 2:4 sparsity along its axes."""
 
     weight: onnx.TensorProto
     factor: Factor | None
 
     def values(self) -> bytes:
-        """Normally distributed values, raw; the same each time for the same name, type and shape."""
+        """Normally distributed raw values, always the same for the same name, type and shape."""
         weight = self.weight
         import numpy as np
         from onnx import helper, numpy_helper
@@ -174,12 +176,12 @@ class Refilling:
 
 
 def refillings(model: onnx.ModelProto) -> list[Refilling]:
-    """The weights of a model that were stripped, by either program, and have no values yet.
+    """The stripped weights of a model, whether Polygraphy or biopsy stripped them.
 
-    Raises ModelError for one that would have more than 8 GiB, or a type that no random values have.
+    Raises ModelError for a weight of more than 8 GiB, or of a type without random values.
     """
     able = {id(factor.weight): factor for factor in factors(model) if factor.unfit is None}
-    found = []
+    refills = []
     for weight in filter(is_stripped, model.graph.initializer):
         if weight.data_type not in SIZED:
             raise errors.ModelError(f"values cannot be made up for tensor {weight.name!r} of type {weight.data_type}")
@@ -188,13 +190,13 @@ def refillings(model: onnx.ModelProto) -> list[Refilling]:
                 f"tensor {weight.name!r} of shape {list(weight.dims)} would have {byte_size(weight)} bytes, more than"
                 f" {_LARGEST_TENSOR}: its values are not made up"
             )
-        is_sparse_one = weight.doc_string.endswith(f"/{_SPARSE}")
-        found.append(Refilling(weight=weight, factor=able.get(id(weight)) if is_sparse_one else None))
-    return found
+        was_sparse = weight.doc_string.endswith(f"/{_SPARSE}")
+        refills.append(Refilling(weight=weight, factor=able.get(id(weight)) if was_sparse else None))
+    return refills
 
 
 def unmark(model: onnx.ModelProto, weights: Iterable[onnx.TensorProto]) -> None:
-    """Say no more that ``weights`` were left out, nor, if there are no others, that the model has none."""
+    """Remove the mark of stripped weights, and that of the model if no marked weight is left."""
     for weight in weights:
         weight.ClearField("doc_string")
     if not any(_is_marked(weight) for weight in model.graph.initializer):
@@ -203,43 +205,35 @@ def unmark(model: onnx.ModelProto, weights: Iterable[onnx.TensorProto]) -> None:
             model.ClearField("doc_string")
 
 
-# 2:4 sparsity: the weights that may have it, whether they have it, and values that do.
-#
-# Of every four neighbours along the dimension that a product sums over, two or more are zero: then the sparse tensor
-# cores of NVIDIA's GPUs skip half of the multiplications. That dimension is the input channels of a convolution, and
-# K of a matrix product M x K by K x N (TensorRT's developer guide, "Structured Sparsity"; Mishra et al.,
-# "Accelerating Sparse Deep Neural Networks", 2021). Weights are looked for as Polygraphy looks for them: behind
-# quantization, casts and transpositions too.
-
 GROUP = 4
-"""Neighbours that are looked at together."""
+"""Neighbours in a group of the 2:4 pattern."""
 ZEROS = 2
-"""How many of them are zero, at least."""
+"""The least number of zeros in a group."""
 
 _BITS: Mapping[int, tuple[str, int]] = {1: ("<u4", 0x7FFFFFFF), 10: ("<u2", 0x7FFF), 16: ("<u2", 0x7FFF)}
-"""Of float, float16 and bfloat16: their bits as unsigned numbers, and the mask that leaves the sign away.
+"""float32, float16 and bfloat16 -> the type of their bits as unsigned numbers, and the mask that removes the sign.
 
-Without their signs, IEEE numbers have the order of their bits.
+Magnitudes of IEEE numbers have the same order as their bits.
 """
 
 _SAME_DIMENSIONS = frozenset({
     "QuantizeLinear", "DequantizeLinear", "TRT_FP8QuantizeLinear", "TRT_FP8DequantizeLinear", "Cast",
 })  # fmt: skip
-"""Operators through which a weight is followed: they change its values one by one."""
+"""Operators behind which a weight is found, since they change it elementwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Factor:
-    """A weight that products read; ``axes`` are the dimensions of the weight that they sum over."""
+    """A weight that products multiply by; ``axes`` are the dimensions of the weight that they sum over."""
 
     weight: onnx.TensorProto
     axes: tuple[int, ...]
     readers: tuple[str, ...] = ()
-    """Names of the products; those without one by operator and output."""
+    """Names of the products; without a name, operator and output."""
 
     @property
     def unfit(self) -> str | None:
-        """Why it cannot have the pattern; None if it can."""
+        """Why the weight cannot have the 2:4 pattern; None if it can."""
         if self.weight.data_type not in _BITS:
             return "its type is none of float32, float16 and bfloat16"
         for axis in self.axes:
@@ -250,31 +244,30 @@ class Factor:
 
 
 def factors(model: onnx.ModelProto) -> list[Factor]:
-    """The initializers that Conv, MatMul and Gemm multiply by, in the order of their nodes; those of bodies too.
+    """The initializers that Conv, MatMul and Gemm multiply by, in the order of their nodes, also in bodies.
 
-    What is behind an operator that rearranges values, such as Reshape, is none: along which dimension it is summed
-    cannot be told. Local functions and Constant nodes are not looked into.
+    Weights behind an operator that rearranges values, such as Reshape, do not count, since the dimension that is summed
+    over is unknown; nor do Constant nodes and weights in local functions.
     """
-    found: dict[int, tuple[onnx.TensorProto, list[int], list[str]]] = {}
+    uses: dict[int, tuple[onnx.TensorProto, list[int], list[str]]] = {}
     for weight, axis, reader in _uses(model.graph, {}):
-        _, axes, readers = found.setdefault(id(weight), (weight, [], []))
+        _, axes, readers = uses.setdefault(id(weight), (weight, [], []))
         if axis not in axes:
             axes.append(axis)
         if reader not in readers:
             readers.append(reader)
-    return [Factor(weight=weight, axes=tuple(axes), readers=tuple(names)) for weight, axes, names in found.values()]
+    return [Factor(weight=weight, axes=tuple(axes), readers=tuple(names)) for weight, axes, names in uses.values()]
 
 
 def is_sparse(factor: Factor, values: bytes) -> bool:
-    """Whether a weight has the pattern, along each of its axes; see ``conforming``."""
+    """Whether a weight has the pattern along each of its axes; see ``conforming``."""
     return conforming(factor, values) == 1
 
 
 def conforming(factor: Factor, values: bytes) -> float:
-    """The share of groups that have the pattern, along the axis where that is least.
+    """The share of groups with the pattern, along the axis with the smallest share.
 
-    ``values`` are raw: little-endian, one after another, as many as the weight's shape says. The weight must be able
-    to have the pattern (``Factor.unfit``).
+    ``values`` are the raw values of the weight, little-endian. ``factor.unfit`` must be None.
     """
     import numpy as np
 
@@ -286,10 +279,10 @@ def conforming(factor: Factor, values: bytes) -> float:
 
 
 def pruned(factor: Factor, values: bytes) -> bytes:
-    """The raw values of a weight, of every four neighbours the two of the smallest magnitude set to zero.
+    """The raw values of a weight with the two smallest magnitudes of every four neighbours set to zero.
 
-    Of equal ones, those that stand first are set; so values that have the pattern already stay as they are, but for
-    the signs of zeros. ``values`` are as in ``conforming``.
+    Of equal magnitudes, the first ones are set. So values with the pattern stay as they are, except for the signs of
+    zeros. ``values`` are as in ``conforming``.
     """
     import numpy as np
 
@@ -302,13 +295,16 @@ def pruned(factor: Factor, values: bytes) -> bytes:
 
 
 def pruned_later(factor: Factor, folder: Path) -> Callable[[], bytes]:
-    """What gives the pruned values of a weight; those in ``folder`` are read then. Raises as ``values_later``."""
+    """A function that returns the pruned values of a weight; it reads external data in ``folder`` when it is called.
+
+    Raises as ``values_later``.
+    """
     dense = values_later(factor.weight, folder)
     return lambda: pruned(factor, dense())
 
 
 def _groups(weight: onnx.TensorProto, values: bytes, axis: int) -> tuple[npt.NDArray[Any], Any]:
-    """The bits as (before, groups, 4, behind), in a copy, and the mask for their magnitude as a number of that type."""
+    """A copy of the bits with the shape (before, groups, 4, behind), and the mask of their magnitude in their type."""
     import numpy as np
 
     dtype, mask = _BITS[weight.data_type]
@@ -319,15 +315,12 @@ def _groups(weight: onnx.TensorProto, values: bytes, axis: int) -> tuple[npt.NDA
     return bits, bits.dtype.type(mask)
 
 
-# Where weights are
-
-
 _Scope = Mapping[str, "onnx.TensorProto | onnx.NodeProto"]
-"""What each name of a graph means: an initializer, or the node that computes it."""
+"""Tensor names -> the initializer, or the node that computes the tensor."""
 
 
 def _uses(graph: onnx.GraphProto, outer: _Scope) -> Iterator[tuple[onnx.TensorProto, int, str]]:
-    """Weights with the axis that one node sums them over, and that node, in a graph and in the bodies below it."""
+    """Each use of a weight in a product, in a graph and its bodies: weight, axis summed over, name of the node."""
     scope: dict[str, onnx.TensorProto | onnx.NodeProto] = {**outer}
     for info in graph.input:
         scope.pop(info.name, None)
@@ -335,14 +328,14 @@ def _uses(graph: onnx.GraphProto, outer: _Scope) -> Iterator[tuple[onnx.TensorPr
     scope |= {name: node for node in graph.node for name in node.output if name}
     for node in graph.node:
         for name, axis in _summed(node):
-            if (found := _source(name, axis, scope)) is not None:
-                yield *found, node.name or f"{node.op_type} of {', '.join(node.output)}"
+            if (source := _source(name, axis, scope)) is not None:
+                yield *source, node.name or f"{node.op_type} of {', '.join(node.output)}"
         for body in walk.bodies(node):
             yield from _uses(body, scope)
 
 
 def _summed(node: onnx.NodeProto) -> list[tuple[str, int]]:
-    """The inputs of a product, each with the dimension that it is summed over; below zero from the end."""
+    """The inputs of a product, each with the dimension that is summed over; negative ones count from the end."""
     operator: FunctionKey = walk.operator(node)
     if operator[0] or len(node.input) < 2:
         return []
@@ -352,32 +345,32 @@ def _summed(node: onnx.NodeProto) -> list[tuple[str, int]]:
     if operator[1] == "MatMul":
         return [(first, -1), (second, -2)]
     if operator[1] == "Gemm":
-        turned = {attribute.name: attribute.i == 1 for attribute in node.attribute}
-        return [(first, 0 if turned.get("transA") else 1), (second, 1 if turned.get("transB") else 0)]
+        transposed = {attribute.name: attribute.i == 1 for attribute in node.attribute}
+        return [(first, 0 if transposed.get("transA") else 1), (second, 1 if transposed.get("transB") else 0)]
     return []
 
 
 def _source(name: str, axis: int, scope: _Scope) -> tuple[onnx.TensorProto, int] | None:
-    """The weight that a tensor is made of, and the dimension that is ``axis`` of the tensor; None if it is none."""
-    turns: list[Sequence[int] | None] = []
+    """The weight that a tensor is made of, and its dimension that is ``axis`` of the tensor; None without a weight."""
+    permutations: list[Sequence[int] | None] = []
     seen: set[str] = set()
-    while (found := scope.get(name)) is not None and found.DESCRIPTOR.name == "NodeProto":
-        node: onnx.NodeProto = found  # type: ignore[assignment]  # told by the descriptor
+    while (origin := scope.get(name)) is not None and origin.DESCRIPTOR.name == "NodeProto":
+        node: onnx.NodeProto = origin  # type: ignore[assignment]  # the descriptor shows it
         seen.add(name)
         if node.op_type == "Transpose":
-            turns.append(next((list(entry.ints) for entry in node.attribute if entry.name == "perm"), None))
+            permutations.append(next((list(entry.ints) for entry in node.attribute if entry.name == "perm"), None))
         elif node.op_type not in _SAME_DIMENSIONS:
             return None
         name = node.input[0] if node.input else ""
         if name in seen:
             return None
-    if found is None:
+    if origin is None:
         return None
-    weight: onnx.TensorProto = found  # type: ignore[assignment]
+    weight: onnx.TensorProto = origin  # type: ignore[assignment]
     rank = len(weight.dims)
     axis = max(axis + rank, 0) if axis < 0 else axis
-    for turn in turns:  # undone, the one nearest to the product first
-        order = list(reversed(range(rank))) if turn is None else turn
+    for permutation in permutations:  # undone, the one nearest to the product first
+        order = list(reversed(range(rank))) if permutation is None else permutation
         if axis >= rank or sorted(order) != list(range(rank)):
             return None
         axis = order[axis]

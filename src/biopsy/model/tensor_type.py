@@ -1,4 +1,4 @@
-"""Element types and shapes of tensors as ONNX numbers and names them, and how many elements and bytes that makes."""
+"""Types of ONNX values, and the numbers of elements and bytes that follow from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Dim: TypeAlias = int | str | None
-"""A dimension: its size, the name of a symbol, or None when nothing is known."""
+"""A dimension: its size, the name of a symbol, or None if unknown."""
 
 Shape: TypeAlias = tuple[Dim, ...]
 
@@ -17,7 +17,7 @@ DTYPE_OF_ELEM: dict[int, str] = {
     17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz", 21: "uint4", 22: "int4",
     23: "float4_e2m1fn", 24: "float8_e8m0fnu", 25: "uint2", 26: "int2",
 }  # fmt: skip
-"""ONNX element type -> the name numpy or ml_dtypes gives it ("string" for strings)."""
+"""ONNX element type -> its name in NumPy or ml_dtypes ("string" for strings)."""
 
 ELEM_OF_DTYPE: dict[str, int] = {name: elem for elem, name in DTYPE_OF_ELEM.items()}
 
@@ -29,7 +29,7 @@ STRING = 8
 
 @dataclass(frozen=True)
 class TensorType:
-    """The type of one tensor. ``elem`` is an ONNX element type; ``shape`` is None when even the rank is unknown."""
+    """The type of a tensor. ``elem`` is an ONNX element type; ``shape`` is None if even the rank is unknown."""
 
     elem: int
     shape: Shape | None
@@ -45,7 +45,7 @@ class TensorType:
         return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Whether a value of this shape has every size that is declared."""
+        """Whether a value of this shape has every declared size."""
         declared = self.shape
         return declared is None or (
             len(shape) == len(declared)
@@ -53,7 +53,7 @@ class TensorType:
         )
 
     def __str__(self) -> str:
-        """Text such as ``float32[1,N,?]``, the dimensions as the model writes them."""
+        """Text such as ``float32[1,N,?]``."""
         if self.shape is None:
             return f"{self.dtype}[...]"
         return f"{self.dtype}[{','.join('?' if dim is None else str(dim) for dim in self.shape)}]"
@@ -61,7 +61,7 @@ class TensorType:
 
 @dataclass(frozen=True)
 class SequenceType:
-    """The type of a sequence: that of each of its items."""
+    """The type of a sequence; ``item`` is the type of each item."""
 
     item: ValueType
 
@@ -72,7 +72,7 @@ class SequenceType:
 
 @dataclass(frozen=True)
 class OptionalType:
-    """The type of what may have no value: that of the value it may have."""
+    """The type of an optional value; ``item`` is the type of the value, if there is one."""
 
     item: ValueType
 
@@ -83,7 +83,7 @@ class OptionalType:
 
 @dataclass(frozen=True)
 class MapType:
-    """The type of a map. ``key`` is an ONNX element type; ``value`` is a tensor type even of single numbers."""
+    """The type of a map. ``key`` is an ONNX element type; ``value`` is a tensor type even for single numbers."""
 
     key: int
     value: ValueType
@@ -94,10 +94,7 @@ class MapType:
 
 
 ValueType: TypeAlias = TensorType | SequenceType | OptionalType | MapType
-"""The type of anything that a model takes or gives."""
-
-
-# How many elements and bytes a tensor has, by what a model says of it: anybody may have written that.
+"""The type of an input or output of a model."""
 
 BITS: dict[int, int] = (
     {8: 0, 14: 64, 15: 128}
@@ -108,18 +105,19 @@ BITS: dict[int, int] = (
     | dict.fromkeys((21, 22, 23), 4)
     | dict.fromkeys((25, 26), 2)
 )
-"""ONNX element type -> bits of one element in raw form; 0 for strings, which have none."""
+"""ONNX element type -> bits of one element in raw form; 0 for strings, which have no raw form."""
 
 SIZED = frozenset(BITS) - {8}
-"""Element types of which the number of bytes is known."""
+"""Element types with a known number of bytes."""
 
 MOST_DIMENSIONS = 64
-"""As many as NumPy has; a model that says more is damaged, or made to keep somebody busy."""
+"""NumPy's limit. A model that declares more is damaged or malicious."""
 
 MOST_ELEMENTS = 1 << 63
-"""No tensor has as many: larger numbers are not told apart."""
+"""No tensor has as many; ``elements`` stops counting here."""
 
-_MOST_DIGITS = 19  # of a place in a file, which the system counts in 63 bits
+_MOST_DIGITS = 19
+"""Digits of an offset in a file, which the system stores in 63 bits."""
 
 
 def elements(dims: Iterable[int]) -> int:
@@ -136,9 +134,9 @@ def elements(dims: Iterable[int]) -> int:
 
 
 def place_in_file(text: str) -> int:
-    """The offset or length that a model writes as text.
+    """The offset or length that a model gives as text.
 
-    Raises ValueError if no file has such a place, or if readers would understand it differently, such as ``1_000``.
+    Raises ValueError if it is too large for a file, or if other readers may read it differently, such as ``1_000``.
     """
     if len(text) > _MOST_DIGITS or not (text.isascii() and text.isdigit()):
         raise ValueError(text[:_MOST_DIGITS])
@@ -146,7 +144,7 @@ def place_in_file(text: str) -> int:
 
 
 def raw_size(elem: int, dims: Iterable[int]) -> int | None:
-    """Bytes of a tensor in raw form by its ONNX element type and shape; 0 for strings, None if it cannot be told."""
+    """Bytes of a tensor in raw form, by its ONNX element type and shape; 0 for strings, None if unknown."""
     sizes = list(dims)
     if elem not in BITS or any(size < 0 for size in sizes):
         return None

@@ -1,6 +1,4 @@
-"""Walking over a parsed model: its graphs with their bodies, the order of their nodes, and how many nodes calls of
-functions stand for.
-"""
+"""Walks over a parsed model: graphs and bodies, nodes and tensors, names, topological order, sizes of functions."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The subgraphs that stand in the attributes of a node (If, Loop, Scan), not those inside them."""
+    """The subgraphs in the attributes of a node (If, Loop, Scan), without those nested in them."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
@@ -29,7 +27,7 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def graphs_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
-    """Every subgraph below ``nodes``, at any depth, outer ones first."""
+    """Every subgraph of the nodes at any depth, outer ones first."""
     for node in nodes:
         for body in bodies(node):
             yield body
@@ -37,7 +35,7 @@ def graphs_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
 
 
 def nodes_within(among: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Some nodes, and all in the bodies below them."""
+    """The nodes, and all nodes in their bodies."""
     outer = list(among)
     return chain(outer, chain.from_iterable(graph.node for graph in graphs_within(outer)))
 
@@ -49,7 +47,7 @@ def _roots(model: onnx.ModelProto) -> list[onnx.GraphProto]:
 
 
 def graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """The model's graph, its training graphs, and every subgraph below them and below local functions."""
+    """The model's graph, its training graphs, and every subgraph in them and in local functions."""
     for root in _roots(model):
         yield root
         yield from graphs_within(root.node)
@@ -58,26 +56,27 @@ def graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
 
 
 def nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Every node: of all ``graphs`` and of local functions."""
+    """Every node of the model, in all ``graphs`` and in local functions."""
     for graph in graphs(model):
         yield from graph.node
     for function in model.functions:
         yield from function.node
 
 
-def keep(items: MutableSequence[Any], wanted: Callable[[Any], bool]) -> None:
-    """Drop the items of a repeated field that are not wanted; the others are not copied."""
-    for place in reversed(range(len(items))):
-        if not wanted(items[place]):
-            del items[place]
+def keep(items: MutableSequence[Any], wanted: Callable[[Any], bool]) -> bool:
+    """Remove the items of a repeated field that are not wanted, without copying the others; True if any was removed."""
+    unwanted = [place for place, item in enumerate(items) if not wanted(item)]
+    for place in reversed(unwanted):
+        del items[place]
+    return bool(unwanted)
 
 
 _HIDDEN = "biopsy.hidden."
-"""The domain of nodes that are hidden; theirs follows."""
+"""The prefix of the domains of hidden nodes."""
 
 
 def hide(model: onnx.ModelProto, hidden: Collection[onnx.NodeProto]) -> None:
-    """Have nodes of a model be of operators that nobody knows, until ``show_again``."""
+    """Give nodes of a model unknown operators, until ``show_again``."""
     for node in hidden:
         node.domain = f"{_HIDDEN}{node.domain}"
     for domain in sorted({node.domain for node in hidden}):
@@ -85,7 +84,7 @@ def hide(model: onnx.ModelProto, hidden: Collection[onnx.NodeProto]) -> None:
 
 
 def show_again(model: onnx.ModelProto) -> None:
-    """Undo ``hide``, in the model or in one that was made of it."""
+    """Undo ``hide``, in the model or in one derived from it."""
     for node in nodes(model):
         if node.domain.startswith(_HIDDEN):
             node.domain = node.domain.removeprefix(_HIDDEN)
@@ -95,12 +94,12 @@ def show_again(model: onnx.ModelProto) -> None:
 
 
 def weights(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every dense initializer, those of subgraphs included."""
+    """Every dense initializer, also of subgraphs."""
     return chain.from_iterable(graph.initializer for graph in graphs(model))
 
 
 def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor with values: initializers, the parts of sparse ones, and tensors in attributes of nodes."""
+    """Every tensor with values: initializers, parts of sparse tensors, and tensors in attributes of nodes."""
     yield from weights(model)
     sparse = list(chain.from_iterable(graph.sparse_initializer for graph in graphs(model)))
     for attribute in (attribute for node in nodes(model) for attribute in node.attribute):
@@ -113,10 +112,10 @@ def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def every_tensor(model: Message) -> Iterator[onnx.TensorProto]:
-    """Every TensorProto in a model or a part of one, in whatever order: also where ``tensors`` sees no values.
+    """Every TensorProto anywhere in a model or a part of one, in no particular order.
 
-    Found by the descriptors of protobuf, so that no field can be forgotten: defaults of functions' attributes, parts of
-    sparse tensors, training information, and what a later version of ONNX adds.
+    It follows the descriptors of protobuf, so no field can be forgotten: defaults of functions' attributes, parts of
+    sparse tensors, training information, and fields of later versions of ONNX.
     """
     waiting: list[Message] = [model]
     while waiting:
@@ -129,16 +128,16 @@ def every_tensor(model: Message) -> Iterator[onnx.TensorProto]:
 
 
 def reads(node: onnx.NodeProto) -> set[str]:
-    """Names of the tensors that a node needs: its inputs, and what its bodies take from outside themselves."""
-    found = set(node.input)
+    """Names of the tensors that a node reads: its inputs, and what its bodies capture."""
+    names = set(node.input)
     for body in bodies(node):
-        found |= captures(body)
-    found.discard("")
-    return found
+        names |= captures(body)
+    names.discard("")
+    return names
 
 
 def captures(graph: onnx.GraphProto) -> set[str]:
-    """Names of the tensors that a subgraph takes from the graphs around it."""
+    """Names of the tensors that a subgraph reads from the graphs around it."""
     needed = {output.name for output in graph.output}
     for node in graph.node:
         needed |= reads(node)
@@ -146,7 +145,7 @@ def captures(graph: onnx.GraphProto) -> set[str]:
 
 
 def defined(graph: onnx.GraphProto) -> set[str]:
-    """Names of the tensors that a graph itself holds: inputs, initializers, outputs of nodes."""
+    """Names of the tensors that a graph defines: inputs, initializers, outputs of nodes."""
     names = {value.name for value in graph.input}
     names |= {weight.name for weight in graph.initializer}
     names |= {sparse.values.name for sparse in graph.sparse_initializer}
@@ -156,18 +155,18 @@ def defined(graph: onnx.GraphProto) -> set[str]:
 
 
 def named(graph: onnx.GraphProto) -> set[str]:
-    """Every name of a tensor in a graph and in the subgraphs below it, "" left out."""
-    found: set[str] = set()
+    """Every name of a tensor in a graph and in its subgraphs, without ""."""
+    names: set[str] = set()
     for each in chain([graph], graphs_within(graph.node)):
-        found |= defined(each)
-        found.update(output.name for output in each.output)
-        found.update(name for node in each.node for name in node.input)
-    found.discard("")
-    return found
+        names |= defined(each)
+        names.update(output.name for output in each.output)
+        names.update(name for node in each.node for name in node.input)
+    names.discard("")
+    return names
 
 
 def free_name(wanted: str, taken: set[str]) -> str:
-    """A name like ``wanted`` that is not among those ``taken``, where it stands from now on."""
+    """A name like ``wanted`` that is not in ``taken``, to which it is added."""
     name, number = wanted, 1
     while name in taken:
         number += 1
@@ -182,7 +181,7 @@ def operator(node: onnx.NodeProto) -> FunctionKey:
 
 
 def function_key(function: onnx.FunctionProto) -> FunctionKey:
-    """(domain, name, overload) of a local function, as ``operator`` gives it for the nodes that call it."""
+    """(domain, name, overload) of a local function: the ``operator`` of the nodes that call it."""
     return ("" if function.domain == "ai.onnx" else function.domain, function.name, function.overload)
 
 
@@ -195,32 +194,29 @@ def called(model: onnx.ModelProto) -> set[FunctionKey]:
 def called_by(among: Iterable[onnx.NodeProto], local: Mapping[FunctionKey, onnx.FunctionProto]) -> set[FunctionKey]:
     """The ``local`` functions that some nodes and their bodies call, directly or through other functions."""
     waiting = [key for key in {operator(node) for node in nodes_within(among)} if key in local]
-    found: set[FunctionKey] = set()
+    keys: set[FunctionKey] = set()
     while waiting:
         key = waiting.pop()
-        if key not in found:
-            found.add(key)
+        if key not in keys:
+            keys.add(key)
             waiting += [other for other in {operator(node) for node in nodes_within(local[key].node)} if other in local]
-    return found
-
-
-# The order of nodes in a graph: every node behind those that compute what it, or a body of it, reads.
+    return keys
 
 
 def sort_nodes(nodes: MutableSequence[onnx.NodeProto]) -> None:
-    """Put the nodes of a graph or function into topological order; those that may stand as they are keep their order.
+    """Put the nodes of a graph or function into topological order, changing as little as possible.
 
-    Nodes that wait for each other, which no valid graph has, and those behind them stay behind all others.
+    Nodes on a cycle, which no valid graph has, and those that depend on them come last.
     """
     order = sorted_places(nodes)
     rearrange(nodes, order + sorted(set(range(len(nodes))) - set(order)))
 
 
 def sorted_places(nodes: Sequence[onnx.NodeProto]) -> list[int]:
-    """The places of nodes in topological order, but for those that wait for each other and those behind them.
+    """The places of nodes in topological order, without nodes on a cycle and those that depend on them.
 
-    What a body of If, Loop or Scan captures counts as read by the node. A. B. Kahn, Topological sorting of large
-    networks. CACM 5 (1962), 558-562.
+    A node reads what its bodies capture. Algorithm: A. B. Kahn, Topological sorting of large networks. CACM 5 (1962),
+    558-562.
     """
     producer = {name: place for place, node in enumerate(nodes) for name in node.output if name}
     behind: dict[int, list[int]] = {}
@@ -243,7 +239,7 @@ def sorted_places(nodes: Sequence[onnx.NodeProto]) -> list[int]:
 
 
 def rearrange(nodes: MutableSequence[onnx.NodeProto], order: Sequence[int]) -> None:
-    """Put nodes into another order of their places."""
+    """Put the nodes into an order, given by their present places."""
     if list(order) != list(range(len(nodes))):
         listed = list(nodes)
         copies = [type(listed[place]).FromString(listed[place].SerializeToString()) for place in order]
@@ -251,35 +247,33 @@ def rearrange(nodes: MutableSequence[onnx.NodeProto], order: Sequence[int]) -> N
         nodes.extend(copies)
 
 
-# How many nodes the calls of model-local functions stand for: a bound on what is put in their places.
-#
-# Functions that call each other twice at forty levels stand for 2^40 nodes, and one that calls itself, which ONNX
-# does not allow, for ever more. Nothing here or in onnx could write them out.
+# Functions that call each other twice at forty levels expand to 2^40 nodes, and one that calls itself, which ONNX does
+# not allow, has no end. So the number of nodes is bounded before functions are inlined.
 
 MOST_NODES = 100_000
-"""No function that stands for more nodes is written out."""
+"""A function that expands to more nodes is not inlined."""
 
 MOST_NODES_OF_ENGINES = 10_000_000
-"""Engines write functions out as well, some of them for as long as there is memory: none is handed a larger one."""
+"""A model with a function that expands to more nodes is given to no engine: engines inline, too."""
 
 _FUNCTIONS = 25  # field number in ModelProto
 
 
 def require_bounded(data: bytes, path: Path | None = None) -> None:
-    """Raise ModelError if a function of a serialized model stands for more nodes than any engine could write out.
+    """Raise ModelError if a function of a serialized model expands to more nodes than an engine could inline.
 
-    ``path`` is only named in the message.
+    ``path`` is only for the message.
     """
     try:
         spans = [(tag, end) for number, kind, tag, _, end in fields(data) if (number, kind) == (_FUNCTIONS, BYTES)]
-        own = b"".join(data[slice(*span)] for span in spans)
-    except errors.ModelError:  # another format, such as .ort, or damaged: whoever reads it tells
+        serialized = b"".join(data[slice(*span)] for span in spans)
+    except errors.ModelError:  # another format, such as .ort, or damaged: the engine reports that
         return
-    if not own:
+    if not serialized:
         return
     import onnx
 
-    functions = onnx.ModelProto.FromString(own).functions
+    functions = onnx.ModelProto.FromString(serialized).functions
     for (domain, name, _), why in unbounded(functions, MOST_NODES_OF_ENGINES).items():
         raise errors.ModelError(
             f"the model {path or 'in memory'} cannot be run: of its function '{domain}::{name}', {why}"
@@ -287,17 +281,17 @@ def require_bounded(data: bytes, path: Path | None = None) -> None:
 
 
 def unbounded(functions: Iterable[onnx.FunctionProto], most: int = MOST_NODES) -> dict[FunctionKey, str]:
-    """Why a function is not written out, for those that are not: they, or functions they call, are too large."""
-    # The operators of all nodes of a function, its bodies included, as often as they stand there.
+    """The functions that expand to more than ``most`` nodes or have no end -> the reason in words."""
+    # The operators of all nodes of a function and its bodies, with repetitions.
     calls = {function_key(function): [operator(node) for node in nodes_within(function.node)] for function in functions}
     sizes: dict[FunctionKey, float] = {}
     open_ones: dict[FunctionKey, None] = {}
     waiting = list(calls)
-    while waiting:  # those that it calls first; a way that closes is endless
+    while waiting:  # depth first: the called functions before the caller
         key = waiting[-1]
         if key in open_ones or key in sizes:
             if key not in sizes:
-                # What is still open when all that it calls has been looked at is on a way that closes.
+                # A called function that is still open now calls this one: a cycle.
                 sizes[key] = sum(1 + (sizes.get(other, math.inf) if other in calls else 0) for other in calls[key])
                 del open_ones[key]
             waiting.pop()
@@ -311,14 +305,12 @@ def unbounded(functions: Iterable[onnx.FunctionProto], most: int = MOST_NODES) -
     }
 
 
-# What onnx knows of an operator, asked with whatever a model says.
-
 _LARGEST_VERSION = (1 << 31) - 1
-"""onnx takes no greater one; a model may say anything."""
+"""onnx accepts no greater version, but a model may have one."""
 
 
 def schema_of(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
-    """The schema of an operator; None for what onnx does not know, such as a name that is no Unicode."""
+    """The schema of an operator; None if onnx does not know it, as with a name that is not Unicode."""
     import onnx
 
     try:

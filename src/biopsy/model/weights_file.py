@@ -1,4 +1,4 @@
-"""Writing a model so that it finds its weights: in the file itself, where they stood, or in one file beside it."""
+"""Writes a model with its weights in the file itself, where they were, or in one file beside it."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     import onnx
 
 MOST_INLINE = 1 << 30
-"""Weights are gathered into the model file itself up to this many bytes. Protobuf's own end is 2 GB for all."""
+"""Bytes up to which external weights are put into the model file itself. Protobuf's limit is 2 GB for the file."""
 
 MOST_SMALL = 1024
-"""Bytes; by default, smaller weights stay in the model file."""
+"""Bytes. By default, smaller weights stay in the model file."""
 
 Anew: TypeAlias = "tuple[onnx.TensorProto, Callable[[], bytes]]"
-"""An initializer, and what makes its new values: raw, as many as its type and shape say, and not from its old ones."""
+"""An initializer, and a function that returns its new raw values; it must not use the old ones."""
 
 Source: TypeAlias = "Span | bytes | Callable[[], bytes]"
-"""Where the values of a weight come from."""
+"""The values of a weight, or where they come from."""
 
 _LARGEST_MESSAGE = (1 << 31) - 1
 _PAGE = 4096
@@ -54,13 +54,13 @@ def save_with_weights(
     *,
     anew: Sequence[Anew] = (),
 ) -> None:
-    """Write a model so that it finds its weights; ``model`` may be changed on the way.
+    """Write a model and, where necessary, its weights; ``model`` may be changed.
 
-    External data of ``model`` stands in ``source_folder``. With ``external``, a file name, every initializer of
-    ``threshold`` bytes or more goes into that file beside ``path``; one tensor's chunk is in memory at a time. Without
-    it, a model written into ``source_folder`` goes on referring to its weights, and one written elsewhere gets them
-    inside. ``anew`` are initializers that get other values: with ``external``, each is made when it is written. Both
-    files are written whole or not at all.
+    External data of ``model`` is in ``source_folder``. With ``external``, a file name, every initializer of
+    ``threshold`` bytes or more goes into that file beside ``path``, with one chunk in memory at a time. Without it, a
+    model written into ``source_folder`` keeps its references, and one written elsewhere gets its weights inside.
+    ``anew`` are initializers with new values; with ``external``, each is made when it is written. A file is written
+    completely or not at all.
 
     Raises UsageError if the weights are too large for one file (over 1 GB, or 2 GB with everything) or a file cannot
     be written; ModelError if weights are missing.
@@ -82,7 +82,7 @@ def save_with_weights(
 
 
 def serialized(model: onnx.ModelProto, path: Path) -> bytes:
-    """The model as bytes. Raises UsageError if it is too large for one protobuf message; ``path`` is only named."""
+    """The serialized model. Raises UsageError, naming ``path``, if it is too large for one protobuf message."""
     if model.ByteSize() > _LARGEST_MESSAGE:
         raise _too_large(model.ByteSize(), path)
     return bytes(model.SerializeToString())
@@ -96,7 +96,7 @@ def _too_large(total: int, path: Path) -> errors.UsageError:
 
 
 def put_inside(model: onnx.ModelProto, path: Path, anew: Iterable[Anew]) -> None:
-    """Give initializers other values, in the model itself. Raises UsageError if it becomes too large for ``path``."""
+    """Give initializers new values inside the model. Raises UsageError, naming ``path``, if it becomes too large."""
     renewed = list(anew)
     total = model.ByteSize() + sum(byte_size(weight) for weight, _ in renewed)
     if renewed and total > _LARGEST_MESSAGE:
@@ -153,7 +153,7 @@ def _save_beside(
 
 
 def _laid_out(sources: Iterable[tuple[str, int, Source]]) -> Iterator[bytes]:
-    """The file of weights: each (name, offset, values) after the bytes that lie before its offset."""
+    """The content of a file of weights, given as (name, offset, values) in ascending order, with zeros in between."""
     at = 0
     for name, offset, source in sources:
         yield bytes(offset - at)
@@ -168,23 +168,21 @@ def _laid_out(sources: Iterable[tuple[str, int, Source]]) -> Iterator[bytes]:
 
 
 def default_name(path: Path) -> str:
-    """The file name for weights beside ``path`` when the user gives none: ``model.onnx.data``, as torch names it."""
+    """The file for weights beside ``path`` if the user gives none, such as ``model.onnx.data``, as in PyTorch."""
     return f"{path.name}.data"
 
-
-# A model with its external weights inside, as a stream: no more than a few megabytes are in memory at a time.
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 _ABOUT_PLACE = frozenset({13, 14})  # TensorProto.external_data and .data_location
 
 
 def inlined_parts(data: bytes, model: onnx.ModelProto, folder: Path) -> Iterator[bytes]:
-    """The serialized model ``data`` with what it refers to in ``folder`` written out in its place.
+    """The serialized model ``data`` with its external data from ``folder`` inside, in chunks of a few megabytes.
 
     ``model`` is the same model, parsed; it may be changed. Raises ModelError if weights are missing or unsafe.
     """
     spans = {weight.name: span_of(weight, folder) for weight in model.graph.initializer if is_external(weight)}
-    if len(spans) != sum(1 for _ in external_tensors(model)):  # some stand in attributes or bodies
+    if len(spans) != sum(1 for _ in external_tensors(model)):  # some are in attributes or bodies
         load_into(model, folder)
         yield serialized(model, folder)
         return

@@ -1,5 +1,7 @@
-"""The protobuf wire format, read and written by hand, and the large file below it, which is read where it is looked
-at.
+"""Reads and writes the protobuf wire format, also in large files, of which only the parts in use are read.
+
+Source of the format: https://protobuf.dev/programming-guides/encoding/. Most bytes of a model need no look: skipping
+them by their lengths takes microseconds per node and no memory, however large the weights are.
 """
 
 from __future__ import annotations
@@ -14,28 +16,28 @@ from typing import TypeAlias, overload
 from biopsy import errors
 
 _WINDOW = 1 << 14
-"""Bytes that are read where one is asked for: a walk over tags and lengths asks for neighbours."""
+"""Bytes that are read when one is needed: a walk over tags and lengths needs its neighbours next."""
 
 
 class FileChanged(errors.ModelError):
-    """A model file was written to after it had been opened: what was read of it does not fit what it holds now."""
+    """A model file was written to after it had been opened, so what was read of it no longer fits its content."""
 
 
 class FileBuffer:
-    """The bytes of a file, by number and by slice, as of the time when it was opened.
+    """The bytes of an open file, by index and by slice.
 
-    Every read raises FileChanged if the file has been written to or cut short since; one that was replaced by another
-    is read on as it was.
+    Every read raises FileChanged if the file has been written to or cut short since it was opened. If the path now
+    names another file, the old one is read.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """``descriptor``: of the file, which is opened; a duplicate is kept. ``path`` is named in messages."""
+        """``descriptor`` is that of the open file; it is duplicated. ``path`` is for messages."""
         self._path = path
         self._descriptor = os.dup(descriptor)
         weakref.finalize(self, os.close, self._descriptor)
         self._state = self._state_now()
         self._length = self._state[0]
-        self._window = 0, b""  # where it starts, and its bytes: one attribute, since threads read the same buffer
+        self._window = 0, b""  # start and bytes, in one attribute since threads share the buffer
 
     def __len__(self) -> int:
         return self._length
@@ -62,17 +64,17 @@ class FileBuffer:
         return self[:]
 
     def _read(self, start: int, length: int) -> bytes:
-        found: list[bytes] = []
+        parts: list[bytes] = []
         missing = length
         while missing:
             part = os.pread(self._descriptor, missing, start + length - missing)
             if not part:
                 raise self._changed()
-            found.append(part)
+            parts.append(part)
             missing -= len(part)
         if self._state_now() != self._state:
             raise self._changed()
-        return found[0] if len(found) == 1 else b"".join(found)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _state_now(self) -> tuple[int, int]:
         status = os.fstat(self._descriptor)
@@ -87,11 +89,6 @@ class FileBuffer:
         )
 
 
-# The protobuf wire format, read and written by hand: just what slicing a model needs.
-#
-# Source: https://protobuf.dev/programming-guides/encoding/. A model is mostly bytes that nobody needs to look at;
-# walking over them by their lengths costs microseconds per node and no memory, whatever the weights weigh.
-
 Buffer: TypeAlias = bytes | FileBuffer
 
 _PIECE = 8 << 20
@@ -99,11 +96,11 @@ _PIECE = 8 << 20
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 Field: TypeAlias = tuple[int, int, int, int, int]
-"""(field number, wire type, start of the tag, start of the value, end). A varint's value is at [start:end] too."""
+"""(field number, wire type, start of the tag, start of the value, end of the value)."""
 
 
 def fields(buffer: Buffer, start: int = 0, end: int | None = None) -> Iterator[Field]:  # noqa: C901 -- the hot loop
-    """The fields of the message in ``buffer[start:end]``, in the order they stand there.
+    """The fields of the message in ``buffer[start:end]``, in their order.
 
     Raises ModelError if the bytes are no protobuf message or are cut short.
     """
@@ -144,26 +141,29 @@ def fields(buffer: Buffer, start: int = 0, end: int | None = None) -> Iterator[F
 
 
 def payloads(buffer: Buffer) -> list[tuple[int, int, int]]:
-    """(field number, start, end) of each string, bytes or message field of a whole message: ``fields`` for many nodes.
+    """(field number, start, end) of each string, bytes or message field: a faster ``fields`` for complete messages.
 
     Raises ModelError as ``fields`` does.
     """
-    found = []
+    spans = []
     at, stop = 0, len(buffer)
     while at + 1 < stop:
         tag, length = buffer[at], buffer[at + 1]
         end = at + 2 + length
         if tag & 0x87 != BYTES or tag < 8 or length >= 0x80 or end > stop:
-            break  # another kind of field, a long one, a damaged one
-        found.append((tag >> 3, at + 2, end))
+            break  # another wire type, a long field or a damaged one: left to ``fields``
+        spans.append((tag >> 3, at + 2, end))
         at = end
     if at < stop:
-        found += [(number, start, end) for number, kind, _, start, end in fields(buffer, at) if kind == BYTES]
-    return found
+        spans += [(number, start, end) for number, kind, _, start, end in fields(buffer, at) if kind == BYTES]
+    return spans
 
 
 def _long_varint(buffer: Buffer, at: int, first: int) -> tuple[int, int]:
-    """The rest of a varint whose first byte was ``first``: (value, position after it)."""
+    """The value of a varint whose first byte was ``first`` and whose next byte is at ``at``, and the position after it.
+
+    Raises ModelError if it has more than ten bytes.
+    """
     value = first & 0x7F
     shift = 7
     while True:
@@ -178,19 +178,19 @@ def _long_varint(buffer: Buffer, at: int, first: int) -> tuple[int, int]:
 
 
 def pieces(buffer: Buffer) -> Iterator[bytes]:
-    """All of a buffer, a few megabytes at a time."""
+    """The bytes of a buffer in pieces of 8 MiB."""
     for at in range(0, len(buffer), _PIECE):
         yield buffer[at : at + _PIECE]
 
 
 def varint_at(buffer: Buffer, at: int) -> int:
-    """The unsigned varint that starts at a position."""
+    """The unsigned varint that starts at ``at``."""
     first = buffer[at]
     return first if first < 0x80 else _long_varint(buffer, at + 1, first)[0]
 
 
 def signed(value: int) -> int:
-    """A varint read as a two's complement int64, as ONNX's int64 and enum fields are."""
+    """An unsigned varint as a two's complement int64, which ONNX's int64 and enum fields are."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
@@ -209,25 +209,25 @@ def varint(value: int) -> bytes:
 
 @lru_cache(maxsize=1 << 14)
 def head(number: int, length: int) -> bytes:
-    """The tag and length that stand before ``length`` bytes of a string, bytes or message field."""
+    """The tag and length that precede the ``length`` bytes of a string, bytes or message field."""
     return varint(number << 3 | BYTES) + varint(length)
 
 
 def string_field(number: int, payload: bytes) -> bytes:
-    """A whole field of a string, bytes or message."""
+    """A string, bytes or message field: tag, length and payload."""
     return head(number, len(payload)) + payload
 
 
 def varint_field(number: int, value: int) -> bytes:
-    """A whole field of an int, enum or bool."""
+    """An int, enum or bool field: tag and value."""
     return varint(number << 3 | VARINT) + varint(value)
 
 
 def text(payload: bytes) -> str:
-    """A string field as text. Bytes that are no UTF-8 survive the way back through ``raw``."""
+    """A string field as text. ``raw`` restores bytes that are not UTF-8."""
     return payload.decode("utf-8", "surrogateescape")
 
 
 def raw(name: str) -> bytes:
-    """The bytes of a text that ``text`` gave."""
+    """The bytes of which ``text`` made this name."""
     return name.encode("utf-8", "surrogateescape")

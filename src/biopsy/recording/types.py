@@ -71,12 +71,12 @@ class Borders:
 
     def boundary(self, subset: Subset, outputs: Sequence[int]) -> Boundary:
         """The border of a subset with these outputs. The whole model keeps everything that it declares."""
-        infos = {} if subset.is_whole else border_types(self.types, subset)
+        infos = {} if subset.is_original else border_types(self.types, subset)
         for tensor in outputs:
             info = self.types.info(tensor)
             if tensor not in infos and info is not None:
                 infos[tensor] = info
-        constants = {} if subset.is_whole else {cut: self._constant(cut) for cut in subset.cuts}
+        constants = {} if subset.is_original else {cut: self._constant(cut) for cut in subset.cuts}
         frozen = {cut: span for cut, span in constants.items() if span is not None}
         return Boundary(infos=infos, frozen=frozen, outputs=list(outputs))
 

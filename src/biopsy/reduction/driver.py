@@ -1,5 +1,6 @@
-"""The driver: has what passes propose checked, and keeps the smallest candidate that reproduces; what will probably be
-asked next is checked ahead, as far as that is worth the time.
+"""The driver: runs passes, has their proposals checked, and keeps the smallest candidate that reproduces.
+
+Checks of candidates that a pass will probably propose next begin ahead, as far as that saves time.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ from biopsy.search.drive import (
     RunningSearch,
     Scouting,
     Search,
-    drive,
     likely_questions,
 )
 from biopsy.session.oracle import Oracle, Remedy
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
 
 class Driver:
-    """Runs passes on one problem, and asks the oracle about what they propose.
+    """Runs passes on one problem, and asks the oracle about their proposals.
 
-    ``best`` is the smallest candidate that reproduces, ``refined`` what passes over the model itself have made of it.
-    ``passing`` has the candidates that passed, in the order in which they were asked about.
+    ``best`` is the smallest candidate that reproduces; ``refined`` is its model once passes over the model changed it.
+    ``passing`` holds the candidates that passed, in the order of their checks.
     """
 
     def __init__(self, problem: Problem, oracle: Oracle, workspace: Workspace) -> None:
@@ -59,7 +59,7 @@ class Driver:
         self.oracle = oracle
         self.workspace = workspace
         self.listener = oracle.listener
-        # A check that cannot be stopped may be an instant function: it is measured before many are begun.
+        # A check that cannot be stopped may be an instant function, so it is measured before many run at once.
         at_first = oracle.jobs if oracle.check.stoppable else 2
         self.pace = Pace(measured=not oracle.pool.is_shared, at_first=at_first)
         self.refined: onnx.ModelProto | None = None
@@ -71,9 +71,9 @@ class Driver:
     def search(
         self, named: NamedPass, target: Candidate, context: PassContext, then: Sequence[NamedPass] = ()
     ) -> Candidate:
-        """Run one pass to its end; returns the smallest candidate that reproduced, ``target`` if none did.
+        """Run a pass to its end; returns the smallest candidate that reproduced, or ``target``.
 
-        ``then`` are passes that will follow: what they ask about may be checked before.
+        ``then`` are the passes that will follow, whose first checks may begin ahead.
         """
         started, checks = time.monotonic(), self.oracle.tally.asked
         self.listener(events.StageStarted(named.name, target.size, named.usual(target.size)))
@@ -84,35 +84,33 @@ class Driver:
             for proposal in proposals:
                 candidates = self.eligible(proposal, target)
                 if candidates == [target]:
-                    return target  # nothing can be left out of what was proposed: the answer is known
+                    return target  # all that was left out came back
                 for candidate in candidates:
                     judged = self.judge_candidate(candidate, stage, proposal.description, lookahead)
                     reproduces = judged.outcome is Outcome.REPRODUCES
-                    lookahead.heard(candidate, reproduces=reproduces)
+                    lookahead.learn(candidate, reproduces=reproduces)
                     if reproduces:
                         self.best = candidate
                         return candidate
             return None
 
-        def answer(proposals: Round[Proposal]) -> Candidate | None:
-            nonlocal target
-            reproducing = first_that_reproduces(proposals)
-            lookahead.answers.append(reproducing)
-            target = reproducing or target
-            return reproducing
-
-        drive(named.search(context, target), answer)
+        search = RunningSearch(named.search(context, target))
+        while search.round is not None:
+            answer = first_that_reproduces(search.round)
+            lookahead.answers.append(answer)
+            target = answer or target
+            search.reply(answer)
         if target is not before:
-            self.oracle.beside.settle()  # before it is told
+            self.oracle.beside.settle()  # before the progress is reported
         if not then:
             self.oracle.pool.abandon_all()
-        self._tell_done(named.name, before.size, target.size, checks, started)
+        self._report_done(named.name, before.size, target.size, checks, started)
         return target
 
     def refine(self, named: NamedModelPass, context: PassContext) -> None:
-        """Run one pass over the model itself to its end; ``refined`` is then the simplest that reproduced.
+        """Run a pass over the model to its end; ``refined`` is then the simplest model that reproduced.
 
-        Whether values may change is asked, which can cost checks, only if the pass has something to propose.
+        Only if the pass has a proposal, it is found out whether values may change, which can cost checks.
         """
         started, checks, before = time.monotonic(), self.oracle.tally.asked, self.left
         search = RunningSearch(named.search(self.best_model()))
@@ -122,11 +120,11 @@ class Driver:
         odds = Odds()
         search.run(lambda changes: self._first_change_that_reproduces(changes, Stage(named.name), odds))
         if self.oracle.tally.asked > checks:
-            self._tell_done(named.name, before, self.left, checks, started)
+            self._report_done(named.name, before, self.left, checks, started)
 
-    def _tell_done(self, stage: str, before: int, after: int, checks: int, started: float) -> None:
-        taken, seconds = self.oracle.tally.asked - checks, time.monotonic() - started
-        self.listener(events.PassDone(stage=stage, checks=taken, seconds=seconds, before=before, after=after))
+    def _report_done(self, stage: str, before: int, after: int, checks_before: int, started: float) -> None:
+        checks, seconds = self.oracle.tally.asked - checks_before, time.monotonic() - started
+        self.listener(events.PassDone(stage=stage, checks=checks, seconds=seconds, before=before, after=after))
 
     def _first_change_that_reproduces(
         self, changes: Iterable[Change], stage: Stage, odds: Odds
@@ -135,22 +133,22 @@ class Driver:
         waiting = unrefuted(self.best_model(), changes)
         window: list[tuple[onnx.ModelProto, Trial]] = []
         while True:
-            started, many = time.thread_time(), self.pace.in_a_row(self.oracle.jobs, odds.chance)
-            new = [
-                (change.model, _trial_of(change.model, stage, change.description))
-                for change in islice(waiting, max(0, many - len(window)))
-            ]
-            self.pace.looked_ahead(time.thread_time() - started, len(new))
-            window += new
+            started, at_once = time.thread_time(), self.pace.in_a_row(self.oracle.jobs, odds.chance)
+            before = len(window)
+            for change in islice(waiting, max(0, at_once - before)):
+                data, size = change.model.SerializeToString(deterministic=True), len(change.model.graph.node)
+                trial = Trial(parts=[data], size=size, stage=stage, description=change.description)
+                window.append((change.model, trial))
+            self.pace.looked_ahead(time.thread_time() - started, len(window) - before)
             if not window:
                 return None
             model, trial = window.pop(0)
             if trial.digest == current:
                 return model
-            if many > 1:
+            if at_once > 1:
                 self.oracle.ahead(iter([trial, *(other for _, other in window if other.digest != current)]))
             with self.pace.waiting():
-                judged = self.oracle.judge(trial, alone=many == 1)
+                judged = self.oracle.judge(trial, alone=at_once == 1)
             reproduces = judged.outcome is Outcome.REPRODUCES
             odds.add(held=reproduces)
             if reproduces:
@@ -160,18 +158,18 @@ class Driver:
 
     @property
     def is_smaller(self) -> bool:
-        """Whether anything simpler than the original is known to reproduce."""
-        return self.refined is not None or self.best not in (None, self.problem.whole)
+        """Whether a simpler model than the original is known to reproduce."""
+        return self.refined is not None or self.best not in (None, self.problem.original)
 
     @property
     def left(self) -> int:
-        """Nodes of the best model so far."""
+        """The number of nodes of the best model so far."""
         if self.refined is not None:
             return len(self.refined.graph.node)
         return self.best.size if self.best else len(self.problem.index.nodes)
 
     def parts(self, candidate: Candidate, *, marked: bool = False) -> list[bytes]:
-        """A closed candidate as bytes, its external weights referred to from the folder where candidates stand.
+        """The bytes of a closed candidate, with references to external weights from the folder of candidates.
 
         ``marked``: every tensor is an output.
         """
@@ -179,8 +177,8 @@ class Driver:
         return candidate_parts(self.problem.subset(candidate), replace(boundary, places=self.workspace.places))
 
     def trial(self, candidate: Candidate, stage: Stage, description: str, *, marked: bool = False) -> Trial:
-        """A closed candidate as a model to be checked; ``marked`` as ``parts`` says."""
-        # What was remembered of a candidate that was fed recorded values was about other ones.
+        """A closed candidate as a model to check; ``marked`` as in ``parts``."""
+        # Answers about the same candidate fed with all recorded values must not count.
         is_fed_others = self.problem.feeds_vouched_only and self.problem.doubtful(candidate, fed=True)
         return Trial(
             parts=self.parts(candidate, marked=marked),
@@ -191,24 +189,24 @@ class Driver:
         )
 
     def best_parts(self) -> list[bytes]:
-        """The best model so far as bytes, as it was checked."""
+        """The bytes of the best model so far, as it was checked."""
         if self.refined is not None:
             return [self.refined.SerializeToString(deterministic=True)]
         assert self.best is not None
         return self.parts(self.best)
 
     def best_trial(self, stage: Stage, description: str) -> Trial:
-        """The best model so far, to be checked once more."""
+        """The best model so far as a model to check again."""
         return Trial(parts=self.best_parts(), size=self.left, stage=stage, description=description)
 
     def best_model(self) -> onnx.ModelProto:
-        """The best model so far as a protobuf object, external weights not loaded."""
+        """The best model so far as a protobuf object, without external weights."""
         return self.refined if self.refined is not None else parse(b"".join(self.best_parts()), None)
 
     def eligible(self, proposal: Proposal, target: Candidate) -> list[Candidate]:
-        """The candidates of a proposal that are worth a check: closed, one for each sample.
+        """The closed candidates of a proposal, one for each sample that matters; none if they are no smaller.
 
-        Only ``target`` if closing the proposal gives the target; none if it is no smaller.
+        It is only ``target`` if closing the proposal gives the target.
         """
         candidate = self.problem.closed(proposal.candidate)
         if candidate == target:
@@ -217,8 +215,8 @@ class Driver:
             return []
         return self.problem.samples_of(candidate)
 
-    def missed(self, target: Candidate) -> frozenset[int]:
-        """The nodes of a target that were the only ones missing in a candidate that did not reproduce."""
+    def known_needed(self, target: Candidate) -> frozenset[int]:
+        """The nodes of a target each of which was the only one missing in a candidate that did not reproduce."""
         kept = frozenset(target.nodes)
         lacking = (
             kept.difference(candidate.nodes)
@@ -228,14 +226,14 @@ class Driver:
         return frozenset(node for nodes in lacking if len(nodes) == 1 for node in nodes)
 
     def known(self, candidate: Candidate) -> bool | None:
-        """Whether a candidate reproduces, if that is known already."""
-        answer = self._known.get(candidate)
-        return None if answer is None else answer[0].outcome is Outcome.REPRODUCES
+        """Whether a candidate reproduces; None if it has not been checked."""
+        known = self._known.get(candidate)
+        return None if known is None else known[0].outcome is Outcome.REPRODUCES
 
     def judge_candidate(
         self, candidate: Candidate, stage: Stage, description: str, lookahead: Lookahead | None = None
     ) -> Judged:
-        """The outcome of a candidate that is closed, from memory if it was checked before."""
+        """The outcome of a closed candidate; it is checked only once."""
         known = self._known.get(candidate)
         if known is not None:
             return known[0]
@@ -253,10 +251,10 @@ class Driver:
 
     def start_over(self) -> None:
         """Make the whole original the best model again."""
-        self.best, self.refined = self.problem.whole, None
+        self.best, self.refined = self.problem.original, None
 
     def begin_anew(self, remedy: Remedy) -> None:
-        """Go back to the original, as if what makes the search doubtful had been known before it began."""
+        """Go back to the original and apply the remedy. Raises it if it is a CheckError."""
         self.oracle.pool.abandon_all()
         self.start_over()
         self.doubt()
@@ -264,17 +262,17 @@ class Driver:
             raise remedy
         remedy()
 
-    def go_back(self, ground: Candidate) -> None:
-        """Make a candidate that reproduces the best again, and forget the answers about all others.
+    def go_back(self, candidate: Candidate) -> None:
+        """Make a candidate that reproduces the best one again, and forget all answers.
 
-        A candidate of the same bytes as before is still answered from the oracle's memory.
+        The oracle still answers from its memory about candidates of the same bytes.
         """
-        self.best, self.refined = ground, None
+        self.best, self.refined = candidate, None
         self._known.clear()
         self.passing.clear()
 
     def doubt(self) -> None:
-        """Forget all answers but failures: the failure turned out to be flaky, so a pass proves nothing."""
+        """Forget all answers but failures: since the failure is flaky, a passing check proves nothing."""
         self._known = {
             candidate: (judged, digest)
             for candidate, (judged, digest) in self._known.items()
@@ -283,29 +281,22 @@ class Driver:
         self.passing.clear()
 
     def forget(self, digest: bytes) -> None:
-        """Forget what is known of the candidate with this digest: a person took the answer back."""
-        for candidate in [candidate for candidate, (_, known) in self._known.items() if known == digest]:
+        """Forget the answer about the candidate with this digest, which a person took back."""
+        for candidate in [candidate for candidate, (_, of_known) in self._known.items() if of_known == digest]:
             del self._known[candidate]
             self.passing.pop(candidate, None)
 
 
-def _trial_of(model: onnx.ModelProto, stage: Stage, description: str) -> Trial:
-    data = model.SerializeToString(deterministic=True)
-    return Trial(parts=[data], size=len(model.graph.node), stage=stage, description=description)
-
-
-# What will probably be checked next, so that checks can begin before they are asked for.
-
-_HARDLY = 1 / 16
-"""How likely a question is asked, at most, that a scout is worth more than: four even chances in a row."""
+_WORSE_THAN_SCOUT = 1 / 16
+"""Scouts run in place of checks with at most this chance to be asked for: four even chances in a row."""
 
 _MOST_NODES = 256
-"""Nodes of a target from which a pass is begun on a guess: to put more of them in order takes too long."""
+"""Nodes of the largest target with which the next pass is foreseen: ordering more takes too long."""
 
 
 @dataclass(frozen=True)
 class Foreseen:
-    """A proposal that a pass may ask about."""
+    """A proposal that a pass may make."""
 
     named: NamedPass
     proposal: Proposal
@@ -320,7 +311,7 @@ def foreseeable(
     start: Candidate,
     eligible: Callable[[Proposal, Candidate], list[Candidate]],
 ) -> Foreseeable[Foreseen, Candidate, Foreseen]:
-    """A sequence of passes from a candidate on, as a search to foresee; its questions are closed, worth a check."""
+    """A sequence of passes that begins with a candidate, as one search to foresee; its questions are ``eligible``."""
     later = context.for_guesses()
 
     def begin() -> Search[Foreseen, Candidate, None]:
@@ -353,9 +344,9 @@ def foreseeable(
 
 
 class Lookahead:
-    """Keeps those checks running that a pass will most probably ask for.
+    """Keeps the checks running that a pass will most probably ask for.
 
-    ``answers`` are the answers to its rounds so far; whoever runs the pass appends to it. ``then`` are the passes that
+    ``answers`` are the answers to the rounds of the pass so far; the driver appends to it. ``then`` are the passes that
     will follow.
     """
 
@@ -371,55 +362,55 @@ class Lookahead:
         self._trials: dict[Candidate, Trial] = {}
         self._scouts: Scouts | None = None
         if named.leaves_out and driver.oracle.jobs > FEWEST:
-            needed = driver.missed(start)  # what was found to be needed before is not tried again
+            needed = driver.known_needed(start)
             order = [node for node in context.problem.order(start) if node not in needed]
             self._scouts = Scouts(driver, start, Scouting(order, sorted(needed)), Stage(named.name))
 
-    def heard(self, candidate: Candidate, *, reproduces: bool) -> None:
-        """Take into account whether a candidate reproduces."""
+    def learn(self, candidate: Candidate, *, reproduces: bool) -> None:
+        """Take the answer about a candidate into account."""
         self._odds.add(held=reproduces)
         if self._scouts is not None:
-            self._scouts.heard(candidate, reproduces=reproduces)
+            self._scouts.learn(candidate, reproduces=reproduces)
 
-    def begin(self, asked: Candidate, trial: Trial) -> bool:
-        """Begin the check of a candidate, and of those that may be asked about next, as many as may run at once.
+    def begin(self, candidate: Candidate, trial: Trial) -> bool:
+        """Begin the check of a candidate, and further checks that may be asked for next, up to the limit.
 
-        Checks that run already go on if they may still be asked for. If the answer is there already, nothing more is
-        begun before it is heard. False, and nothing is begun, if no other check is worth its time.
+        Running checks continue if they may still be asked for. If the candidate's check has ended, no further ones
+        begin. Returns False, and begins nothing, if looking ahead is not worth the time.
         """
         driver, oracle, pace = self._driver, self._driver.oracle, self._driver.pace
         if oracle.has_ended(trial):
             return True
-        most = pace.at_once(oracle.jobs, 0.5 if self._named.halves else self._odds.likeliest)
-        if most == 1:
+        at_once = pace.at_once(oracle.jobs, 0.5 if self._named.halves else self._odds.likeliest)
+        if at_once == 1:
             oracle.pool.abandon_all(but=[trial])
             return False
         started = time.thread_time()
-        future = self._at(asked, self._future) or self._at(asked, Future(self._search, self.answers))
+        future = self._at(candidate, self._future) or self._at(candidate, Future(self._search, self.answers))
         if future is None:
             return True
         self._future = future
-        before = {**self._trials, asked: trial}
+        running = {**self._trials, candidate: trial}
         scouts: list[Trial] = []
-        if self._scouts is not None:  # in the places that no check takes that is likely enough to be asked for
-            least = max(_HARDLY, pace.least_chance)
-            room = most - sum(1 for _ in islice(likely_questions(future, self._chance, least=least), most))
+        if self._scouts is not None:
+            least = max(_WORSE_THAN_SCOUT, pace.least_chance)
+            room = at_once - sum(1 for _ in islice(likely_questions(future, self._chance, least=least), at_once))
             scouts = self._scouts.trials(room) if room else []
-        likely = islice(likely_questions(future, self._chance, least=pace.least_chance), most - len(scouts))
-        soon = {
-            foreseen.proposal.candidate: before.get(foreseen.proposal.candidate)
+        likely = islice(likely_questions(future, self._chance, least=pace.least_chance), at_once - len(scouts))
+        next_trials = {
+            foreseen.proposal.candidate: running.get(foreseen.proposal.candidate)
             or driver.trial(foreseen.proposal.candidate, Stage(foreseen.named.name), foreseen.proposal.description)
             for foreseen in likely
         }
-        pace.looked_ahead(time.thread_time() - started, len(soon.keys() - before.keys()))
-        oracle.keep_going([trial, *soon.values(), *scouts])
+        pace.looked_ahead(time.thread_time() - started, len(next_trials.keys() - running.keys()))
+        oracle.keep_going([trial, *next_trials.values(), *scouts])
         pending = {run.trial.digest for run in oracle.pool.pending}
-        self._trials = {candidate: begun for candidate, begun in {**before, **soon}.items() if begun.digest in pending}
+        self._trials = {each: begun for each, begun in {**running, **next_trials}.items() if begun.digest in pending}
         return True
 
-    def _at(self, asked: Candidate, future: PassFuture) -> PassFuture | None:
-        """The future in which a candidate is asked about, if answers that are known lead there."""
-        while (question := future.question) is not None and question.proposal.candidate != asked:
+    def _at(self, candidate: Candidate, future: PassFuture) -> PassFuture | None:
+        """The future in which a candidate is asked about; None if known answers do not lead there."""
+        while (question := future.question) is not None and question.proposal.candidate != candidate:
             known = self._driver.known(question.proposal.candidate)
             if known is None:
                 return None
@@ -427,7 +418,7 @@ class Lookahead:
         return None if question is None else future
 
     def _chance(self, foreseen: Foreseen) -> float:
-        """How likely a candidate reproduces: 0 or 1 if that is known, a scout's guess, or as often as those before."""
+        """The chance that a candidate reproduces: 0 or 1 if that is known, else by scouts, else as often as before."""
         candidate = foreseen.proposal.candidate
         known, begun = self._driver.known(candidate), self._trials.get(candidate)
         if known is None and begun is not None and (judged := self._driver.oracle.foretold(begun)) is not None:
@@ -440,15 +431,15 @@ class Lookahead:
         return self._odds.chance if foreseen.named is self._named and not self._named.halves else 0.5
 
 
-_SURE = 0.98
-"""The most that a guess is believed."""
+_MOST_TRUST = 0.98
+"""The greatest chance that a guess is given."""
 
 
 class Scouts:
     """Guesses the answers that a pass will get, by checks of its target without disjoint parts of its nodes.
 
-    They run only where a process would be idle otherwise. Their outcomes are never counted or remembered, and no search
-    goes on from them: the result is the same without them.
+    These checks only run where a process would be idle. Their outcomes are neither counted nor remembered and never
+    decide, so the result is the same without them.
     """
 
     def __init__(self, driver: Driver, start: Candidate, scouting: Scouting[int], stage: Stage) -> None:
@@ -459,28 +450,28 @@ class Scouts:
         self._begun: dict[Part[int], Trial] = {}
 
     def chance(self, candidate: Candidate) -> float | None:
-        """How likely a candidate reproduces, None where that cannot be guessed."""
+        """The chance that a candidate reproduces; None if there is no guess."""
         guess = self._guess(candidate)
         if guess is None:
             return None
-        trust = min(_SURE, self._scouting.trust)
+        trust = min(_MOST_TRUST, self._scouting.trust)
         return trust if guess else 1 - trust
 
-    def heard(self, candidate: Candidate, *, reproduces: bool) -> None:
-        """Take into account whether a candidate of the pass reproduces."""
+    def learn(self, candidate: Candidate, *, reproduces: bool) -> None:
+        """Take the answer about a candidate of the pass into account."""
         guess = self._guess(candidate)
         if guess is not None:
             self._scouting.came_true(right=guess is reproduces)
         if reproduces:
-            self._learn()
+            self._learn_from_ended()
             self._target = candidate
             self._scouting.restrict(set(candidate.nodes))
 
     def trials(self, most: int) -> list[Trial]:
-        """At most so many models to be checked, of which some may be under way."""
+        """At most ``most`` models to check; some of the checks may be running already."""
         if self._scouting.trust == 0.5:
             return []
-        self._learn()
+        self._learn_from_ended()
         trials: dict[Part[int], Trial] = {}
         for part in self._scouting.parts(most):
             if part in self._begun:
@@ -502,38 +493,38 @@ class Scouts:
     def _guess(self, candidate: Candidate) -> bool | None:
         return None if candidate.bypassed != self._target.bypassed else self._scouting.guess(candidate.kept)
 
-    def _learn(self) -> None:
+    def _learn_from_ended(self) -> None:
         for part, trial in self._begun.items():
             judged = self._driver.oracle.foretold(trial)
             if judged is not None:
                 self._scouting.learn(part, is_needed=judged.outcome is not Outcome.REPRODUCES)
 
 
-# How far looking ahead is worth its time: measured, since a check may be an instant function or take minutes.
-
 _FADING = 0.8
-"""The weight of what was measured before, beside one more measurement."""
+"""The weight of the mean of earlier measurements when a new one is added."""
 
 
 class Pace:
-    """What a candidate that is checked ahead costs, and what it saves if it is asked about.
+    """Measures whether it saves time to check candidates ahead: a check may be an instant function or take minutes.
 
-    While a check is waited for, this process may idle, since the check runs elsewhere, or compute several things at
-    once: that time is spare. In the rest it computes one thing at a time, as Python functions do that take turns in
-    threads. A candidate that is checked ahead costs this rest and the time to foresee it, in any case; it saves the
-    spare time too, but only if it is asked about. ``measured`` is False where that cannot be seen from here, and then
-    looking ahead is always worth it. ``at_first``: so many checks at once before anything is known.
+    While the driver waits for a check, this process may be idle, because the check runs elsewhere, or compute on
+    several cores: this time is *spare*. The rest of the time it is *busy*: it computes one thing at a time, as with
+    Python functions that take turns in threads. A check ahead always costs the busy time and the time to foresee it. It
+    saves these and the spare time, but only if it is asked for.
+
+    ``measured`` is False if the time cannot be measured here; looking ahead is then always worth it. ``at_first`` is
+    the number of checks at once before the first measurement.
     """
 
     def __init__(self, *, measured: bool, at_first: int) -> None:
         self._measured = measured
         self._at_first = at_first
-        self._spare: float | None = None  # seconds for each check that was waited for
-        self._busy = 0.0
-        self._cost: float | None = None  # seconds for each candidate that was foreseen
+        self._spare: float | None = None  # mean seconds per check
+        self._busy = 0.0  # mean seconds per check
+        self._cost: float | None = None  # mean seconds to foresee a candidate
 
     def at_once(self, jobs: int, likeliest: float) -> int:
-        """How many checks to run at once, at most ``jobs``.
+        """The number of checks to run at once, up to ``jobs``.
 
         ``likeliest`` is the chance that the most probable next candidate is asked about.
         """
@@ -543,39 +534,39 @@ class Pace:
 
     @property
     def is_known(self) -> bool:
-        """Whether the pace has been measured, or cannot be."""
+        """Whether the pace has been measured, or cannot be measured."""
         return not self._measured or (self._spare is not None and self._cost is not None)
 
     def in_a_row(self, jobs: int, chance: float) -> int:
-        """How many proposals to check at once where each is asked about only if none before it holds.
+        """The number of proposals to check at once if each is asked about only if none before it reproduces.
 
-        ``chance``: how likely one holds.
+        ``chance`` is the chance that a proposal reproduces.
         """
-        most, count, asked = self.at_once(jobs, 1 - chance), 1, 1 - chance
-        while count < most and asked > self.least_chance:
-            count, asked = count + 1, asked * (1 - chance)
+        most, count, chance_to_be_asked = self.at_once(jobs, 1 - chance), 1, 1 - chance
+        while count < most and chance_to_be_asked > self.least_chance:
+            count, chance_to_be_asked = count + 1, chance_to_be_asked * (1 - chance)
         return count
 
     @property
     def least_chance(self) -> float:
-        """How likely a candidate must be asked about, from 0 to 1, for its check to be worth beginning before."""
+        """The chance to be asked about, from 0 to 1, from which on a candidate is worth checking ahead."""
         if self._spare is None or self._cost is None:
             return 0.0
-        paid = self._cost + self._busy
-        return paid / (paid + self._spare) if self._spare else 1.0
+        cost = self._cost + self._busy
+        return cost / (cost + self._spare) if self._spare else 1.0
 
     def looked_ahead(self, seconds: float, candidates: int) -> None:
-        """Take into account the seconds that some foreseen candidates took to make."""
+        """Take the seconds that it took to foresee some candidates into account."""
         if candidates:
             self._cost = _faded(self._cost, seconds / candidates)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Measure while an answer is waited for."""
+        """Measure the time in which the driver waits for an answer."""
         if not self._measured:
             yield
             return
-        # A core that threads wait for is a busy machine, and no idle check.
+        # Time in which threads wait for a core counts as computing: the machine is busy, not idle.
         wall, computing = time.perf_counter(), time.process_time() + _waited_for_a_core()
         yield
         computing = time.process_time() + _waited_for_a_core() - computing
@@ -586,14 +577,14 @@ class Pace:
 
 
 def _waited_for_a_core() -> float:
-    """Seconds that the threads that there are now were ready to run but did not get a core; 0 if no system tells."""
+    """Seconds in which the present threads were ready to run but had no core; 0 if the system does not count them."""
     nanoseconds = 0
     with suppress(OSError):
         for thread in Path("/proc/self/task").iterdir():
-            with suppress(OSError, IndexError, ValueError):  # it has just ended, or this kernel does not count
+            with suppress(OSError, IndexError, ValueError):  # the thread has just ended, or the kernel does not count
                 nanoseconds += int((thread / "schedstat").read_bytes().split()[1])
     return nanoseconds / 1e9
 
 
-def _faded(known: float | None, new: float) -> float:
-    return new if known is None else _FADING * known + (1 - _FADING) * new
+def _faded(mean: float | None, new: float) -> float:
+    return new if mean is None else _FADING * mean + (1 - _FADING) * new

@@ -1,4 +1,4 @@
-"""Before the search: the original must fail, by more than rounding, and a model of one Identity node must not."""
+"""The checks before a search: the original must fail, a model of one Identity node must not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from biopsy.checks.judge import Rules, Signature, same_failure, signature_of, st
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
 from biopsy.comparison.mismatch import ErrorSize, error_size, kind_of, may_be_rounding, worst_of
-from biopsy.model.nodes import random_words
+from biopsy.model.nodes import warning_of_random
 from biopsy.model.slice import identity_bytes, identity_of
 from biopsy.records import plain, record_of
 from biopsy.reduction.driver import Driver
@@ -30,46 +30,45 @@ _UNMASKED = "the outputs are right; an inner tensor is wrong: continuing as with
 def preflight(
     driver: Driver, flakiness: Flakiness, *, allow_vacuous: bool, beside: bool = False
 ) -> tuple[Judged, ErrorSize | None]:
-    """Check the original, which must fail, and a one-node Identity model, which must not unless that is allowed.
+    """Check the original, which must fail, and a one-node Identity model, which must not (``allow_vacuous``: it may).
 
-    ``beside``: once the original has failed, the rest may be asked while the search begins, if several checks may run.
-    Where the original's outputs are right and an inner tensor is wrong, every tensor of a candidate becomes an output
-    from then on if the problem leaves that open.
+    ``beside``: once the original has failed, the other checks may run while the search begins. If only an inner tensor
+    of the original is wrong and ``problem.mark_intermediate`` is None, every tensor of a candidate becomes an output.
 
-    Returns how the original fails, and the size of its error, None where the check tells none. Raises OriginalPasses if
-    the original passes, CheckError if the check cannot say, or fails on anything.
+    Returns how the original fails, and the size of its error if the check reports it. Raises OriginalPasses if the
+    original passes, CheckError if the check cannot say whether it fails, or fails on any model.
     """
     oracle, failure, problem = driver.oracle, driver.oracle.failure, driver.problem
     failure.reference = _resumed_signature(driver)
-    trial = driver.trial(problem.whole, ORIGINAL, "the original model")
+    trial = driver.trial(problem.original, ORIGINAL, "the original model")
     if oracle.check.stoppable:
         oracle.ahead(iter([trial]))
         problem.types.prepare()  # while the check runs
     judged, tries = flakiness.failure(lambda: trial, at_once=True)
     if judged.outcome is not Outcome.REPRODUCES:
         marked = _marked(driver, judged)
-        # An engine may also fail to build a model with other outputs, which is another failure than a wrong value.
-        shows_wrong_values = (
+        # With other outputs, an engine may also fail to build the model, which is another failure.
+        has_wrong_values = (
             marked is not None and marked.outcome is Outcome.REPRODUCES and marked.evidence.verdict.stage == "compare"
         )
-        if problem.mark_intermediate is not None or not shows_wrong_values:
+        if problem.mark_intermediate is not None or not has_wrong_values:
             raise _original_passes(driver, judged, tries, marked)
         driver.listener(events.Remark(_UNMASKED))
         problem.mark_intermediate = True
-        trial = driver.trial(problem.whole, ORIGINAL, "the original model, every tensor an output")
+        trial = driver.trial(problem.original, ORIGINAL, "the original model, every tensor an output")
         judged, tries = flakiness.failure(lambda: trial, at_once=True)
         if judged.outcome is not Outcome.REPRODUCES:
             raise _original_passes(driver, judged, tries, None)
     signature, verdict = signature_of(judged.evidence), judged.evidence.verdict
     if failure.reference is None:
         oracle.memory.note(_NOTE, json.dumps(plain(signature)))
-    failure.reference = signature  # also where one is remembered: that one may be forged, and wider
+    failure.reference = signature  # not the one from the journal, which may be forged to match more failures
     oracle.check.expect(judged.evidence.seconds)
-    driver.best = problem.whole
-    counted = judged.reason if "matches" in judged.reason else str(signature)
-    driver.listener(events.OriginalFails(counted, judged.reason, judged.evidence.seconds))
-    random = random_words(problem.index) if verdict.stage in {"", "compare"} else None
-    for text in filter(None, [verdict.hint, random]):  # what makes the failure worth less
+    driver.best = problem.original
+    failure_text = judged.reason if "matches" in judged.reason else str(signature)
+    driver.listener(events.OriginalFails(failure_text, judged.reason, judged.evidence.seconds))
+    random = warning_of_random(problem.index) if verdict.stage in {"", "compare"} else None
+    for text in filter(None, [verdict.hint, random]):
         driver.listener(events.Remark(text, warning=True))
     with oracle.budget.enforced():
         error = weigh_original(oracle, trial, verdict)
@@ -77,19 +76,17 @@ def preflight(
             model = identity_of(problem.index)
             identity = Trial(parts=[model], size=1, stage=IDENTITY, description="a one-node Identity model")
             if beside and oracle.jobs > 1 and tries == 1 and oracle.memory.repetitions == 1:
-                _look_closer_beside(driver, flakiness, trial, identity, allow_vacuous)
+                _repeat_beside(driver, flakiness, trial, identity, allow_vacuous)
             else:
                 flakiness.begin(trial, tries)
                 _try_identity(driver, identity, allow_vacuous=allow_vacuous)
     return judged, error
 
 
-def _look_closer_beside(
-    driver: Driver, flakiness: Flakiness, original: Trial, identity: Trial, allow_vacuous: bool
-) -> None:
+def _repeat_beside(driver: Driver, flakiness: Flakiness, original: Trial, identity: Trial, allow_vacuous: bool) -> None:
     """Repeat the original and try the Identity model while the search begins.
 
-    If the failure is known to be flaky by then, the Identity model is tried at once: how often it must pass is known.
+    If the failure is known to be flaky, so is the number of runs of the Identity model, which is then tried at once.
     """
 
     def heed(answer: Judged | errors.CheckError) -> Remedy | None:
@@ -101,16 +98,16 @@ def _look_closer_beside(
         vacuous()
         return None
 
-    tried = partial(_try_identity, driver, identity, allow_vacuous=allow_vacuous)
-    flakiness.begin_beside(original, tried)
+    try_identity = partial(_try_identity, driver, identity, allow_vacuous=allow_vacuous)
+    flakiness.begin_beside(original, try_identity)
     if flakiness.is_flaky:
-        tried()
+        try_identity()
     else:
         driver.oracle.beside.ask(identity, heed)
 
 
 def _resumed_signature(driver: Driver) -> Signature | None:
-    """The signature that an interrupted reduction was after: it must stay the same one."""
+    """The signature of the failure that an interrupted reduction searched; None without one."""
     memory = driver.oracle.memory
     noted = memory.noted(_NOTE)
     if noted is None:
@@ -159,9 +156,9 @@ def _original_passes(driver: Driver, judged: Judged, tries: int, marked: Judged 
 
 
 def _marked(driver: Driver, judged: Judged) -> Judged | None:
-    """What the check says of the original with every tensor an output; None if that cannot be asked, or says nothing.
+    """The check's answer about the original with every tensor as an output, which shows tensors that are masked later.
 
-    A wrong tensor can be masked by what follows it.
+    None if the check cannot be asked, or does not look at values.
     """
     problem, check = driver.problem, driver.oracle.check
     if judged.outcome is Outcome.INVALID or not problem.may_cut_outputs or problem.mark_intermediate:
@@ -172,11 +169,13 @@ def _marked(driver: Driver, judged: Judged) -> Judged | None:
         driver.listener(
             events.Remark("the original once more, every tensor an output: is a wrong value inside masked later?")
         )
-    return driver.oracle.again(driver.trial(problem.whole, MARKED, "the original, every tensor an output", marked=True))
+    return driver.oracle.again(
+        driver.trial(problem.original, MARKED, "the original, every tensor an output", marked=True)
+    )
 
 
 def _masked(driver: Driver, judged: Judged) -> list[str]:
-    """Whether the failure shows once every tensor is an output, and what to type if it does or might."""
+    """Details on the check with every tensor as an output: its answer, and what to type if it fails."""
     if judged.outcome is Outcome.REPRODUCES:
         return [
             "  but with every intermediate tensor marked as an output it fails: a wrong value inside is masked later.",
@@ -190,7 +189,7 @@ def _masked(driver: Driver, judged: Judged) -> list[str]:
 
 
 def _uncounted(judged: Judged, rules: Rules) -> str:
-    """What to leave out, where the options alone keep a failure from being one; else ""."""
+    """The option to leave out if only options keep the failure from counting; else ""."""
     status = judged.evidence.status
     name = status_text(status).removeprefix("signal ")
     if status and rules.fail_codes and status not in rules.fail_codes:
@@ -201,14 +200,14 @@ def _uncounted(judged: Judged, rules: Rules) -> str:
 
 
 def _try_identity(driver: Driver, trial: Trial, *, allow_vacuous: bool) -> None:
-    """Raise CheckError if a model of one Identity node fails in the same way, in any of the runs that a pass needs."""
-    for left in range(driver.oracle.memory.repetitions, 0, -1):
+    """Raise VacuousCheck if a model of one Identity node fails in the same way in one of the runs that a pass needs."""
+    for runs_left in range(driver.oracle.memory.repetitions, 0, -1):
         try:
-            judged = driver.oracle.again(trial, left)
+            judged = driver.oracle.again(trial, runs_left)
         except errors.CheckChanged:
             raise
         except errors.CheckError:
-            return  # how an engine or a script fails on a stranger's inputs says nothing of the user's model
+            return  # a script may not accept the model's inputs, which says nothing about the user's model
         if judged.outcome is Outcome.REPRODUCES:
             _vacuous(driver, judged, is_allowed=allow_vacuous)
         if judged.outcome is not Outcome.PASSES:
@@ -216,7 +215,7 @@ def _try_identity(driver: Driver, trial: Trial, *, allow_vacuous: bool) -> None:
 
 
 def _vacuous(driver: Driver, judged: Judged, *, is_allowed: bool) -> None:
-    """Say that the check fails on anything. Raises VacuousCheck unless the user allows that."""
+    """Raise VacuousCheck, since the check fails on any model, or only warn if the user allows that."""
     if is_allowed:
         driver.listener(
             events.Remark(
@@ -233,7 +232,7 @@ def _vacuous(driver: Driver, judged: Judged, *, is_allowed: bool) -> None:
     plain = Trial(parts=[identity_bytes()], size=1, stage=IDENTITY, description="a one-node Identity model of opset 17")
     alike = []
     try:
-        if oracle.again(plain).outcome is Outcome.PASSES:  # then what makes it fail is what all models like it have
+        if oracle.again(plain).outcome is Outcome.PASSES:
             alike.append(
                 "  passes   a model of one Identity node of opset 17 and IR version 8, float32: what fails is no node, "
                 f"but opset {index.opset}, IR version {index.ir_version}, or the type of the first input"
@@ -243,7 +242,7 @@ def _vacuous(driver: Driver, judged: Judged, *, is_allowed: bool) -> None:
     except errors.CheckError:
         pass
     reason = [telling_apart(original, identity)] if ends else [] if alike else [_likeliest_reason(oracle, identity)]
-    # Where nothing else names the failure, only its last words speak for it.
+    # Its last lines are shown only if nothing else identifies the failure.
     is_named = identity.reported or identity.raised or identity.status < 0 or not identity.words.exact
     printed = [] if is_named else [f"  printed  {shown_words(identity)}"]
     shown = [f"  original   {ends[0]}", f"  Identity   {ends[1]}"] if ends else printed
@@ -260,7 +259,7 @@ def _vacuous(driver: Driver, judged: Judged, *, is_allowed: bool) -> None:
 
 
 def _likeliest_reason(oracle: Oracle, failure: Signature) -> str:
-    """Why a check fails on anything, by what is known of it, and what to do about that."""
+    """The likeliest reason why a check fails on any model, and what to do about it."""
     if not oracle.check.names_candidate:
         return "the check does not name the candidate: write {} in it, where the path of the model belongs"
     if failure.stage in {"load", "build", "run"}:
@@ -274,11 +273,11 @@ def _likeliest_reason(oracle: Oracle, failure: Signature) -> str:
 
 
 def weigh_original(oracle: Oracle, trial: Trial, verdict: VerdictFile) -> ErrorSize | None:
-    """The size of the original's mismatch, which candidates are held against from now on; None if it is none.
+    """Have candidates compared with the original's mismatch from now on; returns its size, or None if there is none.
 
-    If it may be only rounding, the check is asked once more, with a run in float64. If it is, that is told, and no
-    candidate is held against it: rounding is then what is searched for. Does nothing where the user's own codes or
-    expressions decide, or any failure counts, or the check tells no sizes.
+    If it may be only rounding, the check runs once more, against a run in float64. If it is rounding, a remark says so,
+    and candidates are not compared with it, since rounding is then what the search is for. Nothing is done if the
+    user's codes or expressions decide, any failure counts, or the check reports no sizes.
     """
     rules = oracle.failure.rules
     if rules.decide_alone or rules.match == "any":
@@ -294,7 +293,7 @@ def weigh_original(oracle: Oracle, trial: Trial, verdict: VerdictFile) -> ErrorS
         except errors.CheckChanged:
             raise
         except errors.CheckError:
-            pass  # it was no question about a candidate
+            pass  # the search does not need this check
     if rounding is None or rounding.verdict != "rounding":
         oracle.failure.original = mismatches
         return error_size(mismatches, rounding)
@@ -303,28 +302,26 @@ def weigh_original(oracle: Oracle, trial: Trial, verdict: VerdictFile) -> ErrorS
     if worst is not None and worst.passing_atol is not None:
         advice = f" {option_line('--atol', f'{worst.output}:{worst.passing_atol:g}')} would pass."
     times = "" if rounding.times is None else f", {rounding.times:.3g} times that of plain float32"
-    more = f" ({rounding.reason})" if rounding.reason else ""
+    reason = f" ({rounding.reason})" if rounding.reason else ""
     text = (
-        f"the original's error is only rounding{times}{more}.{advice} The result will show where engines round"
+        f"the original's error is only rounding{times}{reason}.{advice} The result will show where engines round"
         " differently, and no bug"
     )
     oracle.listener(events.Remark(text, warning=True))
     return error_size(mismatches, rounding)
 
 
-# What the original and the result say at their end: a person must see it where only a status makes them alike.
-
 _SHORTEST_HINT = 8
 _LONGEST_SHOWN = 300
 
 
 def last_words(original: Signature, result: Signature, rules: Rules) -> tuple[str, str] | None:
-    """The ends of both if they mean different failures and the rules did not ask; None otherwise.
+    """The last lines of both if these mean different failures that only have the same status; None otherwise.
 
-    What a signal, a limit or the check's own report says is stronger than any last line.
+    A signal, a limit or the check's own report identifies a failure better than any last line.
     """
-    stronger = original.status < 0 or original.timed_out or original.out_of_memory or original.reported
-    if stronger or rules.decide_alone or rules.match not in {"status", "auto"}:
+    is_identified = original.status < 0 or original.timed_out or original.out_of_memory or original.reported
+    if is_identified or rules.decide_alone or rules.match not in {"status", "auto"}:
         return None
     if same_failure(result, original, "message"):
         return None
@@ -332,13 +329,13 @@ def last_words(original: Signature, result: Signature, rules: Rules) -> tuple[st
 
 
 def shown_words(signature: Signature) -> str:
-    """The end of what was printed, as one line of a message."""
+    """The end of the output of a check, as one line."""
     text = " ".join(signature.words.exact.split())
     return text[:_LONGEST_SHOWN] or "(nothing)"
 
 
 def telling_apart(original: Signature, other: Signature) -> str:
-    """The options that tell two failures apart that have the same status."""
+    """Advice on the options that distinguish two failures with the same status."""
     match = "message" if same_failure(other, original, "auto") else "auto"
     pieces = [piece.strip(" :;,.") for piece in re.split(r"(?<!\w)_(?!\w)", original.words.meaning)]
     usable = [
@@ -347,5 +344,5 @@ def telling_apart(original: Signature, other: Signature) -> str:
         if len(piece) >= _SHORTEST_HINT and piece in original.words.exact and piece not in other.words.exact
     ]
     regex = re.escape(max(usable, key=len)).replace("\\ ", " ") if usable else ""
-    named = f"; --fail-regex {line_of([regex])} names the one you are after" if regex else ""
-    return f"--match {match} tells them apart{named}"
+    advice = f"; --fail-regex {line_of([regex])} names the one you are after" if regex else ""
+    return f"--match {match} tells them apart{advice}"

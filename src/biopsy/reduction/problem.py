@@ -1,6 +1,4 @@
-"""Candidates, and the model to be reduced: which subsets of its nodes can stand alone, and what stands at their
-borders.
-"""
+"""Candidates, and the model to be reduced: which subsets of its nodes can stand alone, and what their cuts become."""
 
 from __future__ import annotations
 
@@ -20,13 +18,13 @@ from biopsy.search.drive import Search
 
 @dataclass(frozen=True)
 class Candidate:
-    """A smaller model, as decisions about the original.
+    """A smaller model, described by its differences from the original.
 
-    ``nodes`` are the numbers of the nodes it keeps, ascending. Nodes that are gone are cut: what they computed becomes
-    an input or a constant. ``bypassed`` are those whose readers read one of the node's own inputs instead, as
-    (node, tensor) in the order of the nodes. ``sample`` is the input sample whose values constants have that are not
-    the same in all of them. ``turned`` are cuts in the other form than the policy gives them: fed instead of frozen, or
-    frozen instead of fed.
+    ``nodes`` are the numbers of the remaining nodes, ascending. Each tensor that they read from a removed node is a
+    *cut*: it becomes an input (it is *fed*) or a constant (it is *frozen*). If the removed node is in ``bypassed``, a
+    list of (node, tensor) in the order of the nodes, its readers read that tensor instead, an input of the node.
+    ``sample`` is the input sample from which constants have their values if these differ between samples. ``turned``
+    are cuts in the other form than the policy's: fed instead of frozen, or frozen instead of fed.
     """
 
     nodes: tuple[int, ...]
@@ -36,30 +34,30 @@ class Candidate:
 
     @cached_property
     def kept(self) -> frozenset[int]:
-        """``nodes``, to look one up."""
+        """``nodes`` as a set."""
         return frozenset(self.nodes)
 
     @property
     def size(self) -> int:
-        """Nodes left: what a reduction makes small."""
+        """The number of nodes, which a reduction makes small."""
         return len(self.nodes)
 
     def without(self, gone: Iterable[int]) -> Candidate:
-        """The candidate without some nodes: what they computed is cut."""
-        left_out = frozenset(gone)
-        return replace(self, nodes=tuple(node for node in self.nodes if node not in left_out))
+        """The candidate without some nodes; their outputs are cut."""
+        removed = frozenset(gone)
+        return replace(self, nodes=tuple(node for node in self.nodes if node not in removed))
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A candidate with words for the progress line, such as "nodes 1-250 of 500"."""
+    """A candidate, and its description for the progress line, such as "nodes 1-250 of 500"."""
 
     candidate: Candidate
     description: str
 
 
 NodeSearch: TypeAlias = Search[Proposal, Candidate, None]
-"""A pass at work: it proposes candidates, and is sent the one that reproduces, closed, or None."""
+"""A running pass: it proposes candidates, and is sent the closed one that reproduces, or None."""
 
 
 def uncuttable_sources(
@@ -68,7 +66,7 @@ def uncuttable_sources(
     kept: Container[int],
     can_cut: Callable[[int], bool],
 ) -> set[int]:
-    """The nodes outside ``kept`` that compute those of these tensors that cannot be cut, and what they need in turn."""
+    """The nodes outside ``kept`` that must be added, since they compute tensors that cannot be cut."""
     waiting, sources = list(tensors), set[int]()
     while waiting:
         tensor = waiting.pop()
@@ -80,17 +78,16 @@ def uncuttable_sources(
 
 
 Cut = Literal["auto", "input", "constant"]
-"""What happens to a cut tensor: fed, frozen, or by its kind: what looks like a shape is frozen, the rest is fed."""
+"""The policy for cuts: all fed, all frozen, or ``auto``: what looks like a shape is frozen, all others are fed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Border:
-    """What happens at the border of a candidate: to a cut tensor, to the inputs and outputs of the original.
+    """The options for cuts, inputs and outputs of candidates.
 
-    ``cut`` makes a cut tensor an input that is fed (``input``), freezes it with its recorded value (``constant``), or
-    does what fits the tensor (``auto``). ``keep_inputs`` and ``keep_outputs`` keep those of the original.
-    ``mark_intermediate`` makes every tensor of a candidate an output, because the failure is masked otherwise; None
-    does so once the original is found to hide one, for a check that has golden values of inner tensors.
+    ``cut`` is the policy for cuts. ``keep_inputs`` and ``keep_outputs`` keep those of the original.
+    ``mark_intermediate`` makes every tensor of a candidate an output, because later nodes mask the failure. None does
+    so only if the original turns out to mask a wrong inner tensor, and the check has golden values of those.
     """
 
     cut: Cut = "auto"
@@ -100,11 +97,10 @@ class Border:
 
 
 class Problem:
-    """The geometry of the model: its nodes, which of them can stand alone, and their borders.
+    """The model to be reduced: which candidates of it can stand alone, and what their cuts become.
 
-    ``keep_inputs`` and ``keep_outputs`` keep those of the original unchanged. ``mark_intermediate`` makes every tensor
-    of a candidate an output, because the failure is masked otherwise. ``feeds_vouched_only``: a candidate is fed only
-    recorded values that golden values cannot contradict (see ``is_vouched``).
+    ``mark_intermediate`` is as in ``Border``. With ``feeds_vouched_only``, candidates are only fed with recorded values
+    that golden values cannot contradict (see ``is_vouched``).
     """
 
     def __init__(self, index: ModelIndex, types: CutTypes, recording: Recording, border: Border = Border()) -> None:
@@ -123,18 +119,18 @@ class Problem:
 
     @cached_property
     def elements(self) -> int:
-        """Elements of all tensors that nodes compute, together; what nobody knows of a shape counts as one."""
+        """The number of elements of all computed tensors together; unknown dimensions count as 1."""
         return sum(map(self.types.elements, self.index.producer))
 
     def order(self, candidate: Candidate) -> list[int]:
-        """The nodes of a candidate, those that belong together next to each other; the last few are remembered."""
+        """The nodes of a candidate in ``neighbourhood_order``; the last few orders are cached."""
         return list(self._order(candidate.nodes))
 
     def detours(self, candidate: Candidate, node: int) -> list[int]:
         """The inputs of a node of a candidate that its readers could read instead of its output.
 
-        An input and the output must agree in type and shape; no other output of the node may be read; and the readers
-        must read it as an input, since a body would have to be rewritten.
+        The input and the output must agree in type and shape, no other output of the node may be read, and no body may
+        capture the output, since it would have to be rewritten.
         """
         index = self.index
         subset = self.subset(candidate)
@@ -144,16 +140,16 @@ class Problem:
         return [tensor for tensor in subset.reads_of(node) if self.types.agree(tensor, read[0])]
 
     @cached_property
-    def whole(self) -> Candidate:
-        """The original: every node."""
+    def original(self) -> Candidate:
+        """The original: the candidate with all nodes."""
         return Candidate(tuple(range(len(self.index.nodes))))
 
     def closed(self, candidate: Candidate) -> Candidate | None:
         """The nearest candidate that can stand alone; None if there is none.
 
-        A tensor of unknown type cannot be cut: the node that computes it is added. Nor can it be an output: a node that
-        reads it is added. With inputs kept, nodes that would need a cut are removed; with outputs kept, nodes that no
-        output needs are.
+        A tensor of unknown type cannot be cut, so the node that computes it is added. It cannot be an output either, so
+        a node that reads it is added. If inputs are kept, nodes that need a cut are removed instead; if outputs are
+        kept, nodes that no output needs are removed.
         """
         if self._border.keep_inputs:
             kept = set(candidate.nodes)
@@ -180,39 +176,45 @@ class Problem:
         return self._normalised(kept, candidate) if kept else None
 
     def comes_back(self, target: Candidate, gone: Sequence[int]) -> bool:
-        """Whether all of these nodes would surely be added again if they were left out of a target, which is closed.
+        """Whether closing a closed target without these nodes would certainly add all of them again.
 
-        This looks only at the nodes and their neighbours, which takes far less time than closing what is left.
+        This only looks at the nodes and their neighbours, which takes far less time than closing the candidate.
         """
         if self._border.keep_inputs or self._border.keep_outputs or target.bypassed:
             return False
-        index, kept, lacking = self.index, target.kept, frozenset(gone)
+        index, kept, removed = self.index, target.kept, frozenset(gone)
 
         def may_go(tensor: int) -> bool:
-            return index.producer.get(tensor) not in lacking or self._can_cut(tensor)
+            return index.producer.get(tensor) not in removed or self._can_cut(tensor)
 
-        ends = [
+        cuts = [
             tensor
-            for node in lacking
+            for node in removed
             for tensor in index.node_writes[node]
-            if any(reader in kept and reader not in lacking for reader in index.consumers.get(tensor, ()))
+            if any(reader in kept and reader not in removed for reader in index.consumers.get(tensor, ()))
         ]
-        return uncuttable_sources(index, ends, (), may_go) == lacking
+        return uncuttable_sources(index, cuts, (), may_go) == removed
 
     def _completed(self, candidate: Candidate) -> Candidate:
-        """The candidate with the nodes added that it cannot stand alone without.
+        """The candidate with all nodes added that it needs to stand alone.
 
-        The first reader of an end of unknown type is added, so that the tensor is no end any more. These readers are a
-        ring around the candidate. They bring along the nodes that they cannot be cut from, and have ends of their own:
-        the next ring. Only the first ring is normalised by itself: it may leave bypasses and forms that nobody uses any
-        more.
+        For each output of unknown type, its first reader is added, so that the tensor need not be an output. These
+        readers are a ring around the candidate. They may need further nodes, and have outputs of their own: the next
+        ring. The first ring is normalised by itself, since bypasses and forms may no longer be used after it.
         """
+        captors = self.index.captors
         is_first_ring = True
         while True:
             subset = self.subset(candidate)
             kept = set(candidate.nodes)
             kept |= uncuttable_sources(self.index, subset.cuts, kept, self._can_cut)
-            kept |= self._bypassed_for_bodies(kept, candidate)
+            # A body cannot be rewired: what it captures cannot stay bypassed.
+            captured = (
+                node
+                for node, _ in (candidate.bypassed if captors else ())
+                if any(not kept.isdisjoint(captors.get(tensor, ())) for tensor in self.index.node_writes[node])
+            )
+            kept.update(list(captured))
             if len(kept) == candidate.size and not self._border.keep_outputs:
                 kept |= self._first_readers(subset.sinks) if is_first_ring else self._rings(subset, candidate.bypassed)
                 is_first_ring = False
@@ -221,9 +223,9 @@ class Problem:
             candidate = self._normalised(kept, candidate)
 
     def _rings(self, subset: Subset, bypassed: Sequence[tuple[int, int]]) -> set[int]:
-        """The nodes of all rings, and what they bring along; each node is looked at once, however many rings there are.
+        """The nodes of all rings and the further nodes that they need, in time linear in their number.
 
-        It ends early at a ring that meets a bypass: the candidate must be rewired before its ends are known again.
+        It stops at a ring that meets a bypass: the candidate must be rewired before its outputs are known.
         """
         index, outputs, around = self.index, frozenset(self.index.outputs), frozenset(node for node, _ in bypassed)
         kept, read = set(subset.kept), set(subset.read)
@@ -231,49 +233,39 @@ class Problem:
         while ring:
             kept |= ring
             reads = chain.from_iterable(map(index.node_reads.__getitem__, ring))
-            taken = uncuttable_sources(index, reads, kept, self._can_cut)
-            new = ring | taken
+            sources = uncuttable_sources(index, reads, kept, self._can_cut)
+            new = ring | sources
             if around and not around.isdisjoint(
                 {*new, *(index.producer.get(tensor) for node in new for tensor in index.node_reads[node])}
             ):
                 break
-            kept |= taken
+            kept |= sources
             read.update(tensor for node in new for tensor in index.node_reads[node])
             written = (tensor for node in new for tensor in index.node_writes[node])
             ring = self._first_readers(tensor for tensor in written if tensor in outputs or tensor not in read) - kept
         return kept - subset.kept
 
     def _first_readers(self, ends: Iterable[int]) -> set[int]:
-        """The first reader of each end of unknown type."""
+        """The first reader of each of these tensors whose type is unknown."""
         consumers = self.index.consumers
         return {consumers[end][0] for end in ends if end in consumers and not self.types.is_sufficient(end)}
 
-    def _bypassed_for_bodies(self, kept: set[int], candidate: Candidate) -> set[int]:
-        """The nodes that cannot stay bypassed, since the body of a node that was added reads their outputs."""
-        writes, captors = self.index.node_writes, self.index.captors
-        return {
-            node
-            for node, _ in (candidate.bypassed if captors else ())
-            if any(not kept.isdisjoint(captors.get(tensor, ())) for tensor in writes[node])
-        }
-
     def subset(self, candidate: Candidate) -> Subset:
-        """The nodes of a candidate, the readers of bypassed nodes rewired.
+        """The nodes of a candidate, with the readers of bypassed nodes rewired.
 
-        The last one is remembered: closing a candidate, its border and its bytes all ask for the same.
+        The last subset is cached, since closing a candidate, its boundary and its bytes need the same one.
         """
         key = candidate.nodes, candidate.bypassed
         if self._last_subset is not None and self._last_subset[0] == key:
             return self._last_subset[1]
-        # Output of each bypassed node -> the tensor read instead, through any bypassed nodes before it. Nodes of an
-        # invalid model may wait for each other. Where such nodes are all bypassed, one of their outputs is read, and
-        # comes from outside.
+        # The output of each bypassed node -> the tensor read instead, which may be behind further bypassed nodes. In an
+        # invalid model these may be a cycle; then one of their outputs is read, and comes from outside.
         replaced = {output: tensor for node, tensor in candidate.bypassed for output in self.index.node_writes[node]}
         rewired = {}
         for output in replaced:
-            tensor, passed = replaced[output], {output}
-            while tensor in replaced and tensor not in passed:
-                passed.add(tensor)
+            tensor, seen = replaced[output], {output}
+            while tensor in replaced and tensor not in seen:
+                seen.add(tensor)
                 tensor = replaced[tensor]
             rewired[output] = tensor
         subset = Subset(self.index, candidate.nodes, rewired)
@@ -281,20 +273,20 @@ class Problem:
         return subset
 
     def _normalised(self, kept: set[int], candidate: Candidate) -> Candidate:
-        """The candidate without what makes no difference: bypasses that nobody reads through, forms of no cut."""
-        instead = {node: tensor for node, tensor in candidate.bypassed if node not in kept}
+        """The candidate with the nodes ``kept``, without bypasses and forms that make no difference."""
+        bypasses = {node: tensor for node, tensor in candidate.bypassed if node not in kept}
         used: set[int] = set()
-        waiting = [tensor for node in kept for tensor in self.index.node_reads[node]] if instead else []
+        waiting = [tensor for node in kept for tensor in self.index.node_reads[node]] if bypasses else []
         while waiting:
             source = self.index.producer.get(waiting.pop(), -1)
-            if source in instead and source not in used:
+            if source in bypasses and source not in used:
                 used.add(source)
-                waiting.append(instead[source])
-        bypassed = tuple((node, instead[node]) for node in sorted(used))
+                waiting.append(bypasses[source])
+        bypassed = tuple((node, bypasses[node]) for node in sorted(used))
         normalised = replace(candidate, nodes=tuple(sorted(kept)), bypassed=bypassed, turned=())
         if not candidate.turned or self._border.cut != "auto":
             return normalised
-        # A cut has another form: fed if anybody can tell its type, frozen if its one value is known.
+        # A cut has another form if it is frozen and its type is known, or if it is fed and has a single known value.
         turned = (
             tensor
             for tensor in sorted(set(candidate.turned).intersection(self.subset(normalised).cuts))
@@ -307,8 +299,8 @@ class Problem:
         return replace(normalised, turned=tuple(turned))
 
     def boundary(self, candidate: Candidate) -> Boundary:
-        """Types, constants, inputs and outputs at the border of a candidate that is closed."""
-        if candidate == self.whole:
+        """The types, constants, inputs and outputs of a closed candidate."""
+        if candidate == self.original:
             return self.everything_marked() if self.mark_intermediate else NO_CHANGE
         subset = self.subset(candidate)
         infos = border_types(self.types, subset)
@@ -318,22 +310,22 @@ class Problem:
         inputs = self.index.inputs if self._border.keep_inputs else None
         outputs: Sequence[int] | None = self.index.outputs if self._border.keep_outputs else None
         if self.mark_intermediate and outputs is None:
-            # What is masked later is masked in a candidate too: it must be seen where it is.
+            # A wrong value that is masked later is masked in a candidate, too.
             inner = sorted(subset.written.difference(subset.sinks))
             infos |= {t: info for t in inner if self.types.is_sufficient(t) and (info := self.types.end(t)) is not None}
             outputs = [*subset.sinks, *(tensor for tensor in inner if tensor in infos)]
         return Boundary(infos=infos, frozen=frozen, inputs=inputs, outputs=outputs)
 
     def everything_marked(self, candidate: Candidate | None = None) -> Boundary:
-        """The border of a closed candidate, by default of the whole model, with every tensor of a known type an output.
+        """The boundary of a closed candidate, by default the original, with every tensor of known type as an output.
 
-        They are in the order of the nodes.
+        The outputs are in the order of the nodes.
         """
-        if candidate is None or candidate == self.whole:
-            border, handed_through = NO_CHANGE, [t for t in self.index.outputs if t not in self.index.producer]
+        if candidate is None or candidate == self.original:
+            border, not_computed = NO_CHANGE, [t for t in self.index.outputs if t not in self.index.producer]
         else:
-            border, handed_through = self.boundary(candidate), []
-        nodes = self.whole.nodes if candidate is None else candidate.nodes
+            border, not_computed = self.boundary(candidate), []
+        nodes = self.original.nodes if candidate is None else candidate.nodes
         written = [tensor for node in nodes for tensor in self.index.nodes[node].writes]
         outputs = set(self.index.outputs)
         infos = {
@@ -342,12 +334,12 @@ class Problem:
             if tensor not in outputs and (info := self.types.info(tensor)) is not None
         }
         in_order = [tensor for tensor in written if tensor in outputs or tensor in infos]
-        return replace(border, infos={**border.infos, **infos}, outputs=[*handed_through, *in_order])
+        return replace(border, infos={**border.infos, **infos}, outputs=[*not_computed, *in_order])
 
     def runs_of_nodes(self, elements: int) -> Iterator[Candidate]:
-        """The model in runs of consecutive nodes that compute at most so many elements each, or are one node.
+        """The model in runs of consecutive nodes, each of which is a single node or computes at most ``elements``.
 
-        Each is closed, so that it may hold nodes of its neighbours too; a run that cannot stand alone is left out.
+        Each run is closed, so it may also have nodes of its neighbours; runs that cannot stand alone are left out.
         """
         nodes: list[int] = []
         held = 0
@@ -361,9 +353,9 @@ class Problem:
         yield from filter(None, [self.closed(Candidate(tuple(nodes)))])
 
     def samples_of(self, candidate: Candidate) -> list[Candidate]:
-        """The candidate once for each sample that gives it other constants, its own sample first.
+        """The candidate for each sample that gives it other constants, its own sample first.
 
-        Only a policy that freezes everything freezes what differs from sample to sample.
+        Only the policy ``constant`` freezes values that differ between samples.
         """
         if self._border.cut != "constant" or self.recording.count < 2:
             return [candidate]
@@ -376,9 +368,9 @@ class Problem:
         return [candidate, *(replace(candidate, sample=number) for number in others)]
 
     def frozen(self, tensor: int, sample: int = 0, *, turned: bool = False) -> bytes | None:
-        """The serialized TensorProto that a cut becomes, its value from a sample; None if it is fed.
+        """The serialized TensorProto of a cut that is frozen, with its value in a sample; None if the cut is fed.
 
-        ``turned``: in the other form than the policy gives it.
+        ``turned``: the cut has the other form than the policy's.
         """
         key = tensor, sample, turned
         if key not in self._frozen:
@@ -400,43 +392,43 @@ class Problem:
         return self._frozen[key]
 
     def freeze_vouched_only(self) -> None:
-        """From now on, freeze no cut with a recorded value that nobody vouches for: see ``Vouching``."""
+        """From now on, freeze cuts with a recorded value only if it ``is_vouched``: see ``Vouching``."""
         self._freezes_vouched_only = True
         self._frozen.clear()
 
     def is_vouched(self, tensor: int) -> bool:
-        """Whether what is recorded of a tensor is right whatever golden values say of other tensors.
+        """Whether the recorded value of a tensor is right whatever golden values other tensors have.
 
-        Either the user gave it, or it is the same whatever values the inputs have.
+        Either the user gave it, or it does not depend on the values of inputs.
         """
         return tensor in self.recording.value_free or self.recording.is_given(self.index.names[tensor])
 
     def doubtful(self, candidate: Candidate, *, fed: bool) -> bool:
-        """Whether a closed candidate is ``fed``, or has as a constant, what is recorded and nobody vouches for."""
-        turned, is_believed = set(candidate.turned), self.is_vouched if fed else self._is_vouched_constant
+        """Whether a closed candidate has recorded values, ``fed`` or else frozen, that are not vouched for."""
+        turned, is_vouched = set(candidate.turned), self.is_vouched if fed else self._is_vouched_constant
         return any(
-            (self.frozen(tensor, candidate.sample, turned=tensor in turned) is None) == fed and not is_believed(tensor)
+            (self.frozen(tensor, candidate.sample, turned=tensor in turned) is None) == fed and not is_vouched(tensor)
             for tensor in self.subset(candidate).cuts
         )
 
     def _is_vouched_constant(self, tensor: int) -> bool:
-        """The same of a constant: the value of one sample contradicts what golden values say of another one."""
+        """``is_vouched`` for a constant, which must also be the same in all samples."""
         if constant_of_node(self.index, tensor) is not None:
             return True
         return self.is_vouched(tensor) and self.recording.constant_value(self.index.names[tensor]) is not None
 
     def will_freeze(self, candidate: Candidate) -> None:
-        """Record at once all values that cuts at the nodes of a candidate would be frozen to."""
+        """Record all values at once that may be frozen when nodes of a candidate are removed."""
         if self._border.cut == "auto" and self.may_cut_inputs:
             self.recording.include(tensor for node in candidate.nodes for tensor in self.index.node_writes[node])
 
     def in_form(self, candidate: Candidate, tensors: Iterable[int], *, fed: bool) -> Candidate:
-        """The candidate with some cuts fed, whatever the policy makes of them; or frozen, if one value is known."""
+        """The candidate with some cuts ``fed``, or else frozen if they have a single known value; see ``turned``."""
         if self._border.cut != "auto":
             return candidate
         chosen = set(tensors)
-        other = {tensor for tensor in chosen if fed == (self.frozen(tensor) is not None)}
-        return replace(candidate, turned=tuple(sorted((set(candidate.turned) - chosen) | other)))
+        turned = {tensor for tensor in chosen if fed == (self.frozen(tensor) is not None)}
+        return replace(candidate, turned=tuple(sorted((set(candidate.turned) - chosen) | turned)))
 
     def _recorded_constant(self, tensor: int, sample: int) -> bytes | None:
         if self._freezes_vouched_only and not self._is_vouched_constant(tensor):
@@ -449,16 +441,13 @@ class Problem:
         return None if value is None else as_constant(name, value)
 
     def _can_cut(self, tensor: int) -> bool:
-        """Whether a tensor can come from outside. With inputs kept none can, and a node brings all it needs along.
-
-        Nor can one without a value where values are all from a file: nobody could feed it.
-        """
+        """Whether a tensor can be a cut. None can with kept inputs, nor one without a value if all are from a file."""
         if self.recording.has_only_golden_values and self.index.names[tensor] not in self.recording:
             return False
         return not self._border.keep_inputs and (self.types.is_sufficient(tensor) or self.frozen(tensor) is not None)
 
     def _only_what_outputs_need(self, kept: set[int], subset: Subset) -> bool:
-        """Keep what the original's outputs are computed from; False if one of them is computed no more."""
+        """Keep only the nodes that the original's outputs need; False if one of the outputs is no longer computed."""
         producer = self.index.producer
         needed: set[int] = set()
         waiting = [producer[tensor] for tensor in self.index.outputs if tensor in producer]

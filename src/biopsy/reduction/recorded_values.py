@@ -1,5 +1,10 @@
-"""Recorded values in candidates: feeding them to a check that loads inputs, and keeping those out of results that
-golden values may contradict.
+"""Recorded values in candidates: feeds them to a check that loads inputs, and keeps those out of results that golden
+values may contradict.
+
+Recorded values come from one run of the original. If a node of it is wrong by the golden values, the recorded values
+behind that node are wrong, too. A candidate with such a value, as a constant or an input, contradicts the golden values
+by itself, and its nodes are blamed for the error of another one. So with golden values, only those recorded values may
+be used that are right for sure (``Problem.is_vouched``).
 """
 
 from __future__ import annotations
@@ -28,14 +33,14 @@ if TYPE_CHECKING:
 _NOTE = "cuts are fed with"
 _RECORDED, _RANDOM = "recorded", "random"
 _MOST_ELEMENTS = 1 << 28
-"""Elements of all tensors together: more are not kept on disk only to be fed."""
+"""Elements of all tensors together; more are not written to disk just for feeding."""
 
 
 class Feeding:
-    """Feeds the recorded values of a problem to a check that loads inputs, from a file in ``folder``.
+    """Feeds recorded values to a check that loads inputs (``wanted``), from a file in ``folder``.
 
-    ``wanted``: the check loads inputs. If it does not, or nothing can be recorded, nothing is done. ``inputs`` is the
-    file that the result is fed from; None if the user's files are enough.
+    Nothing is done if nothing can be recorded. ``inputs`` is the file with which the result is fed; None if the user's
+    files are enough.
     """
 
     def __init__(self, problem: Problem, oracle: Oracle, folder: Path, *, wanted: bool) -> None:
@@ -47,9 +52,9 @@ class Feeding:
         self._plain: Check | None = None
 
     def begin(self) -> None:
-        """Have candidates checked with recorded values from now on, unless the user's files hold inner tensors too.
+        """Have candidates fed with recorded values from now on, unless the user's files hold inner tensors.
 
-        Raises UsageError where a journal's answers are about candidates that were fed with other values.
+        Raises UsageError if the answers in the journal are about candidates that were fed with other values.
         """
         check, problem = self._oracle.check, self._problem
         path = self._folder / "recorded.safetensors"
@@ -63,27 +68,27 @@ class Feeding:
         recording, index = problem.recording, problem.index
         recording.include(index.producer)
         try:
-            trouble = None if write_all(index, recording, path) else "no values could be recorded"
+            obstacle = None if write_all(index, recording, path) else "no values could be recorded"
         except errors.BiopsyError as error:
-            trouble = error.message  # of a type that cannot be stored: what is cut is made up, as it was
-        memory, now = self._oracle.memory, _RANDOM if trouble else _RECORDED
-        before = memory.noted(_NOTE)
-        if before is None:
-            memory.note(_NOTE, now)
-        elif before != now:
-            why = f": {trouble}" if trouble else ""
+            obstacle = error.message  # a type that cannot be stored; the check then makes up random values
+        memory, values = self._oracle.memory, _RANDOM if obstacle else _RECORDED
+        values_before = memory.noted(_NOTE)
+        if values_before is None:
+            memory.note(_NOTE, values)
+        elif values_before != values:
+            why = f": {obstacle}" if obstacle else ""
             raise errors.UsageError(
-                f"the answers in {memory.journal_path} are about candidates fed with {before} values, and now they "
-                f"would be fed with {now} ones{why}",
+                f"the answers in {memory.journal_path} are about candidates fed with {values_before} values, and now "
+                f"they would be fed with {values} ones{why}",
                 kept="the journal, as it is",
                 next_steps=[FRESH],
             )
-        if trouble is None:
+        if obstacle is None:
             self._plain = check
             self._oracle.pool.use(check.fed(path))
 
     def settle(self, result: Iterable[bytes], output: Path) -> None:
-        """Leave what the result is fed beside it, for the check from now on, unless the user's files are enough."""
+        """Write the inputs of the result beside it, and use them from now on, unless the user's files are enough."""
         self.inputs = None
         if self._plain is None:
             return
@@ -99,23 +104,15 @@ class Feeding:
         self.inputs = path
 
 
-# Recorded values in candidates, where the check may compare with golden values that were given.
-#
-# Recorded values come from one run of the original. If a node of it is wrong by the golden values, what was recorded
-# behind that node is wrong too. A candidate that holds such a value as a constant, or is fed with it, contradicts the
-# golden values by itself, and its nodes are blamed for what another one did. So only what somebody vouches for may be
-# used then: see ``Problem.is_vouched``.
-
-
 class Vouching:
-    """Makes sure that no result rests on a recorded value that golden values may contradict.
+    """Makes sure that no result depends on a recorded value that golden values may contradict.
 
-    If the check's words say that it has golden values (``compares``), no such value becomes a constant. If they say
-    nothing, the search goes on as if it had none. If its result then rests on such a value, the check is asked about
-    a model that computes nothing: its outputs are constants, the recorded values of the outputs of the result. If that
+    If the command line shows that the check has golden values (``has_golden``), no such value becomes a constant. If it
+    does not show that (None), the search goes on as if there were none. If its result then has such a value, the check
+    gets a model that computes nothing: its outputs are constants, the recorded values of the result's outputs. If this
     passes, the failure is in the nodes of the result. If not, the search goes back to the last result without such
-    values. ``feeds``: candidates are fed with recorded values from a file, and golden values of the same tensors may
-    confirm them.
+    values. ``feeds``: candidates are fed with recorded values from a file, which golden values of the same tensors may
+    confirm.
     """
 
     def __init__(
@@ -124,58 +121,58 @@ class Vouching:
         self._driver = driver
         self._context = context
         self._values = values
-        self._told_golden = has_golden
+        self._has_golden_by_command = has_golden
         self._feeds = feeds
         self._has_golden = False
         self._is_settled = False
-        self._ground = driver.problem.whole
-        self._believed: Candidate | None = None
+        self._last_certain = driver.problem.original
+        self._verified: Candidate | None = None
 
     def begin(self) -> None:
-        """Decide what the check's words decide, once the original has failed and before candidates are made.
+        """Decide whether the check has golden values as far as that is known before there are candidates.
 
-        A failure that no values decide is none of a comparison, unless the user's rules let a mismatch count as the
-        same.
+        A failure without a comparison has none, unless the user's rules let a mismatch count as the same failure.
         """
         problem, failure = self._driver.problem, self._driver.oracle.failure
         rules, reference = failure.rules, failure.reference
-        is_narrow = not rules.decide_alone and rules.match not in {"any", "status"}
-        is_none = is_narrow and reference is not None and is_no_comparison(reference)
-        compares = False if is_none or self._values == "free" else self._told_golden
-        self._has_golden, self._is_settled = bool(compares), compares is False
-        if compares:
+        is_specific = not rules.decide_alone and rules.match not in {"any", "status"}
+        is_without_comparison = is_specific and reference is not None and is_no_comparison(reference)
+        has_golden = False if is_without_comparison or self._values == "free" else self._has_golden_by_command
+        self._has_golden, self._is_settled = bool(has_golden), has_golden is False
+        if has_golden:
             problem.freeze_vouched_only()
-        self._ground, self._believed = problem.whole, None
-        self.found(self._driver.best)
+        self._last_certain, self._verified = problem.original, None
+        self.remember(self._driver.best)
 
-    def found(self, best: Candidate | None) -> None:
-        """Remember a candidate that reproduces, as one to go back to if it rests on nothing doubtful."""
+    def remember(self, best: Candidate | None) -> None:
+        """Remember a candidate that reproduces, to go back to it, if it is not doubtful."""
         if best is not None and not self.is_doubtful(best):
-            self._ground = best
+            self._last_certain = best
 
     def holds(self) -> bool:
-        """Whether the best so far may be believed; if not, it is given up, and the search must be run again.
+        """Whether the best candidate is no artefact of its recorded values, which may cost checks to find out.
 
-        Then nothing is used any more that nobody vouches for. It may cost checks.
+        If it is one, the driver goes back to the last certain candidate, only vouched values are used from now on, and
+        the search must run again.
         """
         best, problem = self._driver.best, self._driver.problem
         if best is None or not self.is_doubtful(best):
             return True
-        fed = True  # whether the answer is about the values that it is fed, too
+        concerns_fed_values = True
         if self._has_golden:
-            is_believed = self._passes_what_it_is_fed(best) or self._passes_what_was_recorded(best) is True
+            is_right = self._passes_fed_values(best) or self._passes_recorded_outputs(best) is True
         else:
-            passes = self._passes_what_was_recorded(best)
-            is_believed = bool(passes)
-            if passes is None:  # what is fed has other values in each sample, and then no constant tells anything
-                is_believed = not problem.doubtful(best, fed=False) or self._context.may_change_values
-                fed = False
-        if is_believed:
-            self._believed = best
+            passes = self._passes_recorded_outputs(best)
+            is_right = bool(passes)
+            if passes is None:  # the outputs differ between samples, so constants say nothing
+                is_right = not problem.doubtful(best, fed=False) or self._context.may_change_values
+                concerns_fed_values = False
+        if is_right:
+            self._verified = best
             return True
-        self._driver.go_back(self._ground)
+        self._driver.go_back(self._last_certain)
         problem.freeze_vouched_only()
-        problem.feeds_vouched_only |= fed and self._feeds
+        problem.feeds_vouched_only |= concerns_fed_values and self._feeds
         self._driver.listener(
             events.Remark(
                 "values     recorded values may contradict those that the check compares with: searching again without"
@@ -184,27 +181,24 @@ class Vouching:
         return False
 
     def settle(self, *, may_ask: bool) -> None:
-        """Give up a best result that is not to be believed, if a limit ended the search before that was asked.
-
-        Where nothing more may be asked, a doubtful result is given up.
-        """
+        """At the end of a search, give up a best candidate that is an artefact or, without ``may_ask``, may be one."""
         if may_ask:
             self.holds()
         elif self.is_doubtful(self._driver.best):
-            self._driver.go_back(self._ground)
+            self._driver.go_back(self._last_certain)
 
     def is_doubtful(self, best: Candidate | None) -> bool:
-        """Whether a best candidate may turn out to be no result."""
-        if best is None or best == self._believed or self._is_settled or self._context.are_values_free:
+        """Whether a candidate may be an artefact of its recorded values."""
+        if best is None or best == self._verified or self._is_settled or self._context.are_values_free:
             return False
         problem = self._driver.problem
         is_fed = self._feeds and not problem.feeds_vouched_only and problem.doubtful(best, fed=True)
         return is_fed or problem.doubtful(best, fed=False)
 
-    def _passes_what_it_is_fed(self, best: Candidate) -> bool:
-        """Whether golden values confirm all that a candidate is fed and nobody vouches for, each by a check.
+    def _passes_fed_values(self, best: Candidate) -> bool:
+        """Whether the check confirms each recorded value that a candidate is fed with and that is not vouched for.
 
-        It says nothing of a tensor that it has no golden value of.
+        It cannot confirm a tensor of which it has no golden value.
         """
         problem = self._driver.problem
         model = self._model_of(best)
@@ -223,8 +217,8 @@ class Vouching:
                 return False
         return True
 
-    def _passes_what_was_recorded(self, best: Candidate) -> bool | None:
-        """Whether the check passes the recorded outputs of a candidate, without its nodes; None if nobody can tell."""
+    def _passes_recorded_outputs(self, best: Candidate) -> bool | None:
+        """Whether the check passes the recorded outputs of a candidate, without its nodes; None if that is unknown."""
         model = self._model_of(best)
         if model is None:
             return None
@@ -233,11 +227,11 @@ class Vouching:
         inner = [name for name in border if index.ids[name] in index.producer]
         recording.include(map(index.ids.__getitem__, inner))
         if not all(map(recording.confirms, inner)):
-            return False  # values that the user gave are others than those of the run, behind a wrong node
+            return False  # the user's values differ from the recorded ones, which are behind a wrong node
         return self._passes_constants(model, best, "constants, as recorded, for what its nodes compute")
 
     def _passes_constants(self, model: onnx.ModelProto, best: Candidate, description: str) -> bool | None:
-        """Whether the check passes a model whose outputs are constants, as recorded; None if it cannot be asked."""
+        """Whether the check passes the recorded values of a model's outputs as constants; None if it says nothing."""
         constants = recorded_outputs(model, self._driver.problem.recording.computed_value)
         if constants is None:
             return None
@@ -246,7 +240,7 @@ class Vouching:
         return {Outcome.PASSES: True, Outcome.REPRODUCES: False}.get(self._driver.oracle.judge(trial).outcome)
 
     def _model_of(self, best: Candidate) -> onnx.ModelProto | None:
-        """A candidate as a protobuf object, which cannot hold every model that bytes can."""
+        """A candidate as a protobuf object; None if only bytes can hold it."""
         try:
             return parse(b"".join(self._driver.parts(best)), None)
         except errors.ModelError:

@@ -1,4 +1,4 @@
-"""A reduction from what was asked of it to its end: what it is set up with, the search with a check, and its result."""
+"""Runs a reduction from its job to its result."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from biopsy.reduction.passes.common import NamedModelPass, NamedPass, PassContex
 from biopsy.reduction.preflight import last_words, preflight, telling_apart
 from biopsy.reduction.problem import Border, Candidate, Problem
 from biopsy.reduction.recorded_values import Feeding, Vouching
-from biopsy.reduction.result import Reduction, Target, inputs_file, reads_of
+from biopsy.reduction.result import Reduction, Target, inputs_file
 from biopsy.reduction.schedule import Mode, Passes, Schedule, schedule_of
-from biopsy.reduction.values import FOUND_OUT, Values, may_change_values
+from biopsy.reduction.values import FIND_OUT, Values, may_change_values
 from biopsy.session.checked_search import (
     CheckedSearch,
     Flakiness,
@@ -53,9 +53,9 @@ from biopsy.tensors.results import Feed
 class RecordingOptions:
     """Where types and values of cut tensors come from.
 
-    ``samples`` gives inputs to record values with; None makes random ones, as ``draws`` says. ``engines`` are those to
-    record with, the first that can; ``memory``: bytes that one may take, None for what ``Worker`` gives it. Types are
-    inferred if ``infer_types``, and taken from a run of the model first if ``types_by_running``.
+    ``samples`` returns the inputs of the recorded run; None stands for random ones, made by ``draws``. The first of
+    ``engines`` that can run the model records; it may take ``memory`` bytes (None: the default of ``Worker``). Types
+    are inferred if ``infer_types``; with ``types_by_running``, those of the recorded run come first.
     """
 
     samples: Callable[[], Sequence[Feed]] | None = None
@@ -68,13 +68,13 @@ class RecordingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReductionJob:
-    """What to reduce, how, and what to leave where; see the options of ``biopsy debug reduce``.
+    """The options of a reduction, as those of ``biopsy debug reduce``.
 
-    ``input_shapes`` freeze dynamic inputs. ``passes`` says which passes run, ``ranking`` which nodes are suspected,
-    the worst first. ``feeds_recorded``: the check is our own ``run``, and is to load recorded values of what a
-    candidate is fed. ``command`` are the check's words, as far as it has any, which may tell whether
-    it compares with recorded or golden values (``values.may_change_values``, ``recorded_values.Vouching``).
-    ``allow_vacuous_check`` goes on if the check fails on anything.
+    ``input_shapes`` freeze dynamic inputs. ``passes`` chooses the passes. ``ranking`` lists sets of suspected nodes,
+    the worst first. ``feeds_recorded``: the check is ``biopsy run`` and loads recorded values for candidates' inputs.
+    ``command`` is the command line of the check, if it has one, which may show whether it compares with recorded or
+    golden values (``values.may_change_values``, ``recorded_values.Vouching``). With ``allow_vacuous_check``, the check
+    may fail on any model.
     """
 
     target: Target
@@ -101,11 +101,11 @@ def run_job(
 ) -> Reduction:
     """Reduce an indexed model and write the result.
 
-    ``tells_values``: the result is to tell whether values may change, also where no pass wants to know.
+    ``tells_values``: find out whether values may change, even if no pass needs to know.
 
-    Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run, fails on anything
-    (unless the job allows that), or the result written does not fail when it is checked again, Interrupted if it is
-    stopped, with the best result by then written, and UsageError for a job that cannot be done.
+    Raises OriginalPasses if the original does not fail; CheckError if the check cannot be run, fails on any model
+    (unless the job allows that), or passes the result when it is checked again; Interrupted if it is stopped, after
+    the best result so far was written; and UsageError for a job that cannot be done.
     """
     for path in (job.target.output, job.target.min_good, job.search.resume.save):
         if path is not None:
@@ -118,22 +118,22 @@ def run_job(
     border = job.border
     schedule = schedule_of(job.mode, job.passes, keep_inputs=border.keep_inputs, keep_outputs=border.keep_outputs)
     if tells_values:
-        schedule = replace(schedule, afterwards=(*schedule.afterwards, FOUND_OUT))
+        schedule = replace(schedule, afterwards=(*schedule.afterwards, FIND_OUT))
     opened = override_input_shapes(index, job.input_shapes)
-    with prepared(index, check, job.search, listener) as place, temporary_folder("biopsy-") as folder:
+    with prepared(index, check, job.search, listener) as workspace, temporary_folder("biopsy-") as folder:
         problem = _problem(index, opened, job, listener, folder)
 
         def write_candidate_inputs(model: bytes, path: Path) -> None:
-            # Where the check has golden values, only what does not contradict them.
+            # Golden values must not be contradicted.
             vouched = problem.is_vouched if problem.feeds_vouched_only else None
             write_inputs(index, problem.recording, model, path, vouched)
 
         files = replace(job.search.files, write_inputs=write_candidate_inputs)
-        oracle = oracle_of(index, check, job.search, place, listener, files=files)
-        driver = Driver(problem, oracle, place)
+        oracle = oracle_of(index, check, job.search, workspace, listener, files=files)
+        driver = Driver(problem, oracle, workspace)
         task = ReductionTask(driver, job, schedule, folder)
-        if check.stoppable:  # it is checked while the journal is read
-            oracle.ahead(iter([driver.trial(problem.whole, ORIGINAL, "the original model")]))
+        if check.stoppable:  # the check runs while the journal is read
+            oracle.ahead(iter([driver.trial(problem.original, ORIGINAL, "the original model")]))
         search = CheckedSearch(task, oracle, task.result)
         stopped = run_resumable(search, _identity(index, check, job))
         return task.reduction(search.seconds, stopped)
@@ -142,7 +142,7 @@ def run_job(
 def _problem(
     index: ModelIndex, opened: frozenset[int], job: ReductionJob, listener: events.Listener, folder: Path
 ) -> Problem:
-    """The model with its border; values are recorded into ``folder`` once needed, ``opened`` are sizes to record."""
+    """The problem to solve. Values are recorded into ``folder`` when needed; ``opened`` tensors need recorded sizes."""
     options = job.recording
 
     def samples() -> Sequence[Feed]:
@@ -173,7 +173,7 @@ def _problem(
 
 
 def _identity(index: ModelIndex, check: Check, job: ReductionJob) -> JournalIdentity:
-    """What a journal of this job answers for, with the options that outcomes depend on."""
+    """The identity of the job's journal, with the options that outcomes depend on."""
     target, border, recording, passes = job.target, job.border, job.recording, job.passes
     external = None if target.external is None else target.output.with_name(target.external)
     written = (target.output, target.min_good, inputs_file(target.output), external)
@@ -201,18 +201,8 @@ def _identity(index: ModelIndex, check: Check, job: ReductionJob) -> JournalIden
     )
 
 
-# The nodes that a check itself points at.
-#
-# A check that compares tensors says which outputs are wrong. With every tensor of the original marked as an output it
-# says which tensors are wrong, and the error begins at the node that computes a wrong one from right ones. That takes
-# one check. It is only a guess, since observing a model can change it, and a guess is checked like anything else.
-#
-# A check of all tensors at once must hold them all in memory. If they are too large, the parts of the model are looked
-# at one after the other, each fed as any candidate is, until a wrong tensor is found. Only if no part has one, the
-# whole model is looked at.
-
 _MOST_ELEMENTS = 1 << 28
-"""Elements of all tensors together: more would not fit where one check has to hold them all."""
+"""Elements of all tensors together: a check of more would not fit into memory."""
 
 _MOST_AT_ONCE = 1 << 23
 """Elements of the tensors of one part: as much memory as loading an engine takes."""
@@ -221,9 +211,12 @@ MOST_SUSPECTS = 16
 
 
 def suspected(driver: Driver) -> tuple[int, ...]:
-    """The nodes where errors begin, in the order of the model; none if the check cannot tell.
+    """The nodes at which errors begin, in the order of the model; none if the check does not compare outputs.
 
-    It costs one check, or one for each part of a model with large tensors; none if the check does not compare outputs.
+    The original is checked with every tensor marked as an output; the error begins at a node that computes a wrong
+    tensor from right ones. This is only a guess, since marking outputs can change what an engine does. If the tensors
+    are large, parts of the model are checked one after the other until one has a wrong tensor, and the whole model is
+    checked only if none has.
     """
     problem, reference = driver.problem, driver.oracle.failure.reference
     if reference is None or not reference.outputs or not driver.oracle.check.automatic:
@@ -231,28 +224,28 @@ def suspected(driver: Driver) -> tuple[int, ...]:
     if not (problem.may_cut_inputs and problem.may_cut_outputs) or problem.elements > _MOST_ELEMENTS:
         return ()
     try:
-        is_great = problem.elements > _MOST_AT_ONCE
-        in_parts = _wrong(driver, problem.runs_of_nodes(_MOST_AT_ONCE)) if is_great else set[int]()
-        return origins(problem.index, in_parts or _wrong(driver, [problem.whole]))
+        is_large = problem.elements > _MOST_AT_ONCE
+        in_parts = _wrong_tensors(driver, problem.runs_of_nodes(_MOST_AT_ONCE)) if is_large else set[int]()
+        return origins(problem.index, in_parts or _wrong_tensors(driver, [problem.original]))
     except errors.CheckChanged:
         raise
-    except errors.CheckError as error:  # it was no question about a candidate, but perhaps golden values are damaged
+    except errors.CheckError as error:  # the search does not need this check, but golden values may be damaged
         text = f"with every tensor marked as an output, {error.message}"
         driver.listener(events.Remark(text, warning=True))
         return ()
 
 
-def _wrong(driver: Driver, candidates: Iterable[Candidate]) -> set[int]:
-    """The wrong tensors of the first candidate that has any; the next candidates are checked at the same time."""
+def _wrong_tensors(driver: Driver, candidates: Iterable[Candidate]) -> set[int]:
+    """The wrong tensors of the first candidate that has any; later ones may be checked at the same time."""
     ids, oracle = driver.problem.index.ids, driver.oracle
     check = oracle.check.glance()
-    looks = (
+    trials = (
         replace(driver.trial(each, LOOK, "which tensors are wrong", marked=True), check=check) for each in candidates
     )
     begun: deque[Trial] = deque()
     while True:
-        for look in islice(looks, oracle.jobs - len(begun)):
-            begun.append(look)
+        for trial in islice(trials, oracle.jobs - len(begun)):
+            begun.append(trial)
             oracle.ahead(iter(begun))
         if not begun:
             return set()
@@ -264,14 +257,14 @@ def _wrong(driver: Driver, candidates: Iterable[Candidate]) -> set[int]:
 
 
 def origins(index: ModelIndex, wrong: Collection[int]) -> tuple[int, ...]:
-    """Nodes that write a wrong tensor and read none, in the order of the model, at most ``MOST_SUSPECTS``."""
+    """The first ``MOST_SUSPECTS`` nodes of the model that write a wrong tensor and read none."""
     producers = sorted({index.producer[tensor] for tensor in wrong if tensor in index.producer})
-    found = [node for node in producers if not any(tensor in wrong for tensor in index.node_reads[node])]
-    return tuple(found[:MOST_SUSPECTS])
+    begins = (node for node in producers if not any(tensor in wrong for tensor in index.node_reads[node]))
+    return tuple(islice(begins, MOST_SUSPECTS))
 
 
 class ReductionTask:
-    """What a search with a check is told of a reduction; ``folder`` is for recorded values."""
+    """A reduction as the task of a ``CheckedSearch``; recorded values are in ``folder``."""
 
     def __init__(self, driver: Driver, job: ReductionJob, schedule: Schedule, folder: Path) -> None:
         self._driver = driver
@@ -282,13 +275,13 @@ class ReductionTask:
             may_change_values=partial(may_change_values, driver, job.values, job.command.compares_recorded),
             suspects=tuple if job.ranking else partial(suspected, driver),
             ranking=job.ranking,
-            missed=driver.missed,
+            known_needed=driver.known_needed,
         )
         self._flakiness = Flakiness(driver.oracle, job.search.repeating)
         self._feeding = Feeding(driver.problem, driver.oracle, folder, wanted=job.feeds_recorded)
         feeds, has_golden = job.search.files.inputs is not None, job.command.has_golden_values
         self._vouching = Vouching(driver, self._context, values=job.values, has_golden=has_golden, feeds=feeds)
-        self._is_saved = False  # whether a result of this search stands on disk
+        self._is_saved = False  # whether a result of this search is on disk
         self._original: tuple[Judged | None, ErrorSize | None] = (None, None)
         self._verified: Judged | None = None
         self._last_words: tuple[str, str] | None = None
@@ -307,7 +300,7 @@ class ReductionTask:
 
     @property
     def progress(self) -> str:
-        """How many nodes are left."""
+        """The number of remaining nodes, in words."""
         driver = self._driver
         if driver.best is None:
             return "before the original was checked; nothing was written"
@@ -317,31 +310,31 @@ class ReductionTask:
 
     def preflight(self) -> None:
         """Check the original, which must fail, and a model of one Identity node, which must not."""
-        beside = not self._job.feeds_recorded  # then another check is asked from the beginning of the search on
+        beside = not self._job.feeds_recorded  # ``begin`` may replace the check
         allowed = self._job.allow_vacuous_check
         self._original = preflight(self._driver, self._flakiness, allow_vacuous=allowed, beside=beside)
 
     def begin(self) -> None:
-        """Have candidates fed with recorded values, where the check can be."""
+        """Have candidates fed with recorded values, if the check loads inputs."""
         self._feeding.begin()
 
     def search(self) -> bool:
-        """Run all passes once; False if that must be done again, knowing more."""
+        """Run all passes; False if they must run again because an assumption about the failure was wrong."""
         driver, oracle, schedule = self._driver, self._driver.oracle, self._schedule
         with oracle.budget.enforced():
             assert driver.best is not None
             self._vouching.begin()
             try:
-                left = driver.best
+                smallest = driver.best
                 for named in schedule.once:
-                    left = self._run_pass(named, left)
+                    smallest = self._run_pass(named, smallest)
                 before = None
-                while schedule.repeated and left != before and left.size > 1:
-                    before = left
+                while schedule.repeated and smallest != before and smallest.size > 1:
+                    before = smallest
                     for named in schedule.repeated:
-                        left = self._run_pass(named, left)
-                oracle.pool.abandon_all()  # what was begun for a pass that does not follow
-                driver.best = left
+                        smallest = self._run_pass(named, smallest)
+                oracle.pool.abandon_all()  # checks that began for a pass that does not follow
+                driver.best = smallest
                 oracle.beside.settle()
             except SearchInDoubtError as doubt:
                 driver.begin_anew(doubt.remedy)
@@ -362,19 +355,19 @@ class ReductionTask:
         return True
 
     def undo(self, digest: bytes | None) -> bool:
-        """Begin again from the original; True if its own answer was taken back."""
+        """Begin again from the original, without the answer with this digest; True if that was the original's."""
         driver = self._driver
         if digest is not None:
             driver.forget(digest)
         if driver.best is not None:
             driver.start_over()
-        return digest == driver.trial(driver.problem.whole, ORIGINAL, "").digest
+        return digest == driver.trial(driver.problem.original, ORIGINAL, "").digest
 
     def write(self) -> None:
-        """Write the smallest model, and the passing one closest in size if that was asked for."""
+        """Write the smallest model and, if requested, the passing one closest in size."""
         driver, target = self._driver, self._job.target
         try:
-            driver.oracle.beside.settle()  # a limit may have ended the search before
+            driver.oracle.beside.settle()  # a limit may have ended the search before that
         except SearchInDoubtError as doubt:
             driver.begin_anew(doubt.remedy)
         self._vouching.settle(may_ask=driver.oracle.check.automatic)
@@ -382,7 +375,7 @@ class ReductionTask:
         if target.min_good is not None:
             assert driver.best is not None
             size = driver.best.size
-            # The passing candidate closest in size; of several, the one met last.
+            # Of several, the last one.
             passing = min(reversed(driver.passing), key=lambda candidate: abs(candidate.size - size), default=None)
             if passing is None:
                 driver.listener(events.Remark(f"no passing model was met, so {target.min_good} was not written"))
@@ -390,7 +383,7 @@ class ReductionTask:
                 self._write_model(driver.parts(passing), target.min_good, None)
 
     def rescue(self) -> str | None:
-        """Write the smallest model so far, unless it is the original; returns what to tell of it."""
+        """Write the smallest model so far, unless it is the original; returns what was kept, in words."""
         driver, target = self._driver, self._job.target
         self._vouching.settle(may_ask=False)
         if not driver.is_smaller or not driver.oracle.beside.is_settled:
@@ -398,8 +391,8 @@ class ReductionTask:
         try:
             self._write_model(driver.best_parts(), target.output, target.external)
         except (errors.BiopsyError, OSError):
-            is_ours = self._is_saved and target.output.exists()
-            return f"{target.output}, an earlier result that fails in the same way" if is_ours else None
+            has_earlier = self._is_saved and target.output.exists()
+            return f"{target.output}, an earlier result that fails in the same way" if has_earlier else None
         try:
             self._feeding.settle(driver.best_parts(), target.output)
         except (errors.BiopsyError, OSError) as error:
@@ -409,7 +402,10 @@ class ReductionTask:
         return f"{target.output}, which fails in the same way{inputs}"
 
     def verify(self) -> bool:
-        """The file as it was written must fail in the same way. True if the search must be run again."""
+        """Check the result as it was written. Returns True if the search must be run again.
+
+        Raises CheckError if the result does not fail like the original.
+        """
         driver, oracle, output = self._driver, self._driver.oracle, self._job.target.output
         if not oracle.check.automatic:
             return False
@@ -424,30 +420,30 @@ class ReductionTask:
         assert original is not None
         self._verified, self._last_words = judged, last_words(original, result, oracle.failure.rules)
         if self._last_words is not None:
-            said, said_by_result = self._last_words
+            end_of_original, end_of_result = self._last_words
             text = (
                 "the result has the status of the original, but what they print at their end differs. It may be another"
                 " failure:"
             )
-            apart = telling_apart(original, result)
-            lines = (f"  original   {said}", f"  result     {said_by_result}", f"  {apart}")
+            advice = telling_apart(original, result)
+            lines = (f"  original   {end_of_original}", f"  result     {end_of_result}", f"  {advice}")
             driver.listener(events.Remark(text, warning=True, lines=lines))
         confirm = driver.best_trial(CONFIRM, "the result once more")
         if driver.left == 1 or not self._flakiness.noticed_late(confirm, tries):
-            return False  # a single node needs no proof that all of it is needed
+            return False  # of a single node, nothing was left out because a check passed by chance
         driver.doubt()
         return True
 
     def _require_failure(self, judged: Judged, tries: int, fresh: Callable[[], Trial]) -> None:
-        """Raise CheckError if the result, of which ``fresh`` makes a trial, does not fail as often as the original.
+        """Restore the result and raise CheckError if it does not fail, or less often than the original.
 
-        It has been written again by then.
+        ``fresh`` makes a trial of it.
         """
         driver, output, rates = self._driver, self._job.target.output, None
         line = driver.oracle.check.line(output)
         reproduces = judged.outcome is Outcome.REPRODUCES
         if reproduces and tries > 1:
-            original = driver.trial(driver.problem.whole, FINAL, "the original once more")
+            original = driver.trial(driver.problem.original, FINAL, "the original once more")
             rates = self._flakiness.rarer(fresh, tries, original)
         if rates is not None:
             self.result.restore()
@@ -472,17 +468,17 @@ class ReductionTask:
             )
 
     def reduction(self, seconds: float, stopped: str | None) -> Reduction:
-        """What was found, once the search has ended."""
+        """The result of the reduction, once the search has ended."""
         driver, tally, target = self._driver, self._driver.oracle.tally, self._job.target
         assert driver.best is not None
         index, others, failure = driver.problem.index, tally.other_failures, driver.oracle.failure.reference
         (judged, error), verified = self._original, self._verified
         verdict = None if verified is None else verified.evidence.verdict
-        left = index_bytes(b"".join(driver.best_parts()))
+        result = index_bytes(b"".join(driver.best_parts()))
         if driver.refined is None:
             nodes = tuple(index.nodes[number].label for number in driver.best.nodes)
         else:
-            nodes = tuple(node.label for node in left.nodes)
+            nodes = tuple(node.label for node in result.nodes)
         return Reduction(
             output=target.output,
             nodes_before=len(index.nodes),
@@ -497,8 +493,11 @@ class ReductionTask:
             remembered=tally.remembered,
             stopped=stopped,
             last_words=self._last_words,
-            reads=reads_of(left),
-            sources=sources_of(left, None if self._schedule.hides_origins else index),
+            reads=tuple(
+                tuple(sorted({result.producer[tensor] for tensor in reads if tensor in result.producer}))
+                for reads in result.node_reads
+            ),
+            sources=sources_of(result, None if self._schedule.hides_origins else index),
             error_before=error,
             error_after=None if verdict is None else error_size(verdict.mismatches, verdict.rounding),
             judged_before=judged,
@@ -509,21 +508,21 @@ class ReductionTask:
             cannot_say=dict(tally.cannot_say),
         )
 
-    def _run_pass(self, named: NamedPass, left: Candidate) -> Candidate:
+    def _run_pass(self, named: NamedPass, candidate: Candidate) -> Candidate:
         driver, target = self._driver, self._job.target
-        smaller = driver.search(named, left, self._context, self._schedule.foreseeable_after(named))
-        if smaller is not left:
-            self._vouching.found(smaller)
+        smaller = driver.search(named, candidate, self._context, self._schedule.foreseeable_after(named))
+        if smaller is not candidate:
+            self._vouching.remember(smaller)
             index = driver.problem.index
             in_place = index.path is not None and target.output.resolve() == index.path.resolve()
-            # The best so far is on disk, in case that there is no room later; not where that costs copying weights.
+            # Have the best so far on disk in case there is no room later, unless that means copying weights.
             if not (index.has_external_data or in_place or self._vouching.is_doubtful(driver.best)):
-                with contextlib.suppress(errors.UsageError):  # the last one is written all the same, and tells
+                with contextlib.suppress(errors.UsageError):  # writing the final result raises it again
                     self._write_model(driver.best_parts(), target.output, target.external)
         return smaller
 
     def _refine(self, passes: Sequence[NamedModelPass]) -> None:
-        """Run the passes over the model itself, again and again until none changes it; then what they could not do.
+        """Run the passes over the model until none changes it, then report what they could not do.
 
         They work on protobuf objects, which cannot hold every model that bytes can.
         """
@@ -548,6 +547,3 @@ class ReductionTask:
         folder = self._driver.workspace.candidate.parent
         write_result(parts, path, folder, external, self._driver.problem.index.has_external_data)
         self._is_saved = True
-
-
-# The last word on a reduction: the file as it was written must fail as the original does, and as often.

@@ -1,4 +1,4 @@
-"""What a reduction leaves: the model it found, self-contained, the facts about it, and the values that it is fed."""
+"""The result of a reduction: the files that it writes, and the facts about them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from biopsy.checks.judge import Signature
 from biopsy.checks.outcome import Judged
 from biopsy.comparison.mismatch import ErrorSize
-from biopsy.model.index import ModelIndex
 from biopsy.model.sources import NodeSource
 from biopsy.session.files import files_of
 from biopsy.text import count, html_table, printable, some_of
@@ -18,7 +17,7 @@ from biopsy.text import count, html_table, printable, some_of
 
 @dataclass(frozen=True)
 class Target:
-    """Where a reduction leaves its results. ``external``: a file beside ``output`` for its weights."""
+    """Where a reduction writes its results. ``external`` is a file beside ``output`` for its weights."""
 
     output: Path
     min_good: Path | None = None
@@ -26,35 +25,35 @@ class Target:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files that may be written; the weights of a large result have a name of their own if none is given."""
+        """All files that may be written, also that for the weights of a large result."""
         return (*files_of(self.output, self.external), *([] if self.min_good is None else [self.min_good]))
 
     @cached_property
     def streams(self) -> frozenset[Path]:
-        """Those that are no files, such as pipes and /dev/null, when this is first asked: a person wants them so."""
+        """Those of ``files`` that exist but are no plain files, such as pipes and /dev/null; found out once."""
         return frozenset(path for path in self.files if path.exists() and not path.is_file())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction:
-    """What a reduction found.
+    """The result of a reduction.
 
-    ``nodes`` are the nodes of the result in order, by operator and name; ``kept`` the numbers of those nodes of the
-    original that the search kept. ``outcomes`` counts checks by what they said; ``other_failures`` the other failures
-    met, by how they look. ``min_good`` is the file of the passing model closest in size, None if none was asked for or
-    none was met. ``seconds`` is wall time of the whole. ``other_models`` are files that show one of the other failures
-    each. ``remembered`` counts runs of the check that an interrupted reduction had done. ``stopped`` names the limit
-    that ended the search before its end, so that smaller results may exist; None if none did. ``error_before`` is the
-    error of the original, ``error_after`` that of the result, where the check tells sizes. ``last_words`` are what
-    the original and the result say at their end where these tell of different failures that ``--match`` did not tell
-    apart; None where they are alike. ``reads`` are, for each of ``nodes``, the places of those that it reads from.
-    ``inputs`` is a file of recorded values that the result was fed in checks that load inputs; None if it needs none
-    but those of the original. ``cannot_say`` counts the models of which the check could not say anything, by the
-    reason. ``sources`` are, for each of ``nodes``, where an exporter says that it comes from, also where only the
-    original has it noted; None where none does, and of all that a result is to hide.
-    ``judged_before`` is how the original fails, ``judged_after`` how the result does, if it was checked again.
-    ``failure`` is what counted as the same failure, ``values_free`` whether candidates could compute other values than
-    the original, None where no pass wanted to know.
+    - ``nodes`` are the nodes of the result in order, by operator and name; ``reads`` has, for each of them, the places
+      of the nodes whose outputs it reads, also in bodies; ``sources`` has where an exporter says that it comes from,
+      maybe in the original (None if nothing is noted or the result must hide it). ``kept`` are the numbers of the
+      original's nodes that the search kept.
+    - ``outcomes`` counts checks by outcome, ``other_failures`` counts the other failures by their appearance, and
+      ``other_models`` has a file that shows each. ``cannot_say`` counts the models about which the check could say
+      nothing, by the reason. ``remembered`` counts runs of the check before an interruption.
+    - ``seconds`` is the total wall time. ``stopped`` names the limit that ended the search early, so that smaller
+      results may exist; None if it was completed.
+    - ``min_good`` is the file of the passing model closest in size; None if it was not requested or no model passed.
+      ``inputs`` is the file of recorded values with which the result was fed; None if it needs only the original's.
+    - ``failure`` is what counted as the same failure. ``judged_before`` is how the original failed, ``judged_after``
+      how the result did, if it was checked again. ``error_before`` and ``error_after`` are the sizes of their errors,
+      if the check reports them. ``last_words`` are the last lines of both if they show different failures that
+      ``--match`` did not distinguish, else None.
+    - ``values_free``: whether candidates could compute other values than the original; None if no pass had to know.
     """
 
     output: Path
@@ -83,7 +82,7 @@ class Reduction:
 
     @property
     def checks(self) -> int:
-        """Checks that were run, the first and the last included."""
+        """The number of checks, including the first and the last."""
         return sum(self.outcomes.values())
 
     def __repr__(self) -> str:
@@ -100,20 +99,11 @@ class Reduction:
 
     @property
     def _summary(self) -> str:
-        """In one line."""
         ended = f", ended by {self.stopped}" if self.stopped else ""
-        left = f"{len(self.nodes)} of {count(self.nodes_before, 'node')}"
-        return f"{left} in {printable(str(self.output))}, {count(self.checks, 'check')}, {self.seconds:.1f} s{ended}"
-
-
-def reads_of(index: ModelIndex) -> tuple[tuple[int, ...], ...]:
-    """For each node of a model, the places of the nodes whose outputs it reads; bodies count."""
-    return tuple(
-        tuple(sorted({index.producer[tensor] for tensor in node.reads if tensor in index.producer}))
-        for node in index.nodes
-    )
+        nodes = f"{len(self.nodes)} of {count(self.nodes_before, 'node')}"
+        return f"{nodes} in {printable(str(self.output))}, {count(self.checks, 'check')}, {self.seconds:.1f} s{ended}"
 
 
 def inputs_file(output: Path) -> Path:
-    """The file beside a result with the recorded values that it is fed."""
+    """The file beside a result with the recorded values that it is fed with."""
     return output.with_name(f"{output.name}.inputs.safetensors")

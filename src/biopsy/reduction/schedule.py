@@ -1,4 +1,4 @@
-"""The ordered table of passes, and which of them each mode runs."""
+"""The table of passes in their order, and the passes of each mode."""
 
 from __future__ import annotations
 
@@ -138,17 +138,17 @@ MODEL_PASSES: tuple[NamedModelPass, ...] = (
         remarks=names_left,
     ),
 )
-"""Run in this order once the nodes are few."""
+"""The passes over the model, in their order; they run once few nodes are left."""
 
 _BY_NAME = {named.name: named for named in PASSES}
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Passes that run once, and passes that run again and again until none of them makes the candidate smaller.
+    """The passes that run ``once``, and those that are ``repeated`` until none of them makes the candidate smaller.
 
-    When the repeated ones end with every single node tried in all three ways, the result is 1-minimal: no single
-    remaining node can go, fed, frozen or bypassed. Those ``afterwards`` work on the model itself, again and again too.
+    If these try each single node fed, frozen and bypassed, the result is 1-minimal: no single remaining node can be
+    removed. The passes ``afterwards`` work on the model itself; they are repeated, too.
     """
 
     once: tuple[NamedPass, ...]
@@ -157,22 +157,21 @@ class Schedule:
 
     @property
     def hides_origins(self) -> bool:
-        """Whether the result must not tell what it was made of: a node says no more than its own file does."""
+        """Whether the result must hide its origin, so that nothing noted in the original may be shown for it."""
         return any(named.name in ("names", "exporter-notes") for named in self.afterwards)
 
     def foreseeable_after(self, named: NamedPass) -> tuple[NamedPass, ...]:
-        """The passes that follow one, as far as they can be foreseen."""
+        """The passes that follow a pass, up to the first that cannot be foreseen."""
         order = (*self.once, *self.repeated)
         return tuple(takewhile(lambda later: later.can_be_foreseen, order[order.index(named) + 1 :]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Passes:
-    """Which passes run: some only if asked for, none of ``skip``, and only those of ``only`` if any are named.
+    """The choice of passes: none of ``skip``, and if ``only`` is not empty, only those.
 
     ``simplify`` also tries to remove attributes, make sizes smaller and fill weights; ``anonymize`` replaces names and
-    fills weights. A pass that is named in ``only`` runs without them too. ``biopsy debug reduce --list-passes`` lists
-    all passes.
+    fills weights. Passes named in ``only`` need neither. ``biopsy debug reduce --list-passes`` lists all passes.
     """
 
     simplify: bool = False
@@ -181,16 +180,16 @@ class Passes:
     only: tuple[str, ...] = ()
 
     def takes(self, named: NamedPass | NamedModelPass) -> bool:
-        """Whether a pass of the mode is to run."""
+        """Whether a pass of the mode runs."""
         return named.name not in self.skip and (not self.only or named.name in self.only)
 
 
 def schedule_of(
     mode: Mode, passes: Passes = Passes(), *, keep_inputs: bool = False, keep_outputs: bool = False
 ) -> Schedule:
-    """The passes that a mode runs, without those that nobody wants and those that change inputs or outputs to keep.
+    """The passes that a mode runs, without those not chosen and those that change inputs or outputs to keep.
 
-    Raises UsageError for unknown names, and for options that could not do what they say.
+    Raises UsageError for unknown names, and for options that contradict each other.
     """
     known = [*(named.name for named in PASSES), *(named.name for named in MODEL_PASSES)]
     for name in (*passes.skip, *passes.only):
@@ -203,9 +202,9 @@ def schedule_of(
                     "biopsy debug reduce --list-passes says what they do",
                 ],
             )
-    asked = {"simplify": passes.simplify, "anonymize": passes.anonymize}
-    for option, is_asked in asked.items():
-        if is_asked and mode != "minimal":
+    options = {"simplify": passes.simplify, "anonymize": passes.anonymize}
+    for option, is_given in options.items():
+        if is_given and mode != "minimal":
             raise errors.UsageError(f"--{option} needs --mode=minimal, not {mode}", next_steps=["--mode=minimal"])
     if passes.anonymize and (keep_inputs or keep_outputs):
         kept = "--no-reduce-inputs" if keep_inputs else "--no-reduce-outputs"
@@ -219,7 +218,7 @@ def schedule_of(
             for named in MODEL_PASSES
             if mode == "minimal"
             and passes.takes(named)
-            and (not named.only_with or named.name in passes.only or any(asked[name] for name in named.only_with))
+            and (not named.only_with or named.name in passes.only or any(options[name] for name in named.only_with))
             and not (keep_inputs and named.changes_inputs)
             and not (keep_outputs and named.changes_outputs)
         ),
@@ -231,4 +230,4 @@ _OF_MODE: dict[Mode, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "bisect": (("ranked", "bisect"), ()),
     "linear": (("linear",), ()),
 }
-"""The passes over nodes of each mode: those that run once, and those that are repeated."""
+"""Mode -> the passes over nodes that run once, and those that are repeated."""

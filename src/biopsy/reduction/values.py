@@ -1,5 +1,5 @@
-"""Whether candidates may compute other values than the original did: asked of the check by models of changed and of
-constant outputs.
+"""Finds out whether candidates may compute other values than the original: the check gets models with changed outputs
+and with constant ones.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from biopsy.reduction.driver import Driver
 from biopsy.reduction.passes.common import (
     ChangeSearch,
     NamedModelPass,
+    copied,
     element_count,
     fresh,
     names_in,
@@ -38,20 +39,19 @@ if TYPE_CHECKING:
     import onnx
 
 Values = Literal["auto", "keep", "free"]
-"""``keep`` the recorded values, be ``free`` to change them, or find out."""
+"""Whether passes ``keep`` the recorded values or are ``free`` to change them; ``auto`` finds out which is right."""
 
 _MOST_CANDIDATES = 5
 
 
 def may_change_values(driver: Driver, values: Values, compares_recorded: bool | None) -> bool:
-    """Whether candidates may compute other values; the original has been checked.
+    """Whether candidates may compute other values; call it after the original was checked.
 
-    ``compares_recorded`` is what the check's own words tell: True if it loads golden values, False if it computes its
-    reference anew for each candidate or looks at no values at all, None if its words tell nothing. Then a failure that
-    is no comparison (a signal; a load, build or run error) is free. Last, a passing candidate that computes the outputs
-    of the original is checked with those outputs changed in several ways, and models that give constants for whatever
-    the nodes that are left compute: only if the check passes all of them, it does not compare with recorded values. If
-    any cannot be tried, values are kept.
+    ``compares_recorded`` is what the check's command line shows: True if it loads golden values, False if it computes
+    its reference anew for each candidate or looks at no values, None if it shows neither. In that case, values may
+    change if the failure is not from a comparison. If it may be, a passing candidate with all outputs of the original
+    is checked with these outputs changed in several ways, and then models with constants in place of the remaining
+    nodes. Values may change only if the check passes all of them.
     """
     if values != "auto":
         return values == "free"
@@ -61,7 +61,7 @@ def may_change_values(driver: Driver, values: Values, compares_recorded: bool | 
     if reference is not None and is_no_comparison(reference):
         return True
     try:
-        for candidate in islice(_candidates(driver), _MOST_CANDIDATES):
+        for candidate in islice(_with_all_outputs(driver), _MOST_CANDIDATES):
             model = parse(b"".join(driver.parts(candidate)), None)
             changed = {kind: with_changed_outputs(model, kind) for kind in KINDS}
             if None in changed.values():
@@ -71,45 +71,44 @@ def may_change_values(driver: Driver, values: Values, compares_recorded: bool | 
             if judged.outcome is Outcome.PASSES:
                 return _passes_all(driver, candidate, changed, judged.evidence.status)
         why = "no passing candidate had all outputs of the original, to change their values"
-    except errors.ModelError as error:  # a protobuf object cannot hold every model that bytes can
+    except errors.ModelError as error:  # protobuf objects cannot hold every model that bytes can
         why = error.summary
     driver.listener(events.Remark(f"values     kept: {why}"))
     return False
 
 
 def is_no_comparison(failure: Signature) -> bool:
-    """Whether a failure is one that no values decide: a signal, or an error in the stages load, build or run."""
+    """Whether a failure does not depend on values: a signal, or an error in the stages load, build or run."""
     return failure.status < 0 or failure.stage in {"load", "build", "run"}
 
 
-def asks_whether_values_may_change(model: onnx.ModelProto) -> ChangeSearch:
-    """A pass that proposes nothing. Since it may change values, the driver finds out whether that is allowed."""
+def no_change(model: onnx.ModelProto) -> ChangeSearch:
+    """A pass without proposals."""
     yield []
 
 
-FOUND_OUT = NamedModelPass(
-    name="values", summary="whether values may change, for who wants to know it", search=asks_whether_values_may_change
-)
+FIND_OUT = NamedModelPass(name="values", summary="finds out whether values may change", search=no_change)
+"""The driver finds out whether values may change before it runs this pass, since ``keeps_values`` is False."""
 
 
 def _passes_all(
     driver: Driver, candidate: Candidate, changed: Mapping[str, onnx.ModelProto | None], status: int
 ) -> bool:
-    """Whether the check passes the candidate with its outputs changed in every way, with this exit status.
+    """Whether the check passes the candidate with its outputs changed in every way, always with this exit status.
 
-    It must also pass constants for what the nodes that are left compute: it may compare tensors inside the model with
-    golden values, and not the original's outputs. If it does not, a remark says what happened instead.
+    It must also pass constants in place of the remaining nodes, since it may compare inner tensors with golden values.
+    If it does not pass something, a remark says what happened.
     """
     best = driver.best
     assert best is not None
     obstacles, descriptions = list[str](), deque[str]()
 
     def trials() -> Iterator[Trial]:
-        for kind, made in changed.items():
-            if made is not None:
+        for kind, changed_model in changed.items():
+            if changed_model is not None:
                 descriptions.append(f"a passing candidate, its outputs {kind}")
                 description = f"the same, its outputs {kind}"
-                data = made.SerializeToString()
+                data = changed_model.SerializeToString()
                 yield Trial(parts=[data], size=candidate.size, stage=VALUES, description=description)
         types, writes = driver.problem.types, driver.problem.index.node_writes
         written = (tensor for node in best.nodes for tensor in writes[node])
@@ -128,23 +127,22 @@ def _passes_all(
         for judged in answers:
             description = descriptions.popleft()
             if judged.outcome is not Outcome.PASSES or judged.evidence.status != status:
-                said = judged.outcome.value if judged.outcome is not Outcome.PASSES else judged.reason
-                obstacles.insert(0, f"{description}: {said}")
+                answer = judged.outcome.value if judged.outcome is not Outcome.PASSES else judged.reason
+                obstacles.insert(0, f"{description}: {answer}")
                 break
     for obstacle in obstacles[:1]:
         driver.listener(events.Remark(f"values     kept: {obstacle}"))
     return not obstacles
 
 
-def _candidates(driver: Driver) -> Iterator[Candidate]:
-    """Candidates that compute the outputs of the original: those known to pass, the nodes of the outputs, the last.
+def _with_all_outputs(driver: Driver) -> Iterator[Candidate]:
+    """Candidates with all outputs of the original: passing ones, the nodes of the outputs, the last nodes.
 
-    A check may look at the original's outputs alone, or at one of them, so what does not compute all of them may pass
-    whatever its values are.
+    A check may look at a single output only, so a candidate without it may pass with any values.
     """
     problem = driver.problem
     outputs = [tensor for tensor in problem.index.outputs if tensor in problem.index.producer]
-    order = neighbourhood_order(problem.index, problem.whole.nodes)
+    order = neighbourhood_order(problem.index, problem.original.nodes)
     tries = [sorted({problem.index.producer[tensor] for tensor in outputs})]
     tries += [order[-count:] for count in (2, 4, 8) if count < len(order)]
     closed = (problem.closed(Candidate(tuple(sorted(nodes)))) for nodes in tries if nodes)
@@ -154,21 +152,15 @@ def _candidates(driver: Driver) -> Iterator[Candidate]:
             yield candidate
 
 
-# A model whose outputs are others: one change of each kind that a check which compares values could pass over.
-#
-# A monotone change keeps every top-1, a change of the sign every magnitude, another order every sum, another scale
-# every direction, and one other element nearly every mean. No comparison of values that is of any use passes all of
-# them.
-
 _FLOATS = frozenset({1, 10, 11})
 _SIGNED = frozenset({6, 7})
 _BOOL = 9
 
 _EARLIEST = 7
-"""The first opset whose arithmetic broadcasts by itself."""
+"""The first opset with implicit broadcasting."""
 
 _STEPS_SINCE = 10
-"""The first opset whose Slice has steps, and its borders as inputs."""
+"""The first opset in which Slice has steps, and takes starts and ends as inputs."""
 
 _END = (1 << 31) - 1
 _MOST_PLACES = 1 << 20
@@ -176,9 +168,9 @@ _MOST_PLACES = 1 << 20
 
 @dataclass(kw_only=True)
 class _ChangeWriter:
-    """Writes nodes that compute something from an output: of the type ``elem``, with ``count`` elements if known.
+    """Adds nodes that compute a changed output of element type ``elem`` with ``count`` elements, if that is known.
 
-    ``taken`` are names that are not free, ``used`` the operators of the model.
+    ``taken`` are the names in the model, ``used`` its operators.
     """
 
     graph: onnx.GraphProto
@@ -189,7 +181,7 @@ class _ChangeWriter:
     count: int | None = None
 
     def node(self, operator: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
-        """Add a node; returns the name of its output, a new one if none is given."""
+        """Add a node; returns the name of its output, by default a new one."""
         from onnx import helper
 
         result = output or fresh("changed", self.taken)
@@ -198,26 +190,26 @@ class _ChangeWriter:
         return result
 
     def constant(self, values: Sequence[int], elem: int = 7, dims: Sequence[int] | None = None) -> str:
-        """A tensor of these values, as a Constant node: an initializer would be an input before IR 4."""
+        """Add a Constant node; returns its output. Before IR version 4, an initializer would have to be an input."""
         from onnx import helper
 
         shape = [len(values)] if dims is None else list(dims)
         return self.node("Constant", [], value=helper.make_tensor("", elem, shape, list(values)))
 
     def part(self, flat: str, start: int, end: int) -> str:
-        """The elements of a list from one place to another."""
+        """Add the slice of a one-dimensional tensor from ``start`` to ``end``; returns it."""
         if self.opset < _STEPS_SINCE:
             return self.node("Slice", [flat], axes=[0], starts=[start], ends=[end])
         return self.node("Slice", [flat, self.constant([start]), self.constant([end])])
 
-    def turned(self, flat: str) -> str:
-        """A list from its end."""
+    def reversed(self, flat: str) -> str:
+        """Add the reversal of a one-dimensional tensor; returns it."""
         if self.opset < _STEPS_SINCE:
-            return self.node("Gather", [flat, self.constant(list(reversed(range(self.count or 0))))])
+            return self.node("Gather", [flat, self.constant(list(range(self.count or 0))[::-1])])
         return self.node("Slice", [flat, *(self.constant([value]) for value in (-1, -_END, 0, -1))])
 
-    def lacking(self, *operators: str) -> str:
-        """The first of some operators that the model lacks, so that a check that looks for operators sees none anew."""
+    def unused(self, *operators: str) -> str:
+        """The first operator that the model does not have, since the check may look for operators; else the first."""
         return next((name for name in operators if name not in self.used), operators[0])
 
 
@@ -225,90 +217,90 @@ Change: TypeAlias = "Callable[[_ChangeWriter, str, str], None]"
 """Adds nodes that compute the second tensor from the first."""
 
 
-def _sign(write: _ChangeWriter, before: str, after: str) -> None:
-    if write.elem == _BOOL:
-        write.node("Not", [before], after)
-    elif write.lacking("Neg", "Sub") == "Neg":
-        write.node("Neg", [before], after)
+def _negate(writer: _ChangeWriter, before: str, after: str) -> None:
+    if writer.elem == _BOOL:
+        writer.node("Not", [before], after)
+    elif writer.unused("Neg", "Sub") == "Neg":
+        writer.node("Neg", [before], after)
     else:
-        write.node("Sub", [write.constant([0], write.elem, []), before], after)
+        writer.node("Sub", [writer.constant([0], writer.elem, []), before], after)
 
 
-def _one_element(write: _ChangeWriter, before: str, after: str) -> None:
-    """The first element becomes another: also where it is not a number."""
-    flat = write.node("Reshape", [before, write.constant([-1])])
-    other = write.node("Not", [write.part(flat, 0, 1)]) if write.elem == _BOOL else write.constant([177], write.elem)
-    whole = write.node("Concat", [other, write.part(flat, 1, _END)], axis=0)
-    write.node("Reshape", [whole, write.node("Shape", [before])], after)
+def _change_one_element(writer: _ChangeWriter, before: str, after: str) -> None:
+    """Replace the first element, by a value that also differs from NaN."""
+    flat = writer.node("Reshape", [before, writer.constant([-1])])
+    is_bool = writer.elem == _BOOL
+    first = writer.node("Not", [writer.part(flat, 0, 1)]) if is_bool else writer.constant([177], writer.elem)
+    joined = writer.node("Concat", [first, writer.part(flat, 1, _END)], axis=0)
+    writer.node("Reshape", [joined, writer.node("Shape", [before])], after)
 
 
-def _order(write: _ChangeWriter, before: str, after: str) -> None:
-    flat = write.node("Reshape", [before, write.constant([-1])])
-    write.node("Reshape", [write.turned(flat), write.node("Shape", [before])], after)
+def _reverse(writer: _ChangeWriter, before: str, after: str) -> None:
+    flat = writer.node("Reshape", [before, writer.constant([-1])])
+    writer.node("Reshape", [writer.reversed(flat), writer.node("Shape", [before])], after)
 
 
-def _scale(write: _ChangeWriter, before: str, after: str) -> None:
-    if write.elem == _BOOL:
-        write.node("Not", [before], after)
-    elif write.lacking("Mul", "Add") == "Mul":
-        write.node("Mul", [before, write.constant([3], write.elem, [])], after)
+def _scale(writer: _ChangeWriter, before: str, after: str) -> None:
+    if writer.elem == _BOOL:
+        writer.node("Not", [before], after)
+    elif writer.unused("Mul", "Add") == "Mul":
+        writer.node("Mul", [before, writer.constant([3], writer.elem, [])], after)
     else:
-        write.node("Add", [before, write.node("Add", [before, before])], after)
+        writer.node("Add", [before, writer.node("Add", [before, before])], after)
 
 
-def _curve(write: _ChangeWriter, before: str, after: str) -> None:
-    """Nearly every number becomes another, and none infinite, in no fixed proportion."""
-    if write.elem in _FLOATS:
-        write.node(write.lacking("Cos", "Atan", "Softplus", "Erf", "Tanh"), [before], after)
+def _apply_function(writer: _ChangeWriter, before: str, after: str) -> None:
+    """Apply a function that changes nearly every number, in no fixed proportion, and makes none infinite."""
+    if writer.elem in _FLOATS:
+        writer.node(writer.unused("Cos", "Atan", "Softplus", "Erf", "Tanh"), [before], after)
     else:
-        _sign(write, before, after)
+        _negate(writer, before, after)
 
 
 KINDS: Mapping[str, Change] = {
-    "of the other sign": _sign,
-    "one element of each changed": _one_element,
-    "in reverse order": _order,
+    "of the other sign": _negate,
+    "one element of each changed": _change_one_element,
+    "in reverse order": _reverse,
     "three times as large": _scale,
-    "put through a function": _curve,
+    "put through a function": _apply_function,
 }
-"""What can be done to outputs, in the order in which it is tried."""
+"""The ways to change outputs, in the order in which they are tried.
+
+No useful comparison of values passes all of them. A monotone function keeps the top-1 index, the other sign all
+magnitudes, another order the sum, another scale the direction, and one changed element nearly keeps the mean.
+"""
 
 
 def with_changed_outputs(model: onnx.ModelProto, kind: str) -> onnx.ModelProto | None:
-    """A copy, every output changed in one way; None if one of them cannot be."""
-    made = type(model)()
-    made.CopyFrom(model)
-    written = {name for node in made.graph.node for name in node.output}
-    types = {info.name: info.type for info in made.graph.output}
-    opset = opsets_of(made).get("", 0)
+    """A copy of the model with every output changed in one way; None if one of them cannot be changed."""
+    changed = copied(model)
+    written = {name for node in changed.graph.node for name in node.output}
+    types = {info.name: info.type for info in changed.graph.output}
+    opset = opsets_of(changed).get("", 0)
     if not types or not all(name in written and _can_change(types[name], opset) for name in types):
         return None
-    taken = names_in(made)
-    write = _ChangeWriter(graph=made.graph, opset=opset, taken=taken, used={node.op_type for node in made.graph.node})
-    for name, told in types.items():
+    taken, used = names_in(changed), {node.op_type for node in changed.graph.node}
+    writer = _ChangeWriter(graph=changed.graph, opset=opset, taken=taken, used=used)
+    for name, output_type in types.items():
         before = fresh(f"{name}_before_change", taken)
-        rename(made.graph.node, {name: before})
-        write.elem, write.count = told.tensor_type.elem_type, element_count(told)
-        KINDS[kind](write, before, name)
-    return made
+        rename(changed.graph.node, {name: before})
+        writer.elem, writer.count = output_type.tensor_type.elem_type, element_count(output_type)
+        KINDS[kind](writer, before, name)
+    return changed
 
 
-def _can_change(told: onnx.TypeProto, opset: int) -> bool:
-    known = told.tensor_type.elem_type in _FLOATS | _SIGNED | {_BOOL}
-    count = element_count(told)
-    return known and (opset >= _STEPS_SINCE or (opset >= _EARLIEST and count is not None and count <= _MOST_PLACES))
+def _can_change(kind: onnx.TypeProto, opset: int) -> bool:
+    is_known = kind.tensor_type.elem_type in _FLOATS | _SIGNED | {_BOOL}
+    count = element_count(kind)
+    return is_known and (opset >= _STEPS_SINCE or (opset >= _EARLIEST and count is not None and count <= _MOST_PLACES))
 
-
-# Models that compute nothing: their outputs are constants of the right type, named as the original's tensors.
-#
-# A check that compares any of these tensors with golden values fails on them; one that does not has nothing to find.
 
 _MOST_ELEMENTS = 1 << 22
 _OPEN_SIZE = 2
-"""What stands for a dimension that is left open."""
+"""The size of a constant in a dimension that is left open."""
 
 Filling: TypeAlias = "Callable[[int], npt.NDArray[np.float64]]"
-"""So many values, that agree with no other filling in order, sign, mean or greatest element."""
+"""Makes so many values; no two fillings agree in order, sign, mean or greatest element."""
 
 
 def _ascending(count: int) -> npt.NDArray[np.float64]:
@@ -318,7 +310,7 @@ def _ascending(count: int) -> npt.NDArray[np.float64]:
 
 
 def _peak(count: int) -> npt.NDArray[np.float64]:
-    """One great value in the middle."""
+    """Ascending values with one great value in the middle."""
     values = _ascending(count)
     values[count // 2 : count // 2 + 1] = 97
     return values
@@ -332,23 +324,24 @@ FILLINGS: Mapping[str, Filling] = {
 
 
 def constant_outputs(model: onnx.ModelProto, infos: Iterable[bytes], filling: Filling) -> onnx.ModelProto | None:
-    """A model with the inputs of ``model``, in which each tensor of some serialized ValueInfoProtos is a constant.
+    """A model with the inputs of ``model`` and constant outputs with these serialized ValueInfoProtos.
 
-    They are its outputs. None if any is of a type for which no value can be made.
+    A check that compares one of these tensors with golden values fails on it; another check passes. None if no value
+    can be made for one of the types.
     """
     from onnx import ValueInfoProto
 
     wanted = list(map(ValueInfoProto.FromString, infos))
     outputs = [(info, value) for info in wanted if (value := _value(info.type, filling)) is not None]
-    return _computing_nothing(model, outputs) if len(outputs) == len(wanted) else None
+    return _with_constant_outputs(model, outputs) if len(outputs) == len(wanted) else None
 
 
 def recorded_outputs(
     model: onnx.ModelProto, recorded: Callable[[str], npt.NDArray[Any] | None]
 ) -> onnx.ModelProto | None:
-    """A model with the inputs and outputs of ``model``, in which each output is a constant with its recorded value.
+    """A model with the inputs and outputs of ``model``; each output is a constant with its recorded value.
 
-    ``recorded`` gives the value of a tensor by name. None if it knows none of an output, or one that cannot be stored.
+    ``recorded`` returns the value of a tensor by name. None if an output has no value, or one that cannot be stored.
     """
     from onnx import TensorProto
 
@@ -360,21 +353,20 @@ def recorded_outputs(
         if stored is None:
             return None
         outputs.append((info, TensorProto.FromString(stored)))
-    return _computing_nothing(model, outputs)
+    return _with_constant_outputs(model, outputs)
 
 
-def _computing_nothing(
+def _with_constant_outputs(
     model: onnx.ModelProto, outputs: Iterable[tuple[onnx.ValueInfoProto, onnx.TensorProto]]
 ) -> onnx.ModelProto:
-    """A model with the inputs of ``model`` and these outputs, which are constants."""
+    """A model with the inputs of ``model`` and these constants as outputs."""
     from onnx import helper
 
-    made = type(model)()
-    made.CopyFrom(model)
-    graph = made.graph
+    constant_model = copied(model)
+    graph = constant_model.graph
     for field in ("node", "initializer", "sparse_initializer", "output", "value_info", "quantization_annotation"):
         graph.ClearField(field)
-    del made.functions[:], made.training_info[:]
+    del constant_model.functions[:], constant_model.training_info[:]
     initial = {weight.name for weight in model.graph.initializer}
     inputs = [info for info in model.graph.input if info.name not in initial]
     del graph.input[:]
@@ -382,11 +374,11 @@ def _computing_nothing(
     for info, value in outputs:
         graph.node.append(helper.make_node("Constant", [], [info.name], name=f"constant {info.name}", value=value))
         graph.output.append(info)
-    return made
+    return constant_model
 
 
 def _value(kind: onnx.TypeProto, filling: Filling) -> onnx.TensorProto | None:
-    """A tensor of a type; None for strings, for what is narrower than a byte, and for what has no known rank."""
+    """A tensor of this type; None for strings, types narrower than a byte, unknown ranks and large tensors."""
     from onnx import helper, numpy_helper
 
     elem, shape = kind.tensor_type.elem_type, [dim.dim_value or _OPEN_SIZE for dim in kind.tensor_type.shape.dim]

@@ -17,7 +17,7 @@ def convolution() -> onnx.ModelProto:
     )
 
 
-def test_all_that_have_a_default_go_at_once() -> None:
+def test_attributes_with_a_default_are_removed_at_once() -> None:
     run = run_pass(attributes, convolution())
     assert not any(node.attribute for node in run.model.graph.node)
     assert len(run.tried) == 1

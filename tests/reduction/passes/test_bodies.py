@@ -17,7 +17,7 @@ def has(*operators: str):
     return lambda candidate: set(operators) <= in_bodies(candidate)
 
 
-def test_of_a_branch_the_node_that_matters_is_left_and_gives_its_output() -> None:
+def test_only_the_node_that_matters_is_left_of_a_branch_and_gives_its_output() -> None:
     run = run_pass(bodies, branching(), has("Mul"))
     (node,) = body(run.model, "then_branch", 1).node
     assert (node.op_type, list(node.output)) == ("Mul", ["t"])
@@ -26,14 +26,14 @@ def test_of_a_branch_the_node_that_matters_is_left_and_gives_its_output() -> Non
 
 
 @pytest.mark.parametrize("operators", [("Neg",), ("Mul",), ("Exp",), ("Neg", "Exp"), ("Neg", "Mul", "Exp"), ()])
-def test_whatever_is_left_of_a_branch_is_a_valid_model(operators: tuple[str, ...]) -> None:
+def test_any_remaining_part_of_a_branch_is_a_valid_model(operators: tuple[str, ...]) -> None:
     run = run_pass(bodies, branching(), has(*operators))
     assert in_bodies(run.model) - {"Identity"} == set(operators)
     assert_valid(run.model)
 
 
 @pytest.mark.parametrize("operators", [("Add",), ("Mul",), ("Neg",), ("Exp",), ("Add", "Exp"), ()])
-def test_whatever_is_left_of_a_loop_is_a_valid_model(operators: tuple[str, ...]) -> None:
+def test_any_remaining_part_of_a_loop_is_a_valid_model(operators: tuple[str, ...]) -> None:
     run = run_pass(bodies, looping(), has(*operators))
     assert in_bodies(run.model) - {"Identity"} == set(operators)
     assert_valid(run.model)
@@ -60,7 +60,7 @@ def test_outputs_of_loops_that_nothing_reads_go_with_their_nodes(make) -> None:
     assert_valid(run.model)
 
 
-def test_a_carried_value_that_only_serves_itself_goes() -> None:
+def test_a_carried_value_that_only_serves_itself_is_removed() -> None:
     made = looping()
     node = made.graph.node[0]
     inner = body(made, "body")
@@ -76,7 +76,7 @@ def test_a_carried_value_that_only_serves_itself_goes() -> None:
     assert_valid(run.model)
 
 
-def test_a_loop_without_a_trip_count_goes_on_ending_as_it_did() -> None:
+def test_a_loop_without_a_trip_count_keeps_its_condition() -> None:
     made = looping()
     made.graph.node[0].input[0] = ""
     inner = body(made, "body")
@@ -90,7 +90,7 @@ def test_without_bodies_nothing_is_tried() -> None:
     assert run_pass(bodies, onnx.ModelProto()).tried == []
 
 
-def test_what_a_loop_carries_without_a_declared_shape_is_cut_by_the_shape_of_the_first_trip() -> None:
+def test_a_carried_value_without_a_declared_shape_is_cut_with_that_of_the_first_trip() -> None:
     made = looping()
     inner = body(made, "body")
     for entry in (inner.input[2], *inner.output[1:]):

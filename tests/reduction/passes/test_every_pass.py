@@ -45,7 +45,7 @@ def odd_models() -> list[onnx.ModelProto]:
 
 
 @pytest.mark.parametrize("named", MODEL_PASSES, ids=lambda named: named.name)
-def test_it_survives_and_gives_the_same_again(named: NamedModelPass) -> None:
+def test_it_survives_and_repeats_the_same_rounds(named: NamedModelPass) -> None:
     for number, made in enumerate(models()):
         runs = []
         for chance in (0.0, 1.0, 0.5, 0.5):

@@ -3,7 +3,7 @@ from support.models import chain, info
 from support.passes import assert_valid, run_pass
 
 
-def test_inputs_that_nothing_reads_go_at_once() -> None:
+def test_unread_inputs_are_removed_at_once() -> None:
     made = chain(1)
     made.graph.input.extend([info("mask"), info("other")])
     run = run_pass(inputs, made)
@@ -19,7 +19,7 @@ def test_an_input_that_the_failure_needs_stays() -> None:
     assert [entry.name for entry in run.model.graph.input] == ["t0", "u5"]
 
 
-def test_an_input_that_is_given_out_is_used() -> None:
+def test_an_input_that_is_an_output_is_used() -> None:
     made = chain(1)
     made.graph.output.append(info("t0"))
     assert run_pass(inputs, made).tried == []

@@ -70,7 +70,7 @@ def test_bodies_and_their_captures_are_renamed_together() -> None:
         assert b"go_on" not in result.SerializeToString()
 
 
-def test_what_cannot_be_replaced_is_told() -> None:
+def test_names_that_cannot_be_replaced_are_reported() -> None:
     odd = helper.make_node("OurOperator", ["x"], ["y"], domain="corp", recipe="secret")
     told = "\n".join(names_left(run_pass(names, model([odd], [info("x")], [info("y")], domains=["corp"])).model))
     assert "corp.OurOperator" in told

@@ -22,13 +22,13 @@ def test_all_optional_inputs_go_at_once() -> None:
     assert_valid(run.model)
 
 
-def test_before_one_that_matters_an_empty_name_is_left() -> None:
+def test_an_optional_input_before_one_that_matters_becomes_empty() -> None:
     run = run_pass(optional_inputs, with_options(), lambda candidate: "high" in candidate.graph.node[0].input)
     assert [list(node.input) for node in run.model.graph.node] == [["x", "", "high"], ["c", "x"]]
     assert_valid(run.model)
 
 
-def test_what_must_be_there_and_what_nobody_knows_is_left_alone() -> None:
+def test_required_inputs_and_unknown_operators_are_left_alone() -> None:
     assert run_pass(optional_inputs, chain(2)).tried == []
     odd = helper.make_node("Odd", ["x", "y"], ["z"], domain="my")
     assert run_pass(optional_inputs, model([odd], [info("x"), info("y")], [info("z")], domains=["my"])).tried == []

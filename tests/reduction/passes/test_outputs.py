@@ -32,6 +32,6 @@ def test_the_second_output_of_a_node_goes_and_the_first_stays() -> None:
     assert_valid(run.model)
 
 
-def test_ends_of_two_nodes_that_have_been_searched_are_not_tried_again() -> None:
+def test_the_only_outputs_of_nodes_are_not_tried_again() -> None:
     nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["x"], ["b"])]
     assert run_pass(outputs, model(nodes, [info("x")], [info("a"), info("b")])).tried == []

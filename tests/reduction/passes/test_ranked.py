@@ -48,7 +48,7 @@ def test_a_ranking_of_n_entries_costs_at_most_log_n_checks() -> None:
     assert len(proposals([(number,) for number in range(64)])) == 7
 
 
-def test_nodes_that_are_gone_already_count_no_more() -> None:
+def test_removed_nodes_do_not_count() -> None:
     assert proposals([(50,), (10,)], range(20)) == [[9, 10, 11]]
 
 

@@ -28,7 +28,7 @@ def test_every_size_becomes_one_where_none_matters() -> None:
     assert_valid(run.model)
 
 
-def test_a_size_that_must_be_large_is_halved_while_it_may() -> None:
+def test_a_size_that_must_be_large_is_halved_as_far_as_possible() -> None:
     made, before = matmul(8, 512, 256), None
     while made != before:
         before = made

@@ -41,7 +41,7 @@ def wrong_layer(folder: Path, count: int, culprit: int) -> list[str]:
 
 
 @pytest.mark.parametrize("culprit", [0, 77, 149])
-def test_of_a_check_that_compares_tensors_one_look_inside_finds_the_culprit(
+def test_one_check_of_all_tensors_finds_the_culprit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], culprit: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -54,7 +54,7 @@ def test_of_a_check_that_compares_tensors_one_look_inside_finds_the_culprit(
 
 
 @pytest.mark.parametrize(("culprit", "parts"), [(0, 1), (77, 4), (149, 8)])
-def test_of_great_tensors_one_part_after_the_other_is_looked_at(
+def test_large_tensors_are_checked_part_by_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, culprit: int, parts: int
 ) -> None:
     """Of 150 tensors with four elements, twenty at a time."""
@@ -72,7 +72,7 @@ def looks(told: list[events.Event]) -> list[events.CheckedCandidate]:
 
 
 @pytest.mark.slow
-def test_what_no_part_shows_is_looked_for_in_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_no_part_is_wrong_the_whole_model_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A check that finds t41 wrong only where n8 is there too, nodes apart."""
     monkeypatch.setattr(reduce, "_MOST_AT_ONCE", 80)
     save(chain(64), tmp_path / "m.onnx")
@@ -93,7 +93,7 @@ def test_what_no_part_shows_is_looked_for_in_the_whole(tmp_path: Path, monkeypat
     assert whole.nodes == sum(event.nodes for event in parts) == 64
 
 
-def test_golden_values_whose_damage_only_the_look_inside_meets_are_told_of(
+def test_damaged_golden_values_of_inner_tensors_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -126,7 +126,7 @@ def test_a_suspect_that_is_innocent_costs_little(tmp_path: Path) -> None:
     assert [event.outcome for event in tried] == [Outcome.PASSES.value] * 2
 
 
-def test_a_check_that_names_no_outputs_is_not_asked_to_look(reducer) -> None:
+def test_a_check_that_names_no_outputs_is_not_asked_for_suspects(reducer) -> None:
     told: list[events.Event] = []
     reducer(chain(32), lambda candidate: "n9" in names(candidate), listener=told.append)
     assert not any(isinstance(event, events.Checked) and event.stage in {"look", "suspects"} for event in told)

@@ -34,7 +34,7 @@ def test_a_tidy_model_is_left_alone() -> None:
     assert run_pass(tidy, onnx.ModelProto()).tried == []
 
 
-def test_what_the_failure_needs_stays_and_all_else_goes() -> None:
+def test_only_parts_that_the_failure_needs_stay() -> None:
     def fails(candidate: onnx.ModelProto) -> bool:
         return candidate.producer_name == "exporter" and len(candidate.functions) == 1
 
@@ -55,7 +55,7 @@ def test_weights_of_ir_3_leave_the_inputs_too() -> None:
     assert [entry.name for entry in result.graph.input] == ["t0"]
 
 
-def test_dead_nodes_in_bodies_and_what_only_they_needed_go_at_once() -> None:
+def test_dead_nodes_in_bodies_and_parts_that_only_they_use_are_removed_at_once() -> None:
     then = helper.make_graph(
         [helper.make_node("Add", ["x", "w"], ["dead"]), helper.make_node("Neg", ["x"], ["t"])],
         "then", [], [info("t")], value_info=[info("dead")],
@@ -71,7 +71,7 @@ def test_dead_nodes_in_bodies_and_what_only_they_needed_go_at_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["pytorch", "torchscript"])
-def test_what_exporters_noted_of_nodes_stays_and_other_documentation_goes(name: str) -> None:
+def test_exporters_notes_on_nodes_stay_and_other_documentation_is_removed(name: str) -> None:
     made = exported(name)
     sources = [source_of(node.SerializeToString()) for node in made.graph.node]
     made.graph.node[0].doc_string += "" if name == "torchscript" else "no stack"
@@ -82,7 +82,7 @@ def test_what_exporters_noted_of_nodes_stays_and_other_documentation_goes(name: 
 
 
 @pytest.mark.parametrize("name", ["pytorch", "torchscript"])
-def test_what_exporters_noted_goes_when_that_is_asked_for(name: str) -> None:
+def test_exporters_notes_are_removed_on_request(name: str) -> None:
     run = run_pass(exporter_notes, exported(name))
     assert len(run.tried) == 1
     assert not any(node.metadata_props or node.doc_string for node in run.model.graph.node)

@@ -45,7 +45,7 @@ def test_weights_that_must_vary_get_small_values() -> None:
     assert run_pass(weights, run.model, varies).model == run.model
 
 
-def test_weights_that_the_failure_needs_stay_and_are_told() -> None:
+def test_weights_that_the_failure_needs_stay_and_are_reported() -> None:
     original = adding(random(), random())
     run = run_pass(weights, original, lambda candidate: values(candidate)["w0"] == values(original)["w0"])
     assert values(run.model) == {**values(original), "w1": [1.0] * 4}
@@ -89,7 +89,7 @@ def test_external_weights_become_values_inside_without_being_read(tmp_path: Path
     assert values(result) == {"w0": [1.0] * 400}
 
 
-def test_a_table_of_integers_is_told_of_since_it_stays() -> None:
+def test_a_table_of_integers_stays_and_is_reported() -> None:
     made = model(
         [helper.make_node("Gather", ["tokens", "i"], ["y"])],
         [info("i", (1,), INT64)],

@@ -42,7 +42,7 @@ def last(named: NamedModelPass, model: onnx.ModelProto, draw: random.Random) -> 
 
 
 @pytest.mark.parametrize("named", [n for n in MODEL_PASSES if n.name != "exporter-notes"], ids=lambda named: named.name)
-def test_a_node_that_stays_keeps_what_was_noted_of_it(named: NamedModelPass) -> None:
+def test_a_remaining_node_keeps_its_notes(named: NamedModelPass) -> None:
     for seed in range(6):
         made = noted(seed)
         before = {(node.op_type, *node.output) for node in walk.nodes(made)}
@@ -66,7 +66,7 @@ def by_node(made: onnx.ModelProto, original: onnx.ModelProto) -> dict[tuple[str,
 
 
 @pytest.mark.parametrize("named", [n for n in MODEL_PASSES if n.name != "names"], ids=lambda named: named.name)
-def test_a_node_that_stays_has_the_source_that_it_had_in_the_original(named: NamedModelPass) -> None:
+def test_a_remaining_node_has_its_source_of_the_original(named: NamedModelPass) -> None:
     for seed in range(3):
         original = noted(seed)
         before = by_node(original, original)
@@ -106,7 +106,7 @@ def told(path: Path) -> dict[str, set[bytes]]:
     return {name: {word for word in PRIVATE if word in data} for name, data in contents.items()}
 
 
-def test_an_anonymized_result_does_not_tell_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_anonymized_result_does_not_name_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["debug", "reduce", "m.onnx", "-o", "r.onnx", "--anonymize", "--report", "r.json", "--events", "e.jsonl"]
     assert main([*words, *CHECK]) == 0
     assert "model.py" not in capsys.readouterr().out
@@ -117,7 +117,7 @@ def test_an_anonymized_result_does_not_tell_it(here: Path, capsys: pytest.Captur
 
 
 @pytest.mark.slow
-def test_a_bundle_tells_it_and_an_anonymized_one_does_not(here: Path) -> None:
+def test_a_bundle_names_it_and_an_anonymized_one_does_not(here: Path) -> None:
     words = ["debug", "reduce", "m.onnx", "--report", "r.json"]
     assert main([*words, "-o", "r.onnx", "--bundle", "b.zip", *CHECK]) == 0
     assert b"model.py" in told(here / "b.zip")["ISSUE.md"]

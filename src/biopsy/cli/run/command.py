@@ -30,7 +30,7 @@ from biopsy.comparison.tolerance import (
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import create
 from biopsy.model.index import index_bytes
-from biopsy.model.nodes import may_be_random, random_words
+from biopsy.model.nodes import may_be_random, warning_of_random
 from biopsy.tensors.results import Feed, RunnerResult
 from biopsy.text import ListOption, line_of
 
@@ -105,7 +105,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     against_first = done[1:] if ran[0].result is not None and not options.compare_with else []
     pairs = [(other, done[0]) for other in against_first] + [(each, one) for each in done for one in expected]
     if (pairs or options.compare_with) and may_be_random(model.data):
-        hint = random_words(index_bytes(model.data, model.folder))
+        hint = warning_of_random(index_bytes(model.data, model.folder))
         if hint is not None:
             console.warn(hint)
     compared = compare(pairs, expected, limits, options, console, function=functions.compare)

@@ -24,7 +24,7 @@ from biopsy.diagnosis.question import (
     with_inputs,
 )
 from biopsy.engines.registry import PLAIN, parse_spec
-from biopsy.model.nodes import random_words
+from biopsy.model.nodes import warning_of_random
 from biopsy.processes.reading import read_plain
 
 REPORT = "run.json"
@@ -238,7 +238,7 @@ def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """Run the model until it fails, or has passed often enough."""
     search = _FailureSearch(context=context)
     failure = search.failure()
-    random = random_words(context.question.index)
+    random = warning_of_random(context.question.index)
     if failure is not None and failure.report.stage == "compare" and random is not None:
         failure = replace(failure, fault=FaultBeforeEngines(kind="random", every=(), text=random))
     elif failure is not None and context.question.check is None:

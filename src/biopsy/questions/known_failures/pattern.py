@@ -22,7 +22,7 @@ from biopsy.questions.workarounds.spellings.site import (
     scope_of,
     unmatched,
 )
-from biopsy.reduction.passes.common import copied, keep_only
+from biopsy.reduction.passes.common import copied
 
 if TYPE_CHECKING:
     import onnx
@@ -319,7 +319,7 @@ def _without_copies(model: onnx.ModelProto) -> onnx.ModelProto:
     outputs = {info.name for info in bare.graph.output}
     for node in bare.graph.node:
         node.input[:] = map(source_of, node.input)
-    keep_only(bare.graph.node, lambda node: not (node.output and node.output[0] in copies.keys() - outputs))
+    walk.keep(bare.graph.node, lambda node: not (node.output and node.output[0] in copies.keys() - outputs))
     return bare
 
 

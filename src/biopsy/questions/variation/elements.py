@@ -24,7 +24,7 @@ from biopsy.questions.variation.features import (
     values_of,
 )
 from biopsy.questions.variation.validity import Validity
-from biopsy.reduction.passes.common import Place, every_node, graph_at, keep_only, opsets_of, schema_of
+from biopsy.reduction.passes.common import Place, every_node, graph_at, opsets_of, schema_of
 from biopsy.reduction.passes.weights import CHOICES, SIZE_ATTRIBUTES, UNNAMED, lists_of_sizes, named_tensors
 from biopsy.tensors.results import Array
 
@@ -289,7 +289,7 @@ def _edit_of_node(place: Place, number: int, change: Callable[[onnx.NodeProto], 
 
 def _without(node: onnx.NodeProto, name: str) -> bool:
     """Remove an attribute of a node; returns whether it had it."""
-    return keep_only(node.attribute, lambda entry: entry.name != name)
+    return walk.keep(node.attribute, lambda entry: entry.name != name)
 
 
 def _with_value(node: onnx.NodeProto, name: str, value: Any) -> bool:

@@ -10,7 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from biopsy.model import onnx_native
+from biopsy.model import onnx_native, walk
 from biopsy.model.infer import without_weights
 from biopsy.model.load import parse
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
@@ -22,7 +22,6 @@ from biopsy.reduction.passes.common import (
     has_ranks,
     inferred,
     is_consistent,
-    keep_only,
     opsets_of,
     schema_of,
     types_in,
@@ -59,7 +58,7 @@ class Validity:
             return None
         typed = copied(model)
         unknown = _names_without_types(model)
-        keep_only(typed.graph.value_info, lambda info: info.name in unknown)
+        walk.keep(typed.graph.value_info, lambda info: info.name in unknown)
         for info, kind in zip(typed.graph.output, answer["outputs"], strict=True):
             info.ParseFromString(b64decode(kind))
         return typed
@@ -98,7 +97,7 @@ def _answer(request: Request, note: Note) -> dict[str, Any]:
         return {"properties": [name for name in known if _PROPERTIES[name](model)]}
     # Drop inferred types, and give the outputs those inferred now, also other element types, unlike a reduction.
     unknown = _names_without_types(model)
-    keep_only(model.graph.value_info, lambda info: info.name in unknown)
+    walk.keep(model.graph.value_info, lambda info: info.name in unknown)
     light = without_weights(model)
     for info in light.graph.output:
         if info.name not in unknown:

@@ -1,4 +1,4 @@
-"""Fewer outputs of If, Loop and Scan, and fewer nodes inside their bodies."""
+"""The pass over bodies of If, Loop and Scan: fewer outputs, and fewer nodes inside."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from biopsy.reduction.passes.common import (
     inferred,
     is_control_flow,
     is_trivial,
-    keep_only,
     leave_out,
     names_in,
     opsets_of,
@@ -40,9 +39,9 @@ Step: TypeAlias = "Generator[Iterable[Change], onnx.ModelProto | None, onnx.Mode
 
 
 def bodies(model: onnx.ModelProto) -> ChangeSearch:
-    """Drop outputs that nothing reads, with the values loops carry for them; then reduce in each body, inner first.
+    """Remove unread outputs with their loop-carried values; then remove nodes in each body, inner bodies first.
 
-    Last, drop the nodes around bodies that only served what is gone.
+    At the end, remove outer nodes that are no longer used.
     """
     before, unread = model, unread_outputs(model)
 
@@ -56,34 +55,31 @@ def bodies(model: onnx.ModelProto) -> ChangeSearch:
             body = BodyNodes(model, place)
             kept = yield from minimize_subset(body.nodes, body.proposed)
             model = body.proposed(kept).model if len(kept) < len(body.nodes) else model
-            model = yield from _around_nodes(BodyNodes(model, place))
-    made = copied(model)
-    drop_what_died(made, before)
-    if made != model:
-        yield [Change(made, "without the nodes that only served bodies")]
+            model = yield from _bypass_nodes(BodyNodes(model, place))
+    without_unused = copied(model)
+    drop_what_died(without_unused, before)
+    if without_unused != model:
+        yield [Change(without_unused, "without the nodes that only served bodies")]
 
 
-def _around_nodes(body: BodyNodes) -> Step:
-    """Bypass, or replace by a constant, what is left of a body, one node at a time, from its end."""
+def _bypass_nodes(body: BodyNodes) -> Step:
+    """Bypass each node of a body, or replace it by a constant, one at a time, from its end."""
     for position in reversed(range(len(body.nodes))):
         node = body.nodes[position]
-        words = f"{described(graph_at(body.model, body.place).node[node])} in {body.name}"
-        changes = [Change(made, f"around {words}") for made in body.around(node)]
+        name = f"{described(graph_at(body.model, body.place).node[node])} in {body.name}"
+        changes = [Change(bypassed, f"around {name}") for bypassed in body.around(node)]
         constant = body.as_constant(node)
         if constant is not None:
-            changes.append(Change(constant, f"a constant in place of {words}"))
+            changes.append(Change(constant, f"a constant in place of {name}"))
         answer = (yield changes) if changes else None
         if answer is not None:
             body = BodyNodes(answer, body.place)  # the nodes before this one keep their order
     return body.model
 
 
-# Outputs of If, Loop and Scan that nothing reads: taken from the node and from its bodies.
-
-
 @dataclass(frozen=True)
 class Output:
-    """One output of a control-flow node, by its position."""
+    """The output of a control-flow node at a position."""
 
     place: Place
     node: int
@@ -91,8 +87,8 @@ class Output:
 
 
 def unread_outputs(model: onnx.ModelProto) -> list[Output]:
-    """Outputs that can go: nothing reads them, and inside the body nothing reads the value that a loop carries."""
-    found = []
+    """Outputs that can be removed: they are not read, nor are their loop-carried values inside the body."""
+    outputs = []
     for place, number, node in every_node(model):
         if is_control_flow(node) and _is_well_formed(node):
             read = read_in(graph_at(model, place))
@@ -101,24 +97,24 @@ def unread_outputs(model: onnx.ModelProto) -> list[Output]:
                 for position, name in enumerate(node.output)
                 if name not in read and _is_free(node, position)
             ]
-            found += unread if len(unread) < len(node.output) else unread[1:]
-    return found
+            outputs += unread if len(unread) < len(node.output) else unread[1:]
+    return outputs
 
 
 def without_outputs(model: onnx.ModelProto, gone: Iterable[Output]) -> onnx.ModelProto:
-    """The model without those outputs, and without what only they needed inside the bodies."""
-    made = copied(model)
+    """The model without these outputs and the nodes that only they needed."""
+    reduced = copied(model)
     for output in sorted(gone, key=lambda output: (output.place, output.node, output.position), reverse=True):
-        node = graph_at(made, output.place).node[output.node]
+        node = graph_at(reduced, output.place).node[output.node]
         _remove(node, output.position)
         for body in walk.bodies(node):
             drop_dead_nodes(body)
-    drop_what_died(made, model)
-    return made
+    drop_what_died(reduced, model)
+    return reduced
 
 
 def _is_well_formed(node: onnx.NodeProto) -> bool:
-    """Whether bodies and node agree in their numbers, so that positions mean what they should."""
+    """Whether the node and its bodies have matching numbers of inputs and outputs."""
     inner = 1 if node.op_type == "Loop" else 0
     carried = _carried(node)
     for body in walk.bodies(node):
@@ -132,7 +128,7 @@ def _is_well_formed(node: onnx.NodeProto) -> bool:
 
 
 def _carried(node: onnx.NodeProto) -> int:
-    """How many values a loop carries from trip to trip."""
+    """The number of loop-carried values."""
     if node.op_type == "Loop":
         return max(len(node.input) - 2, 0)
     if node.op_type == "Scan":
@@ -142,7 +138,7 @@ def _carried(node: onnx.NodeProto) -> int:
 
 
 def _is_free(node: onnx.NodeProto, position: int) -> bool:
-    """Whether a carried value is read by nothing but what makes it, so that it can go with its input."""
+    """Whether an output is no loop-carried value, or one that only its own computation reads."""
     if position >= _carried(node):
         return True
     body = next(walk.bodies(node))
@@ -171,16 +167,14 @@ def _remove(node: onnx.NodeProto, position: int) -> None:
             del attribute.ints[position - carried]
 
 
-# The nodes of one body of If, Loop or Scan, and the models that do without some of them.
-
 _MOST_ELEMENTS = 1 << 16
 
 _IDENTITY_OF_ANYTHING = 16
-"""The first opset whose Identity takes sequences and optionals."""
+"""The first opset in which Identity takes sequences and optionals."""
 
 
 class BodyNodes:
-    """The body at a place of a model. The model stays as it is: every answer is a new one."""
+    """The nodes of the body at a place of a model. Methods return new models and leave this one unchanged."""
 
     def __init__(self, model: onnx.ModelProto, place: Place) -> None:
         self.model = model
@@ -192,18 +186,18 @@ class BodyNodes:
 
     @cached_property
     def nodes(self) -> list[int]:
-        """The numbers of the nodes that are worth removing: all but those that only stand for a tensor."""
+        """The numbers of the nodes that are worth removing: all but Identity and Constant."""
         return [number for number, node in enumerate(self._body.node) if not is_trivial(node)]
 
     @cached_property
     def _types(self) -> dict[str, onnx.TypeProto]:
-        """Types of the tensors that can be read in the body, those of the graphs around it included."""
+        """The types of all tensors that can be read in the body, also those of the graphs around it."""
         types = types_in(inferred(self.model).graph)
         for depth, (number, _, _) in enumerate(self.place):
             node = graph_at(self.model, self.place[:depth]).node[number]
             body = graph_at(self.model, self.place[: depth + 1])
-            # A body is inferred as if it were a model. What a loop carries is as it is before the first trip: onnx's
-            # inference forgets those shapes, since they could change.
+            # A body is inferred as a model of its own. Loop-carried values get the types from before the first trip;
+            # onnx drops their shapes, since they may change.
             alone = copied(self.model)
             alone.graph.CopyFrom(body)
             for position, info in enumerate(alone.graph.input):
@@ -217,25 +211,25 @@ class BodyNodes:
 
     @cached_property
     def _goes_on(self) -> str | None:
-        """The output of a Loop without a trip count that ends it: to change it is to wait for ever."""
+        """The condition of a Loop without a trip count; if it is changed, the loop may never end."""
         counts = self._node.op_type != "Loop" or (self._node.input and self._node.input[0])
         return None if counts or not self._body.output else self._body.output[0].name
 
     def proposed(self, kept: Sequence[int]) -> Change:
-        """The change that leaves only those of ``nodes``."""
+        """The proposal to keep only these ``nodes``."""
         return Change(self.with_only(kept), f"{len(kept)} of {len(self.nodes)} nodes of {self.name}")
 
     def with_only(self, kept: Iterable[int]) -> onnx.ModelProto:
-        """The model with only those of ``nodes``; what the others computed comes from new inputs of the model.
+        """The model with only these ``nodes``; outputs of the others become new inputs of the model.
 
-        An output of the body whose node is gone is given by a tensor of the same type that nobody else reads, so that
-        what is kept goes on mattering. Where a type is not known a node stays.
+        An output of the body whose node is removed becomes an unread tensor of the same type, if there is one, so that
+        the kept nodes still matter. A node stays if the type of an output is unknown.
         """
-        gone = self._that_can_go(set(self.nodes).difference(kept))
-        made = copied(self.model)
+        gone = self._removable(set(self.nodes).difference(kept))
+        reduced = copied(self.model)
         if not gone:
-            return made
-        body = graph_at(made, self.place)
+            return reduced
+        body = graph_at(reduced, self.place)
         lost = {name for number in gone for name in body.node[number].output if name}
         for number in sorted(gone, reverse=True):
             del body.node[number]
@@ -249,12 +243,12 @@ class BodyNodes:
                     rename(body.node, {end: output.name})
                     lost.discard(output.name)
         drop_dead_nodes(body, is_trivial)
-        self._feed(made, body, sorted(lost & read_in(body)))
-        return made
+        self._feed(reduced, body, sorted(lost & read_in(body)))
+        return reduced
 
-    def _that_can_go(self, wanted: set[int]) -> set[int]:
-        """The wanted nodes that can go: every output of theirs that is still read can be fed as an input."""
-        gone = set(wanted)
+    def _removable(self, nodes: set[int]) -> set[int]:
+        """Those of the nodes that can be removed: each of their outputs that is still read can be an input."""
+        gone = set(nodes)
         outputs = {info.name for info in self._body.output}
         while True:
             read = set(outputs)
@@ -271,42 +265,42 @@ class BodyNodes:
             gone -= stay
 
     def _can_feed(self, name: str) -> bool:
-        """Whether the type of a tensor is known well enough for an input, and Identity takes it."""
+        """Whether a tensor can be an input: its type is known, and Identity takes it."""
         kind = self._types.get(name)
         if kind is None or kind.HasField("tensor_type"):
             return kind is not None and kind.tensor_type.HasField("shape")
         return opsets_of(self.model).get("", 1) >= _IDENTITY_OF_ANYTHING
 
-    def _agree(self, one: str, other: str) -> bool:
-        """Whether two tensors are of the same type as far as both are known, the element type at least."""
-        first, second = self._types.get(one), self._types.get(other)
-        if first is None or second is None or first.WhichOneof("value") != "tensor_type":
+    def _agree(self, first: str, second: str) -> bool:
+        """Whether two tensors have the same known element type, and the same shape if both are known."""
+        kind, other = self._types.get(first), self._types.get(second)
+        if kind is None or other is None or kind.WhichOneof("value") != "tensor_type":
             return False
-        if not first.tensor_type.HasField("shape") or not second.tensor_type.HasField("shape"):
-            return bool(first.tensor_type.elem_type == second.tensor_type.elem_type)
-        return first == second
+        if not kind.tensor_type.HasField("shape") or not other.tensor_type.HasField("shape"):
+            return bool(kind.tensor_type.elem_type == other.tensor_type.elem_type)
+        return kind == other
 
-    def _feed(self, made: onnx.ModelProto, body: onnx.GraphProto, names: Iterable[str]) -> None:
-        """New inputs of the model for tensors of a body; an output of the body is given by an Identity of it."""
+    def _feed(self, model: onnx.ModelProto, body: onnx.GraphProto, names: Iterable[str]) -> None:
+        """Add inputs of the model for tensors of a body; an output of the body becomes an Identity of its input."""
         from onnx import helper
 
-        taken = names_in(made)
-        elsewhere = [name for graph in walk.graphs(made) for name in walk.defined(graph)]
+        taken = names_in(model)
+        elsewhere = [name for graph in walk.graphs(model) for name in walk.defined(graph)]
         outputs = {info.name for info in body.output}
         for name in names:
-            plain = name not in elsewhere and name not in outputs
-            outside = name if plain else fresh(f"{name}_in", taken)
-            made.graph.input.add(name=outside, type=self._types[name])
+            is_free = name not in elsewhere and name not in outputs
+            outside = name if is_free else fresh(f"{name}_in", taken)
+            model.graph.input.add(name=outside, type=self._types[name])
             if name in outputs:
                 body.node.append(helper.make_node("Identity", [outside], [name]))
             rename([node for node in body.node if name not in node.output], {name: outside})
-            keep_only(body.value_info, lambda info: info.name != name or info.name in outputs)  # noqa: B023 -- at once
+            walk.keep(body.value_info, lambda info: info.name != name or info.name in outputs)  # noqa: B023 -- at once
 
     def around(self, number: int) -> Iterator[onnx.ModelProto]:
-        """The models in which the readers of a node read one of its inputs, for each that agrees in type.
+        """The models with a node bypassed, one for each of its inputs of the same type, which is read instead.
 
-        An output of the body becomes an Identity of that input, unless it can take its place: where the input is
-        computed in the body and is no output itself.
+        If its output is one of the body, the input takes its name if it is computed in the body and is no output
+        itself; otherwise the output becomes an Identity of it.
         """
         from onnx import helper
 
@@ -314,40 +308,40 @@ class BodyNodes:
         for through in dict.fromkeys(self._body.node[number].input):
             if output is None or not through or not self._agree(through, output):
                 continue
-            made = copied(self.model)
-            body = graph_at(made, self.place)
+            bypassed = copied(self.model)
+            body = graph_at(bypassed, self.place)
             del body.node[number]
-            given = {info.name for info in body.output}
-            if output in given and through not in given and any(through in other.output for other in body.node):
+            outputs = {info.name for info in body.output}
+            if output in outputs and through not in outputs and any(through in other.output for other in body.node):
                 rename(body.node, {through: output})
             else:
                 rename(body.node, {output: through})
-                if output in given:
+                if output in outputs:
                     body.node.append(helper.make_node("Identity", [through], [output]))
             drop_dead_nodes(body, is_trivial)
-            yield made
+            yield bypassed
 
     def _only_output(self, number: int) -> str | None:
-        """The output of a node that is read, if it is the only one and may be changed."""
+        """The only output of a node that is read; None if there are several or it may not be changed."""
         outputs = [name for name in self._body.node[number].output if name in read_in(self._body)]
         return outputs[0] if len(outputs) == 1 and outputs[0] != self._goes_on else None
 
     def as_constant(self, number: int) -> onnx.ModelProto | None:
-        """The model with a constant in place of a node; None where its type is no tensor's of known shape."""
+        """The model with ones in place of a node; None if its output is no small tensor of known shape."""
         output = self._only_output(number)
         constant = None if output is None else ones(output, self._types.get(output))
         if constant is None:
             return None
-        made = copied(self.model)
-        body = graph_at(made, self.place)
+        replaced = copied(self.model)
+        body = graph_at(replaced, self.place)
         del body.node[number]
         body.initializer.append(constant)
         drop_dead_nodes(body, is_trivial)
-        return made
+        return replaced
 
 
 def ones(name: str, kind: onnx.TypeProto | None) -> onnx.TensorProto | None:
-    """A tensor of ones of a type whose shape is known and small; None for other types."""
+    """A tensor of ones of this type; None if its shape is unknown or large, or its element type is not supported."""
     import numpy as np
     from onnx import helper, numpy_helper
 

@@ -1,6 +1,4 @@
-"""What a pass is, over nodes or over the model itself, its line in the table of passes, what it may ask, and what
-passes over the model share: copies, free names, what onnx knows of operators, and whether shapes agree.
-"""
+"""The contracts of passes over nodes and over the model, and functions that passes over the model share."""
 
 from __future__ import annotations
 
@@ -21,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class NotFoundOutError(Exception):
-    """What a pass wants to know would cost checks, and nobody has asked for it yet."""
+    """A pass needs a fact that would cost checks and has not been found out yet."""
 
 
 class PassContext:
-    """The problem, and what can be known of it besides its geometry.
+    """The problem, and further facts that passes may use.
 
-    ``may_change_values`` and ``suspects`` may cost checks, so they are found out once, when a pass wants to know.
-    ``ranking``: sets of nodes that a report names, the worst first. ``missed`` gives the nodes of a target, each of
-    which alone was missing in a candidate that did not reproduce: what was known when a pass first asked about the
-    target, since a pass that is begun anew must propose the same.
+    ``may_change_values`` and ``suspects`` may cost checks, so they are found out once, when a pass first needs them.
+    ``ranking`` are sets of nodes that a report names, the worst first. ``known_needed`` returns the nodes of a target
+    without each of which a candidate did not reproduce. Its answer about a target does not change, since a pass that
+    begins again must propose the same.
     """
 
     def __init__(
@@ -40,16 +38,16 @@ class PassContext:
         may_change_values: Callable[[], bool] = lambda: False,
         suspects: Callable[[], Sequence[int]] = tuple,
         ranking: Sequence[Sequence[int]] = (),
-        missed: Callable[[Candidate], frozenset[int]] = lambda target: frozenset(),
+        known_needed: Callable[[Candidate], frozenset[int]] = lambda target: frozenset(),
     ) -> None:
         self.problem = problem
         self.ranking = ranking
         self._may_change_values = may_change_values
         self._suspects = suspects
-        self.missed = lru_cache(maxsize=1)(missed)
+        self.known_needed = lru_cache(maxsize=1)(known_needed)
 
     def for_guesses(self) -> PassContext:
-        """The same for a pass that may begin later: nothing is found out for it. Raises NotFoundOutError then."""
+        """A context for passes that are only foreseen: it raises NotFoundOutError for facts not found out yet."""
 
         def known(name: str) -> Any:
             if name not in vars(self):
@@ -61,66 +59,62 @@ class PassContext:
             may_change_values=partial(known, "may_change_values"),
             suspects=partial(known, "suspects"),
             ranking=self.ranking,
-            missed=cache(self.missed.__wrapped__),
+            known_needed=cache(self.known_needed.__wrapped__),
         )
 
     @cached_property
     def may_change_values(self) -> bool:
-        """Whether candidates may compute other values than the original did: see ``values.py``."""
+        """Whether candidates may compute other values than the original: see ``values.py``."""
         return self._may_change_values()
 
     @property
     def are_values_free(self) -> bool | None:
-        """The same, as far as a pass has wanted to know it; None if none has."""
+        """``may_change_values`` if a pass has needed it, else None."""
         return vars(self).get("may_change_values")
 
     @cached_property
     def suspects(self) -> Sequence[int]:
-        """Nodes that are suspected, the most suspicious first: see ``reduce.suspected``."""
+        """The suspected nodes: see ``reduce.suspected``."""
         return self._suspects()
 
     def may_freeze_recorded(self, tensors: Iterable[int]) -> bool:
         """Whether constants with the recorded values of these tensors cannot fail by themselves.
 
-        Where the check compares with golden values of its own, behind a wrong node every recorded value is as wrong as
-        the original: a candidate that has it as a constant would fail without the node. Values that the user gave are
-        those of the check; giving some says nothing of the others.
+        If the check compares with golden values, every recorded value behind a wrong node is as wrong as the original:
+        a candidate with such a constant would fail without the node.
         """
         return all(map(self.problem.is_vouched, tensors)) or self.may_change_values
 
 
-# The contract of a pass, and its line in the table of passes.
-
 Pass: TypeAlias = Callable[[PassContext, Candidate], NodeSearch]
-"""One way to propose smaller candidates.
+"""A pass over nodes: a way to propose smaller candidates.
 
 A pass is a generator over rounds. The driver checks the proposals of a round, in their order or several at once, and
-sends back the first in the round's order that reproduces, which is the target from then on, or None. What a pass may
-rely on, and what it owes:
+sends back the first in the round's order that reproduces, which becomes the target, or None. The contract:
 
-- It is deterministic: the same context, target and answers give the same rounds. The result never depends on how many
-  proposals are checked at once.
-- It never repeats itself to a fixed point; the schedule does that.
-- The answer need not be what was proposed: the driver may have added nodes that cannot be cut away, or proposals may
-  have been answered from memory. A pass goes on from the candidate that it is sent.
-- It may propose anything; what is no smaller than the target, or known already, costs nothing.
-- Every proposal says in a few words what it tries.
+- A pass is deterministic: the same context, target and answers give the same rounds. The result never depends on how
+  many proposals are checked at once.
+- It does not repeat itself until nothing changes; the schedule does that.
+- The answer may differ from the proposal, since the driver may have added nodes that cannot be cut away. A pass goes on
+  from the candidate that it is sent.
+- It may propose anything; a candidate that is no smaller than the target, or was checked before, costs nothing.
+- Every proposal describes in a few words what it tries.
 """
 
 
 def by_halves(nodes: int) -> int:
-    """Checks that finding one node among ``nodes`` by halves takes, from both ends."""
+    """The number of checks that find one of ``nodes`` by halving from both ends."""
     return 2 * max(1, (nodes - 1).bit_length())
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedPass:
-    """A pass in the table of passes: its name on the command line, what it does in one line, and what it usually costs.
+    """A pass over nodes in the table of passes: its name on the command line, a summary in one line, and its cost.
 
-    ``usual`` gives checks for a number of nodes: what a person who waits is told. ``halves``: each of its questions is
-    as likely to be answered one way as the other, whatever the answers before were. ``leaves_out``: it asks about the
-    target without some nodes, so that the target without others, asked beside it, tells what it will be answered.
-    ``can_be_foreseen``: it may be begun on a guess, since it has nothing recorded.
+    ``usual`` returns the usual number of checks for a number of nodes, for the progress display. ``halves``: both
+    answers to each of its questions are equally likely, whatever the answers before. ``leaves_out``: it proposes the
+    target without some nodes, so checks of the target without other nodes help to guess its answers.
+    ``can_be_foreseen``: it may begin on a guess, since it needs no recorded values.
     """
 
     name: str
@@ -132,14 +126,9 @@ class NamedPass:
     can_be_foreseen: bool = False
 
 
-# The contract of a pass over the model itself: what runs once the nodes are few.
-#
-# By then the model is small, so these passes work on the protobuf object and propose whole models.
-
-
 @dataclass(frozen=True)
 class Change:
-    """A simpler model, with words for the progress line, such as "without the unused input 'mask'"."""
+    """A simpler model, and its description for the progress line, such as "without the unused input 'mask'"."""
 
     model: onnx.ModelProto
     description: str
@@ -148,30 +137,30 @@ class Change:
 ChangeSearch: TypeAlias = Search[Change, "onnx.ModelProto", None]
 
 ModelPass: TypeAlias = "Callable[[onnx.ModelProto], ChangeSearch]"
-"""One way to propose simpler models.
+"""A pass over the model: a way to propose simpler models once few nodes are left.
 
-Like a pass over nodes, it is a generator over rounds of proposals that do not depend on each other, in the order of
-preference; it is sent the model of the first that reproduces, or None, and goes on from there. It owes the same, and:
+Like a pass over nodes, it is a generator over rounds of independent proposals, in the order of preference. It is sent
+the model of the first that reproduces, or None, and goes on from there. The contract is the same, and:
 
-- It never changes the model that it is given, nor one that it was sent: it copies.
-- Each proposal is simpler by the measure of the pass (fewer inputs, fewer attributes, fewer bytes of weights, ...), so
-  that running it again and again ends. A model that does not differ from the current one is not checked.
-- Everything may be missing from a model: names, types, even what the standard demands.
+- It never changes a model that it was given or sent: it copies.
+- Each proposal is simpler by a measure of the pass (fewer inputs, fewer attributes, fewer bytes of weights, ...), so
+  that repeating the pass comes to an end. A model that is equal to the current one is not checked.
+- Anything may be missing from a model: names, types, even what the standard requires.
 """
 
 
 Option: TypeAlias = Literal["simplify", "anonymize"]
-"""An option of the command line that asks for more than a smaller model."""
+"""An option of the command line that enables passes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedModelPass:
-    """A pass in the table: its name on the command line, what it does in one line, and when it may run.
+    """A pass over the model in the table of passes: its name on the command line, a summary, and when it may run.
 
     ``keeps_values``: every tensor that both models compute has the same values in both. ``changes_inputs`` and
-    ``changes_outputs``: it may do so, and does not run where the user keeps them. ``only_with`` names the options of
-    which one must ask for it; none for a pass that always runs. ``remarks`` tells, of the final model, what the pass
-    could not do.
+    ``changes_outputs``: it may change them, so it does not run if the user keeps them. ``only_with`` are the options
+    one of which must enable it; if there are none, it always runs. ``remarks`` returns lines on what the pass could not
+    do with the final model.
     """
 
     name: str
@@ -187,38 +176,30 @@ class NamedModelPass:
 Message = TypeVar("Message")
 
 Place: TypeAlias = tuple[tuple[int, int, int], ...]
-"""Where a graph stands: () is the model's own; each step is (node, attribute, number within the attribute)."""
+"""The place of a graph: () is the model's own; each step is (node, attribute, number within the attribute)."""
 
 
 def copied(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy, to be changed."""
-    made = type(model)()
-    made.CopyFrom(model)
-    return made
-
-
-def keep_only(repeated: Any, kept: Callable[[Any], bool]) -> bool:
-    """Remove every element of a repeated field that is not ``kept``; True if any was removed."""
-    gone = [number for number, element in enumerate(repeated) if not kept(element)]
-    for number in reversed(gone):
-        del repeated[number]
-    return bool(gone)
+    """A copy of the model."""
+    copy = type(model)()
+    copy.CopyFrom(model)
+    return copy
 
 
 def leave_out(
     items: Sequence[Item], without: Callable[[Sequence[Item]], Change], *, at_least_one: bool = False
 ) -> Search[Change, onnx.ModelProto, list[Item]]:
-    """Leave out all items at once, then by halves; returns those that can go.
+    """Leave out all items at once, then by halves; returns the items that can be left out.
 
-    ``without`` gives the change that leaves some out. ``at_least_one`` item stays.
+    ``without`` makes the change that leaves items out. With ``at_least_one``, one item stays.
     """
 
-    def propose(kept: Sequence[Item]) -> Change:
-        stay = frozenset(kept)
-        return without([item for item in items if item not in stay])
+    def others(kept: Sequence[Item]) -> list[Item]:
+        kept_items = frozenset(kept)
+        return [item for item in items if item not in kept_items]
 
-    stay = frozenset((yield from minimize_subset(items, propose, at_least_one=at_least_one)))
-    return [item for item in items if item not in stay]
+    needed = yield from minimize_subset(items, lambda kept: without(others(kept)), at_least_one=at_least_one)
+    return others(needed)
 
 
 def is_control_flow(node: onnx.NodeProto) -> bool:
@@ -253,31 +234,31 @@ def graph_at(model: onnx.ModelProto, place: Place) -> onnx.GraphProto:
 
 
 def body_of(node: onnx.NodeProto, attribute: str) -> onnx.GraphProto | None:
-    """The body in the attribute of that name; None if there is none."""
-    return next((found.g for found in node.attribute if found.name == attribute and found.HasField("g")), None)
+    """The body in the attribute of this name; None if there is none."""
+    return next((entry.g for entry in node.attribute if entry.name == attribute and entry.HasField("g")), None)
 
 
 def names_in(model: onnx.ModelProto) -> set[str]:
-    """The names of all tensors and nodes of the model's graph and its bodies."""
-    found = set()
+    """The names of all tensors and nodes of the model's graphs."""
+    names = set()
     for graph in walk.graphs(model):
-        found |= walk.defined(graph)
-        found.update(output.name for output in graph.output)
-        found.update(name for node in graph.node for name in (node.name, *node.input))
-    return found
+        names |= walk.defined(graph)
+        names.update(output.name for output in graph.output)
+        names.update(name for node in graph.node for name in (node.name, *node.input))
+    return names
 
 
 def fresh(name: str, taken: set[str]) -> str:
-    """A name like ``name`` that is not ``taken``; it is from then on."""
-    made, number = name, 1
-    while made in taken or not made:
-        made, number = f"{name}_{number}", number + 1
-    taken.add(made)
-    return made
+    """A name like ``name`` that is not in ``taken``, to which it is added."""
+    free, number = name, 1
+    while free in taken or not free:
+        free, number = f"{name}_{number}", number + 1
+    taken.add(free)
+    return free
 
 
 def rename(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
-    """Rename the tensors that nodes read and write, also where their bodies take them from outside."""
+    """Rename the tensors that nodes read and write, also those that their bodies capture."""
     for node in nodes:
         for field in (node.input, node.output):
             for number, name in enumerate(field):
@@ -293,41 +274,41 @@ def rename(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
 
 
 def read_in(graph: onnx.GraphProto) -> set[str]:
-    """Names of the tensors that a graph's nodes read or that it gives out."""
-    found = {output.name for output in graph.output}
+    """Names of the tensors that a graph's nodes read, and of its outputs."""
+    names = {output.name for output in graph.output}
     for node in graph.node:
-        found |= walk.reads(node)
-    return found
+        names |= walk.reads(node)
+    return names
 
 
 def drop_dead_nodes(graph: onnx.GraphProto, may_go: Callable[[onnx.NodeProto], bool] = lambda node: True) -> None:
-    """Remove nodes of a graph of whose outputs none is read, and what only served them."""
+    """Remove the nodes of a graph that are not used, directly or indirectly, and ``may_go``."""
     is_changed = True
     while is_changed:
         read = read_in(graph)
-        is_changed = keep_only(graph.node, lambda node: bool(read.intersection(node.output)) or not may_go(node))  # noqa: B023
+        is_changed = walk.keep(graph.node, lambda node: bool(read.intersection(node.output)) or not may_go(node))  # noqa: B023
 
 
-def drop_what_died(made: onnx.ModelProto, before: onnx.ModelProto) -> None:
-    """Remove nodes of which nothing is read any more, of the model's graph and of bodies, and what only served them.
+def drop_what_died(changed: onnx.ModelProto, before: onnx.ModelProto) -> None:
+    """Remove the nodes of the model's graph and its bodies that are no longer used.
 
-    Nodes that were read by nothing ``before`` stay: whether they can go is another question.
+    Nodes that were not used ``before`` stay; the pass ``tidy`` tries to remove them.
     """
     unread: set[str] = set()
     for graph in walk.graphs(before):
         read = read_in(graph)
         unread.update(name for node in graph.node if read.isdisjoint(node.output) for name in node.output)
-    for graph in reversed([made.graph, *walk.graphs_within(made.graph.node)]):
+    for graph in reversed([changed.graph, *walk.graphs_within(changed.graph.node)]):
         drop_dead_nodes(graph, lambda node: any(node.output) and unread.isdisjoint(node.output))
 
 
 def is_trivial(node: onnx.NodeProto) -> bool:
-    """Whether a node only stands for a tensor."""
+    """Whether a node is an Identity or a Constant."""
     return node.op_type in {"Identity", "Constant"} and walk.operator(node)[0] == ""
 
 
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, its nodes and bodies at the same places, with every type that can be told; large values are missing.
+    """The model with all inferred types and without large values; nodes and bodies have the same places.
 
     Never raises: what cannot be inferred is missing.
     """
@@ -335,57 +316,50 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def types_in(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
-    """The types that a graph itself tells of its tensors."""
+    """The declared types of a graph's tensors, by name."""
     from onnx import helper
 
-    found = {
+    types = {
         weight.name: helper.make_tensor_type_proto(weight.data_type, list(weight.dims)) for weight in graph.initializer
     }
     for info in (*graph.value_info, *graph.output, *graph.input):
         if info.type.WhichOneof("value"):
-            found[info.name] = info.type
-    return found
+            types[info.name] = info.type
+    return types
 
 
 def every_node(model: onnx.ModelProto) -> Iterator[tuple[Place, int, onnx.NodeProto]]:
-    """Every node of the model's graph and of its bodies, with its place; those of local functions not."""
+    """Every node of the model's graph and its bodies: the place of its graph, its number there, and the node."""
     for place in places(model):
         for number, node in enumerate(graph_at(model, place).node):
             yield place, number, node
 
 
 def described(node: onnx.NodeProto) -> str:
-    """A node in words: its operator, and its name if it has one."""
+    """A node in messages: its operator, and its name if it has one."""
     return f"{node.op_type} {node.name!r}" if node.name else str(node.op_type)
 
 
-# What onnx knows of operators.
-
-
 def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
-    """Version of each operator set that a model imports; ONNX's own is ""."""
+    """Domain -> version of each operator set that a model imports; ONNX's own domain is ""."""
     return {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in model.opset_import}
 
 
 def schema_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.defs.OpSchema | None:
-    """The schema of a node's operator in the model's operator sets; None for operators that onnx does not know."""
+    """The schema of a node's operator in these operator sets; None for operators that onnx does not know."""
     domain = walk.operator(node)[0]
     return walk.schema_of(node.op_type, opsets.get(domain, 1), domain)
 
 
-# Whether the shapes of a model agree, and the types that follow from what was changed.
-
-
 def is_consistent(model: onnx.ModelProto) -> bool:
-    """Whether shapes agree as far as shape inference can tell, and every Reshape keeps the number of elements."""
+    """Whether shape inference finds no contradiction, and every Reshape keeps the number of elements."""
     inference = onnx_native.inferred(without_weights(model), strict=True)
     if inference.objection is not None:
         return False
-    told = inference.model
-    kinds = types_in(told.graph)
-    for node in told.graph.node:
+    types = types_in(inference.model.graph)
+    for node in inference.model.graph.node:
         if node.op_type == "Reshape" and node.input and node.output:
-            ends = kinds.get(node.input[0]), kinds.get(node.output[0])
+            ends = types.get(node.input[0]), types.get(node.output[0])
             before, after = (None if kind is None else element_count(kind) for kind in ends)
             if before is not None and after is not None and before != after:
                 return False
@@ -393,7 +367,7 @@ def is_consistent(model: onnx.ModelProto) -> bool:
 
 
 def element_count(kind: onnx.TypeProto) -> int | None:
-    """Elements of a tensor of a static shape; None for other types."""
+    """The number of elements of a tensor with a static shape; None for other types."""
     if not kind.tensor_type.HasField("shape"):
         return None
     dims = kind.tensor_type.shape.dim
@@ -401,20 +375,21 @@ def element_count(kind: onnx.TypeProto) -> int | None:
 
 
 def unrefuted(current: onnx.ModelProto, changes: Iterable[Change]) -> Iterator[Change]:
-    """The changes that shape inference does not refute, and whose ends have ranks; all, where the model is so itself.
+    """The changes that shape inference does not refute and whose inputs and outputs have ranks.
 
-    The checker of onnx wants a rank of every input and output.
+    What the current model does not fulfil itself is not demanded.
     """
-    strict = ranked = None
+    is_current_consistent = has_current_ranks = None
     for change in changes:
-        strict = is_consistent(current) if strict is None else strict
-        ranked = has_ranks(current) if ranked is None else ranked
-        if (not strict or is_consistent(change.model)) and (not ranked or has_ranks(change.model)):
+        is_current_consistent = is_consistent(current) if is_current_consistent is None else is_current_consistent
+        has_current_ranks = has_ranks(current) if has_current_ranks is None else has_current_ranks
+        is_refuted = is_current_consistent and not is_consistent(change.model)
+        if not is_refuted and (not has_current_ranks or has_ranks(change.model)):
             yield change
 
 
 def has_ranks(model: onnx.ModelProto) -> bool:
-    """Whether every input and output that is a tensor has a type and a rank."""
+    """Whether every input and output that is a tensor has a type and a rank, as onnx's checker demands."""
     kinds = [info.type for info in (*model.graph.input, *model.graph.output)]
     return all(
         kind.WhichOneof("value") not in {None, "tensor_type"}
@@ -423,25 +398,28 @@ def has_ranks(model: onnx.ModelProto) -> bool:
     )
 
 
-def tell_types_anew(model: onnx.ModelProto) -> None:
-    """Drop the shapes that follow from the new ones, and give the outputs those that do."""
+def refresh_types(model: onnx.ModelProto) -> None:
+    """Remove the types in value_info, and give outputs inferred shapes, after the model was changed.
+
+    Outputs of operators that onnx does not know keep their types.
+    """
     opsets = opsets_of(model)
     unknown = {name for node in model.graph.node if schema_of(node, opsets) is None for name in node.output}
-    keep_only(model.graph.value_info, lambda info: info.name in unknown)
+    walk.keep(model.graph.value_info, lambda info: info.name in unknown)
     light = without_weights(model)
     for info in light.graph.output:
         if info.name not in unknown and info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")
-    told = onnx_native.inferred(light).model.graph.output
-    for info, found in zip(model.graph.output, told, strict=True):
-        if found.type.tensor_type.HasField("shape"):
-            info.type.CopyFrom(found.type)
+    inferred_outputs = onnx_native.inferred(light).model.graph.output
+    for info, typed in zip(model.graph.output, inferred_outputs, strict=True):
+        if typed.type.tensor_type.HasField("shape"):
+            info.type.CopyFrom(typed.type)
 
 
-def forget_shapes_behind(model: onnx.ModelProto, place: Place, changed: Iterable[str]) -> None:
-    """Tell anew the types that follow from tensors of the graph at a place, whose shapes may be others now.
+def refresh_types_behind(model: onnx.ModelProto, place: Place, changed: Iterable[str]) -> None:
+    """Infer the types of all tensors that depend on ``changed`` ones of the graph at ``place``.
 
-    What cannot be inferred keeps its rank, which is likelier than any other.
+    A shape that cannot be inferred loses its sizes and keeps its rank.
     """
     names, behind = set(changed), set[str]()
     for depth in range(len(place), -1, -1):
@@ -451,7 +429,7 @@ def forget_shapes_behind(model: onnx.ModelProto, place: Place, changed: Iterable
         for node in graph.node:
             if not behind.isdisjoint(walk.reads(node)):
                 behind.update(node.output)
-                for body in walk.graphs_within([node]):  # which read them
+                for body in walk.graphs_within([node]):
                     infos += (*body.input, *body.output, *body.value_info)
         behind.discard("")
         infos += (info for info in (*graph.value_info, *graph.output) if info.name in behind)

@@ -1,4 +1,4 @@
-"""Nodes of functions, branches and loops in place of what runs them, and the search over nodes once more among them."""
+"""Passes that replace calls and control flow by the nodes that they run, and then search among these nodes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from biopsy.reduction.passes.common import (
     drop_dead_nodes,
     drop_what_died,
     every_node,
-    forget_shapes_behind,
     fresh,
     graph_at,
     is_control_flow,
     leave_out,
     names_in,
     opsets_of,
+    refresh_types_behind,
     rename,
 )
 from biopsy.reduction.passes.nodes import bypass, forms, linear, sets
@@ -42,14 +42,11 @@ from biopsy.search.drive import Round, Search, nest
 if TYPE_CHECKING:
     import onnx
 
-_MOST_NODES = 10_000  # more than that are not simpler than a call
+_MOST_NODES = 10_000  # more nodes are not simpler than a call
 
 
 def inline(model: onnx.ModelProto) -> ChangeSearch:
-    """Inline every function that is called, then what is left by halves: a failure without functions is simpler.
-
-    Their nodes are then searched: what is cut between them is fed.
-    """
+    """Inline all called functions, or by halves as many as possible; then search among their nodes."""
 
     def without(gone: Sequence[tuple[str, str]]) -> Change:
         return Change(inlined(model, gone), f"the nodes of {', '.join(name for _, name in gone)} in place of calls")
@@ -62,20 +59,20 @@ def inline(model: onnx.ModelProto) -> ChangeSearch:
 def called_functions(model: onnx.ModelProto) -> list[tuple[str, str]]:
     """(domain, name) of the local functions that are called and can be inlined, in the order of the model."""
     able = walk.called(model)
-    endless = unbounded(model.functions, _MOST_NODES)
-    if endless:
-        # What a function that is too large calls stays too: inlined in it, it would make it larger.
-        alone = type(model)(functions=model.functions)
+    too_large = unbounded(model.functions, _MOST_NODES)
+    if too_large:
+        # Functions that it calls are not inlined either: it would become even larger.
+        callers = type(model)(functions=model.functions)
         for function in model.functions:
-            if walk.function_key(function) in endless:
-                alone.graph.node.extend(function.node)
-        able = able - {*endless, *walk.called(alone)}
+            if walk.function_key(function) in too_large:
+                callers.graph.node.extend(function.node)
+        able = able - {*too_large, *walk.called(callers)}
     functions = [function for function in model.functions if walk.function_key(function) in able]
     return list(dict.fromkeys((function.domain, function.name) for function in functions))
 
 
 def not_inlined(model: onnx.ModelProto) -> Sequence[str]:
-    """Which calls stay because nobody could write out what they stand for."""
+    """Lines on the called functions that are too large to inline."""
     called, reasons = walk.called(model), dict[str, list[str]]()
     for key, why in unbounded(model.functions, _MOST_NODES).items():
         if key in called:
@@ -84,27 +81,24 @@ def not_inlined(model: onnx.ModelProto) -> Sequence[str]:
 
 
 def inlined(model: onnx.ModelProto, functions: Iterable[tuple[str, str]]) -> onnx.ModelProto:
-    """A copy with the calls of some functions replaced by their nodes; the same model where onnx cannot do it."""
+    """A copy with the calls of these functions replaced by their nodes; an unchanged copy if onnx fails."""
     from onnx import inliner
 
     try:
         return inliner.inline_selected_functions(copied(model), list(functions), exclude=False)
-    except Exception:  # onnx raises whatever it stumbles over; a call that cannot be inlined is no error
+    except Exception:  # onnx raises all kinds of errors here
         return copied(model)
 
 
-# The nodes of one branch, one trip or one function in place of the node that runs them, cut down to what matters.
-
-
 def hoist(model: onnx.ModelProto) -> ChangeSearch:
-    """Hoist one body after the other, outer ones first; after each, the nodes are searched again."""
-    failed: set[bytes] = set()  # nodes tried in vain: what else is in the model has not helped them so far
+    """Replace one control-flow node or call after the other by its nodes, outer ones first; search again after each."""
+    failed: set[bytes] = set()  # nodes tried in vain
     while True:
         for place, number, node in every_node(model):
             serialized = node.SerializeToString(deterministic=True)
             if serialized in failed:
                 continue
-            changes = list(_ways(model, place, number, node))
+            changes = list(_hoisted(model, place, number, node))
             answer = (yield changes) if changes else None
             if answer is not None:
                 model = yield from nested_search(answer)
@@ -114,32 +108,31 @@ def hoist(model: onnx.ModelProto) -> ChangeSearch:
             return
 
 
-def _ways(model: onnx.ModelProto, place: Place, number: int, node: onnx.NodeProto) -> Iterator[Change]:
-    words = described(node)
+def _hoisted(model: onnx.ModelProto, place: Place, number: int, node: onnx.NodeProto) -> Iterator[Change]:
+    """The model with the nodes of each body, or of the function, in place of a node."""
     for body, unfold in _UNFOLDINGS[node.op_type].items() if is_control_flow(node) else ():
-        made = copied(model)
-        outputs = list(graph_at(made, place).node[number].output)
-        if unfold(made, graph_at(made, place), number):
-            forget_shapes_behind(made, place, outputs)
-            drop_what_died(made, model)
-            yield Change(made, f"{body} in place of {words}")
+        unfolded = copied(model)
+        outputs = list(graph_at(unfolded, place).node[number].output)
+        if unfold(unfolded, graph_at(unfolded, place), number):
+            refresh_types_behind(unfolded, place, outputs)
+            drop_what_died(unfolded, model)
+            yield Change(unfolded, f"{body} in place of {described(node)}")
     if not is_control_flow(node) and (node.domain, node.op_type) in called_functions(model):
         yield Change(inlined(model, [(node.domain, node.op_type)]), f"its nodes in place of calls of {node.op_type}")
 
 
-# Replacing a control-flow node by the nodes of its body: names kept unique, captures kept right.
-#
-# Each function changes the model that it is given and says whether it could.
-
 Unfold: TypeAlias = "Callable[[onnx.ModelProto, onnx.GraphProto, int], bool]"
-"""Unfolds the node with that number of a graph of the model."""
+"""Replaces the node with this number in a graph of the model by the nodes of its body; False if it cannot.
+
+Names stay unique, and captures stay right.
+"""
 
 _TRIP = "trip"
 _GOES_ON = "goes_on"
 
 
 def unfolded_if(attribute: str, model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -> bool:
-    """Replaces an If by the branch in one of its attributes."""
+    """Replace an If by the branch in this attribute."""
     outputs, body = list(graph.node[number].output), body_of(graph.node[number], attribute)
     if body is None or len(body.output) < len(outputs):
         return False
@@ -148,7 +141,7 @@ def unfolded_if(attribute: str, model: onnx.ModelProto, graph: onnx.GraphProto, 
 
 
 def unfolded_loop(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -> bool:
-    """Replaces a Loop by its first trip: the loop-carried values are the initial ones."""
+    """Replace a Loop by its first trip, with the initial loop-carried values."""
     node = graph.node[number]
     body = body_of(node, "body")
     if body is None or len(body.input) < 2 or len(body.input) != max(len(node.input), 2) or not body.output:
@@ -167,13 +160,13 @@ def unfolded_loop(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -
 
 
 def unfolded_scan(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -> bool:
-    """Replaces a Scan by its first step: what it scans is its first slice."""
+    """Replace a Scan by its first step, with the first slices of the scanned tensors."""
     from onnx import helper
 
     node = graph.node[number]
     body = body_of(node, "body")
-    given = {attribute.name: attribute for attribute in node.attribute}
-    scanned = given["num_scan_inputs"].i if "num_scan_inputs" in given else 0
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    scanned = attributes["num_scan_inputs"].i if "num_scan_inputs" in attributes else 0
     states = len(node.input) - scanned
     fits = body is not None and len(body.input) == len(node.input) and len(body.output) >= len(node.output)
     if body is None or not fits or states < 0 or "" in node.input or opsets_of(model).get("", 1) < 9:
@@ -181,12 +174,14 @@ def unfolded_scan(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -
     taken = names_in(model)
     first = fresh("first", taken)
     _add_scalar(model, graph, first, 7, None)
-    in_axes = list(given["scan_input_axes"].ints) if "scan_input_axes" in given else [0] * scanned
-    out_axes = list(given["scan_output_axes"].ints) if "scan_output_axes" in given else [0] * len(node.output)
+    in_axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else [0] * scanned
+    out_axes = [0] * len(node.output)
+    if "scan_output_axes" in attributes:
+        out_axes = list(attributes["scan_output_axes"].ints)
     slices = [fresh(f"{name}_first", taken) for name in node.input[states:]]
     gathers = [
-        helper.make_node("Gather", [name, first], [made], name=fresh(f"{made}_slice", taken), axis=axis)
-        for name, made, axis in zip(node.input[states:], slices, in_axes, strict=False)
+        helper.make_node("Gather", [name, first], [output], name=fresh(f"{output}_slice", taken), axis=axis)
+        for name, output, axis in zip(node.input[states:], slices, in_axes, strict=False)
     ]
     fed = dict(zip((info.name for info in body.input), (*node.input[:states], *slices), strict=True))
     stacked = {position: out_axes[position - states] for position in range(states, len(node.output))}
@@ -199,13 +194,13 @@ _UNFOLDINGS: dict[str, dict[str, Unfold]] = {
     "Loop": {"one trip": unfolded_loop},
     "Scan": {"one step": unfolded_scan},
 }
-"""Control-flow operator -> its bodies in words, and what puts each in the place of the node."""
+"""Control-flow operator -> each way to replace it, with a description of the nodes that replace it."""
 
 
 def _add_scalar(
     model: onnx.ModelProto, graph: onnx.GraphProto, name: str, elem: int, like: onnx.ValueInfoProto | None
 ) -> None:
-    """An initializer of one element, 0 or True, of the shape that a body says it takes: () or (1,)."""
+    """Add an initializer of one element, 0 or True, with the shape () or (1,) of the body's input ``like``."""
     from onnx import helper
 
     dims = [1] * len(like.type.tensor_type.shape.dim) if like is not None else []
@@ -214,7 +209,7 @@ def _add_scalar(
 
 
 def _list_as_input(model: onnx.ModelProto, graph: onnx.GraphProto, name: str) -> None:
-    """IR 3 wants every initializer among the inputs."""
+    """Add an initializer to the inputs, as required before IR version 4."""
     from onnx import helper
 
     if graph is model.graph and 0 < model.ir_version < 4:
@@ -233,21 +228,21 @@ def _put(
     stacked: dict[int, int] | None = None,
     before: Sequence[onnx.NodeProto] = (),
 ) -> None:
-    """Put the body's nodes in the place of a node.
+    """Put the nodes ``before`` and those of a body in the place of a node.
 
-    ``fed`` are the names that its inputs have outside; ``outputs`` those of its outputs, "" for one that is not
-    wanted; ``stacked`` the axis that each output of a loop's trips gets, by its position.
+    ``fed`` has the outer names of the body's inputs, ``outputs`` those of its outputs ("" for an unused one), and
+    ``stacked`` the axis along which an output of a loop's trips is stacked, by its position.
     """
     inner = type(body)()
     inner.CopyFrom(body)
     del graph.node[number]
     taken = names_in(model).union(*(node.output for node in before), *map(walk.defined, walk.graphs_within(inner.node)))
-    rest = list(graph.node)
-    after = _named_anew(model, graph, inner, fed=fed, outputs=outputs, stacked=stacked or {}, taken=taken)
+    others = list(graph.node)
+    after = _rename_body(model, graph, inner, fed=fed, outputs=outputs, stacked=stacked or {}, taken=taken)
     for node in inner.node:
         node.name = fresh(node.name, taken) if node.name else ""
-    kept = [*rest[:number], *before, *inner.node, *after, *rest[number:]]
-    copies = [type(node).FromString(node.SerializeToString()) for node in kept]
+    nodes = [*others[:number], *before, *inner.node, *after, *others[number:]]
+    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
     graph.initializer.extend(inner.initializer)
@@ -255,11 +250,11 @@ def _put(
     graph.value_info.extend(inner.value_info)
     for weight in inner.initializer:
         _list_as_input(model, graph, weight.name)
-    ours = {name for node in (*before, *inner.node, *after) for name in node.output}
-    drop_dead_nodes(graph, lambda node: bool(ours.intersection(node.output)))
+    new = {name for node in (*before, *inner.node, *after) for name in node.output}
+    drop_dead_nodes(graph, lambda node: bool(new.intersection(node.output)))
 
 
-def _named_anew(
+def _rename_body(
     model: onnx.ModelProto,
     graph: onnx.GraphProto,
     inner: onnx.GraphProto,
@@ -269,15 +264,15 @@ def _named_anew(
     stacked: dict[int, int],
     taken: set[str],
 ) -> list[onnx.NodeProto]:
-    """Rename what a body holds so that it fits outside; returns nodes that give its outputs their names."""
-    own = walk.defined(inner) - set(fed)
+    """Give a body names that are free outside; returns the nodes that compute outer outputs from those of the body."""
+    defined = walk.defined(inner) - set(fed)
     written = {name for node in inner.node for name in node.output}
     read = {name for node in graph.node for name in walk.reads(node)}
     names = dict(fed)
     after: list[tuple[str, str, int | None]] = []
     for position, (info, outside) in enumerate(zip(inner.output, outputs, strict=False)):
         axis = stacked.get(position)
-        if axis is not None and outside not in read:  # the model gives out the slice as it is, with its own type
+        if axis is not None and outside not in read:  # the output of the model becomes the slice, with its type
             axis = None
             for output in graph.output:
                 if output.name == outside:
@@ -286,20 +281,20 @@ def _named_anew(
             names[info.name] = outside
         elif outside:
             after.append((info.name, outside, axis))
-    for name in sorted(own - set(names)):
+    for name in sorted(defined - set(names)):
         names[name] = fresh(name, taken)
     rename(inner.node, names)
     sparse = (weight.values for weight in inner.sparse_initializer)
     named: list[onnx.TensorProto | onnx.ValueInfoProto] = [*inner.initializer, *sparse, *inner.value_info]
     for tensor in named:
         tensor.name = names.get(tensor.name, tensor.name)
-    return [_giving(model, graph, names.get(source, source), outside, axis) for source, outside, axis in after]
+    return [_output_node(model, graph, names.get(source, source), outside, axis) for source, outside, axis in after]
 
 
-def _giving(
+def _output_node(
     model: onnx.ModelProto, graph: onnx.GraphProto, source: str, outside: str, axis: int | None
 ) -> onnx.NodeProto:
-    """A node that gives a tensor another name; with an axis it stacks it along that axis, as one trip does."""
+    """A node that makes the tensor ``outside`` of ``source``, with an axis as the stacked result of one trip."""
     from onnx import helper
 
     if axis is None:
@@ -311,25 +306,22 @@ def _giving(
     return helper.make_node("Unsqueeze", [source, name], [outside])
 
 
-# The search over nodes once more, on a model whose nodes have changed: those of a branch, a trip or a function.
-
-
 def nested_search(
     model: onnx.ModelProto, *, keep_values: bool = False
 ) -> Search[Change, onnx.ModelProto, onnx.ModelProto]:
-    """Cut and bypass nodes of a model until no single one can go; returns the model that is left.
+    """Run the passes over nodes on a changed model until no single node can be removed; returns the smallest model.
 
-    Nothing is recorded of the new tensors, so a cut is fed unless it is a constant. To ``keep_values`` nothing is
+    New tensors have no recorded values, so a cut is fed unless it is a constant. With ``keep_values``, no node is
     bypassed.
     """
     index = index_bytes(model.SerializeToString(deterministic=True))
     recording = Recording(index, tuple, Path(), events.ignore)
     problem = Problem(index, CutTypes(index, recording), recording)
     context = PassContext(problem, may_change_values=lambda: not keep_values)
-    target, before = problem.whole, None
+    target, before = problem.original, None
 
     def answer(proposals: Round[Proposal]) -> Search[Change, onnx.ModelProto, Candidate | None]:
-        """Propose candidates as models."""
+        """Propose the candidates of a round as models."""
         nonlocal target
         for proposal in proposals:
             candidate = problem.closed(proposal.candidate)
@@ -346,7 +338,7 @@ def nested_search(
         before = target
         for search in (sets, bypass, linear, forms):
             yield from nest(search(context, target), answer)
-    return model if target == problem.whole else _model_of(problem, target)
+    return model if target == problem.original else _model_of(problem, target)
 
 
 def _model_of(problem: Problem, candidate: Candidate) -> onnx.ModelProto:

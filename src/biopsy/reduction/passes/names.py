@@ -1,4 +1,4 @@
-"""Neutral names in a model, and what of it can still tell where it comes from."""
+"""The pass that gives a model neutral names, and a list of what in a model may still reveal its origin."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _NEUTRAL = {
     "graph": "g",
     "function": "f",
     "dimension": "d",
-    "domain": "domain",  # this and what follows: of functions
+    "domain": "domain",  # this and the following: of functions
     "overload": "overload",
     "attribute": "a",
 }
 
 
 def names(model: onnx.ModelProto) -> ChangeSearch:
-    """Rename everything at once, then what can be renamed by halves. Values stay; operators and domains too."""
+    """Rename everything at once, or by halves as much as possible. Values, operators and their domains stay."""
     neutral = _neutral_names(model)
-    able = [name for name, made in neutral.items() if made != name[1]]
+    able = [name for name, neutral_name in neutral.items() if neutral_name != name[1]]
     yield from leave_out(
         able,
         lambda gone: Change(
@@ -57,38 +57,38 @@ def names(model: onnx.ModelProto) -> ChangeSearch:
 
 
 def names_left(model: onnx.ModelProto) -> Sequence[str]:
-    """What of a model can still tell where it comes from, all of it by name."""
+    """Lines on what in a model may still reveal its origin, each with the names."""
     neutral = _neutral_names(model)
-    found: dict[str, dict[str, None]] = {kind: {} for kind in KINDS}
-    found["names"] = {name: None for (_, name), made in neutral.items() if made != name}
-    told = {*values_left(model), *tables(model)}
-    for kind, which in _Walk(model, {name for _, name in neutral}).message(model):
-        if which not in told or kind not in {"values", "texts", "integers"}:
-            found[kind][which] = None
+    traces: dict[str, dict[str, None]] = {kind: {} for kind in KINDS}
+    traces["names"] = {name: None for (_, name), neutral_name in neutral.items() if neutral_name != name}
+    in_other_lines = {*values_left(model), *tables(model)}
+    for kind, name in _Walk(model, {name for _, name in neutral}).message(model):
+        if name not in in_other_lines or kind not in {"values", "texts", "integers"}:
+            traces[kind][name] = None
     return [
         *weights_left(model),
-        *(f"anonymize {kind} {KINDS[kind]}: {', '.join(which)}" for kind, which in found.items() if which),
+        *(f"anonymize {kind} {KINDS[kind]}: {', '.join(names)}" for kind, names in traces.items() if names),
     ]
 
 
 def _neutral_names(model: onnx.ModelProto) -> dict[Name, str]:
-    """A neutral name for each name, by the order in which they appear; the same names get the same."""
-    found: dict[Name, str] = {}
+    """Each name -> a neutral one, numbered in the order of appearance; equal names get equal ones."""
+    neutral: dict[Name, str] = {}
     counts = dict.fromkeys(_NEUTRAL, 0)
 
     def note(kind: Kind, name: str) -> str:
-        if name and (kind, name) not in found:
-            found[kind, name] = f"{_NEUTRAL[kind]}{counts[kind]}"
+        if name and (kind, name) not in neutral:
+            neutral[kind, name] = f"{_NEUTRAL[kind]}{counts[kind]}"
             counts[kind] += 1
         return name
 
     _visit(copied(model), note)
-    return found
+    return neutral
 
 
 def renamed(model: onnx.ModelProto, new: dict[Name, str]) -> onnx.ModelProto:
-    """A copy with other names; one that is taken by a name that stays gets an underscore."""
-    made = copied(model)
+    """A copy with new names; a new name that is taken by one that stays gets underscores."""
+    result = copied(model)
     stay = {name for name in _neutral_names(model) if name not in new}
     chosen = {}
     for (kind, name), wanted in new.items():
@@ -96,8 +96,8 @@ def renamed(model: onnx.ModelProto, new: dict[Name, str]) -> onnx.ModelProto:
         while (kind, free) in stay:
             free += "_"
         chosen[kind, name] = free
-    _visit(made, lambda kind, name: chosen.get((kind, name), name))
-    return made
+    _visit(result, lambda kind, name: chosen.get((kind, name), name))
+    return result
 
 
 _NAMED_FIELDS = {
@@ -119,14 +119,16 @@ _NAMED_FIELDS = {
     "Optional": "elem_type",
     "Map": "value_type",
 }
-"""The fields of a message that hold names, with the kind of name (FIELD=KIND), or messages with names, in the order in
-which names are numbered. Graphs in attributes are visited as graphs."""
+"""Message -> its fields that hold names (FIELD=KIND) or messages with names (FIELD), in the order of numbering.
+
+Graphs in attributes are visited separately.
+"""
 
 
 def _visit(model: onnx.ModelProto, rename: Rename) -> None:
     """Pass every name through ``rename``, in the order of the model."""
     functions = {walk.function_key(function) for function in model.functions}
-    # Domains of which there is nothing but functions: other operators could not be found under another domain.
+    # Domains with functions only: other operators cannot be found under another domain.
     others = {node.domain for node in walk.nodes(model) if walk.operator(node) not in functions}
     domains = {function.domain for function in model.functions} - others - PUBLIC_DOMAINS
     for graph in walk.graphs(model):
@@ -167,12 +169,12 @@ def _visit_nodes(
 
 
 def _rename_in(message: Any, rename: Rename, fields: str = "") -> None:
-    """Rename what some fields of a message hold, by default those of ``_NAMED_FIELDS``, and messages in them."""
+    """Rename the content of fields of a message, by default those of ``_NAMED_FIELDS``, and of messages in them."""
     for entry in (fields or _NAMED_FIELDS[message.DESCRIPTOR.name]).split():
         field, _, kind = entry.partition("=")
         value = getattr(message, field)
         if kind and isinstance(value, str):
-            if value:  # what is not there stays away
+            if value:  # an absent field stays absent
                 setattr(message, field, rename(kind, value))
         elif kind:
             value[:] = [rename(kind, name) for name in value]
@@ -183,13 +185,8 @@ def _rename_in(message: Any, rename: Rename, fields: str = "") -> None:
             _rename_in(value, rename)
 
 
-# What of a model can still tell where it comes from: a walk over every field that there is, by its descriptor.
-#
-# The walk knows what may stay, not what must go. So a field that a later version of ONNX brings, and one that this
-# version does not know at all, is told of until somebody decides about it here.
-
 Trace: TypeAlias = tuple[str, str]
-"""(kind, which one): something of the original that stays. The kinds are those of ``KINDS``."""
+"""Something of the original that stays: its kind, one of ``KINDS``, and its name."""
 
 KINDS = {
     "names": "not replaced",
@@ -202,9 +199,9 @@ KINDS = {
     "integers": "kept: they are usually sizes, axes or indices",
     "fields": "not replaced",
 }
-"""What can stay, and why."""
+"""The kinds of traces -> why they stay."""
 
-_SAYS_HOW_IT_IS_BUILT = frozenset(
+_STRUCTURE = frozenset(
     {
         *("ModelProto.ir_version", "OperatorSetIdProto.version", "AttributeProto.type"),
         *("TensorProto.dims", "TensorProto.data_type", "TensorProto.data_location", "SparseTensorProto.dims"),
@@ -212,7 +209,7 @@ _SAYS_HOW_IT_IS_BUILT = frozenset(
         *("TensorShapeProto.Dimension.dim_value",),
     }
 )
-"""Numbers that say of which version, type and size something is."""
+"""Numbers that are versions, types or sizes."""
 
 _NAMES = frozenset(
     {
@@ -226,25 +223,31 @@ _NAMES = frozenset(
 
 _DOMAINS = frozenset({"OperatorSetIdProto.domain", "FunctionProto.domain"})
 _NOT_WALKED = frozenset({"TensorProto.external_data", "TensorAnnotation.quant_parameter_tensor_names"})
-"""Where weights stand beside the candidate, which whoever writes a result writes anew; what is looked at elsewhere."""
+"""Places of external weights, which are written anew with the result, and a field that ``message`` visits itself."""
 
 
 @dataclass(frozen=True)
 class _Owner:
-    """The node that an attribute stands in: what it is called, and what onnx knows of its operator."""
+    """The node of an attribute: its name, and the schema of its operator."""
 
     label: str
     schema: onnx.defs.OpSchema | None
 
 
 class _Walk:
+    """A walk over every field of a model by its descriptor, which yields all traces of its origin.
+
+    It knows what is harmless, not what is a trace. So fields of a later version of ONNX, and unknown ones, are traces
+    until they are classified here.
+    """
+
     def __init__(self, model: onnx.ModelProto, known: Collection[str]) -> None:
         self._opsets = opsets_of(model)
         self._functions = {walk.function_key(function) for function in model.functions}
         self._known = frozenset(known)
 
     def message(self, message: Any, owner: _Owner | None = None) -> Iterator[Trace]:
-        """Traces in a message and in all inside it: everything that is neither neutral nor the standard's."""
+        """The traces in a message and the messages inside it: all that is neither neutral nor from the standard."""
         name = re.sub(r"^onnx\.", "", message.DESCRIPTOR.full_name)
         yield from _unknown_fields(message, name)
         if name == "NodeProto":
@@ -255,7 +258,7 @@ class _Walk:
         elif name == "TensorProto" and not is_filled(message):
             kind = "values" if message.data_type in FLOATS else "integers"
             yield "texts" if message.data_type == STRING else kind, message.name or UNNAMED
-        elif name == "TensorAnnotation":  # quantization parameters: keys are the standard's, values names of tensors
+        elif name == "TensorAnnotation":  # keys are defined by the standard, values are names of tensors
             for entry in message.quant_parameter_tensor_names:
                 yield from self._annotation(entry)
         for field, value in message.ListFields():
@@ -267,7 +270,7 @@ class _Walk:
                     yield from self.message(part, owner)
 
     def _leaf(self, place: str, value: Any) -> Iterator[Trace]:
-        if place in _SAYS_HOW_IT_IS_BUILT or place in _TOLD_WITH_THEIR_MESSAGE:
+        if place in _STRUCTURE or place in _OF_THEIR_MESSAGE:
             return
         if place in _NAMES:
             names = (value,) if isinstance(value, str) else value
@@ -314,13 +317,14 @@ class _Walk:
             yield "integers", label
 
 
-_TOLD_WITH_THEIR_MESSAGE = frozenset(
+_OF_THEIR_MESSAGE = frozenset(
     {
         *("NodeProto.op_type", "NodeProto.domain", "AttributeProto.name"),
         *(f"AttributeProto.{field}" for field in ("f", "i", "s", "floats", "ints", "strings")),
         *(f"TensorProto.{kind}_data" for kind in ("raw", "float", "int32", "int64", "double", "uint64", "string")),
     }
 )
+"""Fields that ``message`` looks at together with their message."""
 
 
 def _unknown_fields(message: Any, name: str) -> Iterator[Trace]:

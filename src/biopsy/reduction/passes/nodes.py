@@ -1,6 +1,4 @@
-"""Passes over nodes, the first that run: suspects and ranked layers, bisection, sets, bypasses, one node at a time,
-and the other form of each cut.
-"""
+"""The passes over nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from biopsy.search.subset import (
 
 
 def suspects(context: PassContext, target: Candidate) -> NodeSearch:
-    """The first suspect alone; with its neighbours, since an engine fuses what is connected; then all of them."""
+    """Propose the first suspect alone, with its neighbours (engines fuse connected nodes), and then all suspects."""
     problem = context.problem
     nodes = [node for node in context.suspects if node in target.kept]
     if not nodes:
@@ -40,46 +38,40 @@ def suspects(context: PassContext, target: Candidate) -> NodeSearch:
 
 
 def around(problem: Problem, nodes: Sequence[int], target: Candidate, steps: int) -> list[int]:
-    """Nodes of the target that are few steps away, along tensors in either direction."""
+    """The nodes of the target at most so many steps away from ``nodes``, along tensors in either direction."""
     index, kept = problem.index, target.kept
-    reached, edge = set(nodes), set(nodes)
+    reached, last_reached = set(nodes), set(nodes)
     for _ in range(steps):
-        before = (index.producer.get(tensor) for node in edge for tensor in index.node_reads[node])
-        after = (
-            reader for node in edge for tensor in index.node_writes[node] for reader in index.consumers.get(tensor, ())
-        )
-        edge = {node for node in (*before, *after) if node in kept} - reached
-        reached |= edge
+        before = (index.producer.get(tensor) for node in last_reached for tensor in index.node_reads[node])
+        written = (tensor for node in last_reached for tensor in index.node_writes[node])
+        after = (reader for tensor in written for reader in index.consumers.get(tensor, ()))
+        last_reached = {node for node in (*before, *after) if node in kept} - reached
+        reached |= last_reached
     return sorted(reached)
 
 
-# The layers that a report names as wrong, before anything else is tried: the first of a ranking that are enough.
-
-
 def ranked(context: PassContext, target: Candidate) -> NodeSearch:
-    """The worst entry of ``context.ranking`` with its direct neighbours, then the worst 2, 4, 8, ...
+    """Propose the worst entry of ``context.ranking`` with its direct neighbours, then the worst 2, 4, 8, ...
 
-    The first that reproduces is gone on from. An entry is a set of nodes that are wrong together.
+    An entry is a set of nodes that are wrong together.
     """
     kept = set(target.nodes)
     ranking = [nodes for entry in context.ranking if (nodes := kept.intersection(entry))]
 
     def propose(count: int) -> Proposal:
-        named = set[int]().union(*ranking[:count])
-        near = around(context.problem, sorted(named), target, 1)
+        worst = set[int]().union(*ranking[:count])
+        nodes = around(context.problem, sorted(worst), target, 1)
         description = f"the worst {'entry' if count == 1 else f'{count} entries'} of the ranking, with neighbours"
-        return Proposal(Candidate(tuple(near), target.bypassed), description)
+        return Proposal(Candidate(tuple(nodes), target.bypassed), description)
 
     yield from in_turn(map(propose, doubled(len(ranking))))
 
 
-# The earliest outputs that fail, then the latest inputs that still do: one contiguous piece, in O(log N) checks.
-
-
 def bisect(context: PassContext, target: Candidate) -> NodeSearch:
-    """Halve the model from its end; then take what the failure needs before the last node that is left.
+    """Find a contiguous piece in O(log N) checks: the earliest outputs that fail, then the latest inputs that still do.
 
-    That node is most often all of it, as likely as all other pieces together, or the end of a small piece.
+    For the inputs, the last node alone is taken to be as likely as all other pieces together, and small pieces to be
+    likelier than large ones.
     """
     problem = context.problem
     for side, is_allowed in (("first", problem.may_cut_outputs), ("last", problem.may_cut_inputs)):
@@ -102,18 +94,15 @@ def _likely_short(length: int, count: int) -> float:
     return (1 + near(count, length)) / 2 if count else 0.0
 
 
-# Sets of nodes that matter, wherever they stand, everything between them cut away.
-
-
 def sets(context: PassContext, target: Candidate) -> NodeSearch:
-    """Delta debugging over node sets (Zeller and Hildebrandt 2002), in the order of the graph's neighbourhoods.
+    """Find the set of nodes that matter by delta debugging (Zeller and Hildebrandt 2002), in neighbourhood order.
 
-    Nodes without which a candidate did not fail are taken to be needed: first they are tried alone, then with some of
-    the others. Whether they are is for the passes that try single nodes.
+    Nodes without which a candidate did not reproduce (``context.known_needed``) are always kept, first alone, then with
+    some of the others. Passes over single nodes try to remove them.
     """
     problem = context.problem
     order = problem.order(target)
-    needed = context.missed(target)
+    needed = context.known_needed(target)
 
     def propose(kept: Sequence[int]) -> Proposal:
         nodes = tuple(sorted(needed.union(kept)))
@@ -122,14 +111,11 @@ def sets(context: PassContext, target: Candidate) -> NodeSearch:
     yield from minimize_subset([node for node in order if node not in needed], propose)
 
 
-# Nodes whose readers can read one of the node's own inputs instead, so that what they connected stays connected.
-
-
 def bypass(context: PassContext, target: Candidate) -> NodeSearch:
-    """Bypass as many nodes as possible at once, then what is left one by one, by each input that agrees.
+    """Bypass as many nodes as possible at once, then the others one by one, by each input of the same type.
 
-    Fusion bugs need their few nodes connected while everything between them goes. A bypass changes values, so this
-    pass proposes nothing where the check compares with recorded ones.
+    A bug of a fusion needs its few nodes connected when the nodes between them are removed. A bypass changes values, so
+    this pass proposes nothing if the check compares with recorded ones.
     """
     problem = context.problem
     detours = {node: tensors for node in problem.order(target) if (tensors := problem.detours(target, node))}
@@ -137,8 +123,8 @@ def bypass(context: PassContext, target: Candidate) -> NodeSearch:
         return
 
     def bypassing(target: Candidate, ways: Sequence[tuple[int, int]]) -> Candidate:
-        rest = target.without(node for node, _ in ways)
-        return replace(rest, bypassed=tuple(sorted((*target.bypassed, *ways))))
+        remaining = target.without(node for node, _ in ways)
+        return replace(remaining, bypassed=tuple(sorted((*target.bypassed, *ways))))
 
     start, able = target, list(detours)
 
@@ -157,13 +143,10 @@ def bypass(context: PassContext, target: Candidate) -> NodeSearch:
         target = answer or target
 
 
-# One node at a time, from the end of the model to its beginning: O(N) checks.
-
-
 def linear(context: PassContext, target: Candidate) -> NodeSearch:
-    """Try to do without each node once, wherever it stands.
+    """Try to remove each node once, from the end of the model: O(N) checks.
 
-    One that comes back, since nobody can tell the type of what would stand at the border, goes with the next ones.
+    A node that comes back, since a type at the border is unknown, is removed together with the next ones.
     """
     problem = context.problem
 
@@ -171,19 +154,16 @@ def linear(context: PassContext, target: Candidate) -> NodeSearch:
         return [Proposal(target.without(gone), f"without {problem.index.nodes[gone[-1]].label}")]
 
     order = problem.order(target)[::-1]
-    yield from remove_singly(order, target, without, lambda left: left.kept, problem.comes_back)
-
-
-# The other form of every cut: a node is needed only if the failure goes without it, be it fed or frozen.
+    yield from remove_singly(order, target, without, lambda candidate: candidate.kept, problem.comes_back)
 
 
 def forms(context: PassContext, target: Candidate) -> NodeSearch:
-    """Try to do without each node once, what it computed fed, and frozen, whatever the policy makes of it.
+    """Try to remove each node once with its outputs fed and with its outputs frozen, whatever the policy says.
 
-    An engine computes with a constant before the model runs, and there the bug may be gone; or only there it may be.
-    What goes from one end often goes with its neighbours: as long as that is so, twice as many are tried. If nothing
-    goes at all, some nodes are tried with every cut fed, since a constant elsewhere may hide what the failure needs:
-    so many that no more checks are made than there are nodes.
+    Engines fold constants before the model runs, which may hide the bug or be needed for it. Nodes that can be removed
+    are often neighbours, so after each success twice as many are tried at once. If no node can be removed, some are
+    tried with every cut fed, since a constant elsewhere may hide the bug; all in all, there are at most as many checks
+    as nodes.
     """
     problem, index = context.problem, context.problem.index
     problem.will_freeze(target)
@@ -191,42 +171,42 @@ def forms(context: PassContext, target: Candidate) -> NodeSearch:
 
     def without(target: Candidate, gone: Sequence[int]) -> list[Proposal]:
         nonlocal tried
-        rest = target.without(gone)
+        remaining = target.without(gone)
         written = [tensor for node in gone for tensor in index.node_writes[node]]
         name = index.nodes[gone[0]].label if len(gone) == 1 else f"{len(gone)} nodes"
         proposals = [
-            Proposal(problem.in_form(rest, written, fed=True), f"without {name}, fed"),
-            Proposal(_frozen(context, rest, written), f"without {name}, frozen"),
+            Proposal(problem.in_form(remaining, written, fed=True), f"without {name}, fed"),
+            Proposal(_frozen(context, remaining, written), f"without {name}, frozen"),
         ]
         closed = {problem.closed(proposal.candidate) for proposal in proposals}
-        tried += len(closed - {problem.closed(rest)})  # ``linear`` has tried this one
+        tried += len(closed - {problem.closed(remaining)})  # ``linear`` has tried this one
         return proposals
 
     def all_fed(target: Candidate) -> Iterator[Proposal]:
-        """Without each single node, every cut fed, where one that the target has is frozen."""
+        """The target without each single node and with every cut fed, if one of its cuts is frozen."""
         cuts = problem.subset(target).cuts
         if all(problem.frozen(tensor, turned=tensor in target.turned) is None for tensor in cuts):
             return
         for node in reversed(problem.order(target)):
-            rest = target.without([node])
-            fed = problem.in_form(rest, [*cuts, *index.node_writes[node]], fed=True)
-            if problem.closed(fed) not in (None, problem.closed(rest)):
+            remaining = target.without([node])
+            fed = problem.in_form(remaining, [*cuts, *index.node_writes[node]], fed=True)
+            if problem.closed(fed) not in (None, problem.closed(remaining)):
                 yield Proposal(fed, f"without {index.nodes[node].label}, every cut fed")
 
-    left = yield from remove_in_runs(problem.order(target), target, without, lambda left: left.kept)
-    if left == target:
+    smallest = yield from remove_in_runs(problem.order(target), target, without, lambda candidate: candidate.kept)
+    if smallest == target:
         yield from in_turn(islice(all_fed(target), max(0, target.size - tried)))
 
 
-def _frozen(context: PassContext, rest: Candidate, written: Sequence[int]) -> Candidate:
-    """A candidate with what some nodes computed frozen; the others stay fed where a recorded value could fail.
+def _frozen(context: PassContext, candidate: Candidate, written: Sequence[int]) -> Candidate:
+    """The candidate with the tensors ``written`` frozen, except those whose recorded values might fail by themselves.
 
-    Whether it could is asked, which can cost checks, only if there is anything to be frozen so.
+    Whether they might is found out, which can cost checks, only if there are any.
     """
     problem = context.problem
-    frozen = problem.in_form(rest, written, fed=False)
+    frozen = problem.in_form(candidate, written, fed=False)
     recorded = {tensor for tensor in frozen.turned if problem.frozen(tensor) is None}
-    closed = problem.closed(replace(rest, turned=())) if recorded else None
+    closed = problem.closed(replace(candidate, turned=())) if recorded else None
     if closed is None or recorded.isdisjoint(problem.subset(closed).cuts) or context.may_freeze_recorded(recorded):
         return frozen
     doubtful = {tensor for tensor in recorded if not context.may_freeze_recorded([tensor])}

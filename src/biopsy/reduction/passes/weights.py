@@ -1,4 +1,4 @@
-"""Weights filled with values that say nothing of the original ones, and smaller sizes in shapes and weights."""
+"""Passes that fill weights with neutral values, and that make sizes in shapes and weights smaller."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from biopsy.reduction.passes.common import (
     is_consistent,
     leave_out,
     opsets_of,
+    refresh_types,
     schema_of,
-    tell_types_anew,
 )
 
 if TYPE_CHECKING:
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 _MOST_OF_A_SHAPE = 16  # elements
 
 UNNAMED = "a constant"
-"""What a tensor without a name is called."""
+"""The name of a tensor without a name in messages."""
 
 FillableItem: TypeAlias = tuple[Literal["tensor", "attribute"], int]
-"""What can be filled: the number of a tensor, or of an attribute of one of ONNX's own operators, in the model."""
+"""A part that can be filled: the number of a tensor in the model, or of an attribute of a standard operator."""
 
 
 def weights(model: onnx.ModelProto) -> ChangeSearch:
-    """Fill all floating weights with ones; those that must vary with small seeded values; integers are left alone.
+    """Fill floating-point weights with ones, and the others with small seeded values; replace texts by numbered ones.
 
-    Integers are shapes, axes and indices more often than not. Texts are numbered.
+    Integers stay, since they are usually shapes, axes or indices.
     """
 
     def filled(start: onnx.ModelProto, most: int, gone: Sequence[FillableItem], *, with_ones: bool) -> Change:
@@ -50,32 +50,32 @@ def weights(model: onnx.ModelProto) -> ChangeSearch:
     items = _fillable(model)
     gone = yield from leave_out(items, partial(filled, model, len(items), with_ones=True))
     start = filled(model, len(items), gone, with_ones=True).model if gone else model
-    kept = [item for item in items if item not in gone]
-    yield from leave_out(kept, partial(filled, start, len(kept), with_ones=False))
+    others = [item for item in items if item not in gone]
+    yield from leave_out(others, partial(filled, start, len(others), with_ones=False))
 
 
 def weights_left(model: onnx.ModelProto) -> Sequence[str]:
-    """Which weights still have values of their own: those that could not be filled, and integers of some size."""
-    left = {
+    """Lines on the weights that still have their own values: those that could not be filled, and integers."""
+    names_of = {
         "weights    not replaced, since the failure or its check needs their values": values_left(model),
         "weights    integers are never replaced": tables(model),
     }
-    return tuple(f"{what}: {', '.join(names)}" for what, names in left.items() if names)
+    return tuple(f"{what}: {', '.join(names)}" for what, names in names_of.items() if names)
 
 
 def values_left(model: onnx.ModelProto) -> list[str]:
-    """What could be filled and is not: names of tensors, and attributes such as "n3.coefficients"."""
-    found = [tensor.name or UNNAMED for tensor in walk.tensors(model) if may_fill(tensor)]
-    found += [
+    """The fillable parts that are not filled: names of tensors, and attributes such as "n3.coefficients"."""
+    names = [tensor.name or UNNAMED for tensor in walk.tensors(model) if may_fill(tensor)]
+    names += [
         f"{node.name or node.op_type}.{attribute.name}"
         for node, attribute in _attributes(model)
         if may_fill_attribute(attribute)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))
 
 
 def tables(model: onnx.ModelProto) -> list[str]:
-    """Names of tensors of integers or booleans, more of them than a shape or a list of axes has."""
+    """Names of tensors with more integers or booleans than a shape or a list of axes has."""
     names = (
         tensor.name or UNNAMED
         for tensor in walk.tensors(model)
@@ -85,7 +85,7 @@ def tables(model: onnx.ModelProto) -> list[str]:
 
 
 def _attributes(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, onnx.AttributeProto]]:
-    """The attributes of ONNX's own operators; what those of others mean nobody knows."""
+    """The attributes of standard operators; the meaning of others is unknown."""
     opsets = opsets_of(model)
     for node in walk.nodes(model):
         if node.attribute and schema_of(node, opsets) is not None:
@@ -93,25 +93,25 @@ def _attributes(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, onnx.A
 
 
 def _fillable(model: onnx.ModelProto) -> list[FillableItem]:
-    """What can be filled: tensors, largest first, no more than one file can hold; then attributes."""
+    """The parts that can be filled: tensors, the largest first, as far as one file can hold them; then attributes."""
     tensors = {place: tensor for place, tensor in enumerate(walk.tensors(model)) if may_fill(tensor)}
     sizes = {place: raw_size(tensor.data_type, tensor.dims) or 0 for place, tensor in tensors.items()}
-    left = MOST_INLINE - model.ByteSize()
-    found: list[FillableItem] = []
+    free_bytes = MOST_INLINE - model.ByteSize()
+    items: list[FillableItem] = []
     for place in sorted(sizes, key=lambda place: (-sizes[place], place)):
         outside = is_external(tensors[place])
-        if not outside or sizes[place] <= left:
-            found.append(("tensor", place))
-            left -= sizes[place] if outside else 0
+        if not outside or sizes[place] <= free_bytes:
+            items.append(("tensor", place))
+            free_bytes -= sizes[place] if outside else 0
     attributes = enumerate(attribute for _, attribute in _attributes(model))
-    return found + [("attribute", place) for place, attribute in attributes if may_fill_attribute(attribute)]
+    return items + [("attribute", place) for place, attribute in attributes if may_fill_attribute(attribute)]
 
 
 def _filled(model: onnx.ModelProto, items: Sequence[FillableItem], with_ones: bool) -> onnx.ModelProto:
-    made = copied(model)
-    tensors, attributes = list(walk.tensors(made)), [attribute for _, attribute in _attributes(made)]
+    result = copied(model)
+    tensors, attributes = list(walk.tensors(result)), [attribute for _, attribute in _attributes(result)]
     texts: dict[bytes, bytes] = {}
-    if with_ones:  # then texts are numbered too; else that has been tried
+    if with_ones:  # numbered texts are tried together with ones only
         texts = numbered(
             text
             for kind, place in _fillable(model)
@@ -134,62 +134,58 @@ def _filled(model: onnx.ModelProto, items: Sequence[FillableItem], with_ones: bo
         if attribute.HasField("s"):
             attribute.s = texts.get(attribute.s, attribute.s)
         attribute.strings[:] = [texts.get(text, text) for text in attribute.strings]
-    return made
+    return result
 
-
-# Values that say nothing of those they stand for: ones, small made-up numbers, and numbered texts.
 
 _ONE = {
     1: b"\x00\x00\x80\x3f", 10: b"\x00\x3c", 11: b"\x00\x00\x00\x00\x00\x00\xf0\x3f", 16: b"\x80\x3f", 17: b"\x38",
     18: b"\x40", 19: b"\x3c", 20: b"\x40", 23: b"\x22", 24: b"\x7f",
 }  # fmt: skip
-"""The number 1 in each floating type, little-endian; two of them for the type of four bits."""
+"""Floating-point element type -> the number 1, little-endian; two of them for the type of four bits."""
 
 _SEED = 20
 _NEUTRAL_TEXT = re.compile(r"(s\d+)?")
-_SIZES = frozenset(
-    {"scales", "width_scale", "height_scale"}
-)  # floating attributes of Upsample that say how large it is
+_SIZES = frozenset({"scales", "width_scale", "height_scale"})
+"""Floating-point attributes of Upsample that are sizes."""
 
 SCALARS = frozenset({"value_float", "default_float", "replaced_value_float"})
-"""Single numbers in attributes that are values, and not the way in which an operator works."""
+"""Attributes with a single number that is a value, not a parameter of the operator."""
 
 
 def set_values(tensor: onnx.TensorProto, dims: Sequence[int], data: bytes) -> None:
-    """Give a tensor another shape and other values, inside the model; its name and type stay."""
-    kept = type(tensor)(name=tensor.name, data_type=tensor.data_type, dims=list(dims), raw_data=data)
-    tensor.CopyFrom(kept)
+    """Give a tensor another shape and other raw values inside the model; its name and type stay."""
+    tensor.CopyFrom(type(tensor)(name=tensor.name, data_type=tensor.data_type, dims=list(dims), raw_data=data))
 
 
 def ones(tensor: onnx.TensorProto) -> bytes:
-    """As many ones as a floating tensor has elements."""
+    """The raw values of a floating-point tensor filled with ones."""
     size = raw_size(tensor.data_type, tensor.dims) or 0
     one = _ONE[tensor.data_type]
     return one * (size // len(one))
 
 
 def small_values(tensor: onnx.TensorProto) -> bytes | None:
-    """Multiples of 1/8 from -1 to 1, the same for every tensor of a size; None for types narrower than 16 bits."""
+    """Raw multiples of 1/8 from -1 to 1, the same for all tensors of a size; None for types narrower than 16 bits."""
     import numpy as np
 
     dtype = {1: "<f4", 10: "<f2", 11: "<f8", 16: "<f4"}.get(tensor.data_type)
     if dtype is None:
         return None
     values = np.array(small_numbers(math.prod(tensor.dims)), dtype)
-    if tensor.data_type == 16:  # the upper half of a float32 that needs no lower half
+    if tensor.data_type == 16:  # the upper half of a float32 whose lower half is zero
         return (values.view("<u4") >> 16).astype("<u2").tobytes()
     return values.tobytes()
 
 
 def small_numbers(count: int) -> list[float]:
-    """The same as ``small_values`` of a list of that length."""
+    """The numbers of ``small_values`` as a list."""
     import numpy as np
 
     return (np.random.default_rng(_SEED).integers(-8, 9, count) / 8).tolist()  # type: ignore[no-any-return]
 
 
 def is_filled(tensor: onnx.TensorProto) -> bool:
-    """Whether a tensor holds nothing but values from here, or none at all."""
+    """Whether a tensor holds only ones, ``small_values`` or numbered texts, or nothing at all."""
     if tensor.data_type == STRING:
         return are_neutral(tensor.string_data)
     size = raw_size(tensor.data_type, tensor.dims)
@@ -201,38 +197,36 @@ def is_filled(tensor: onnx.TensorProto) -> bool:
 
 
 def are_filled(numbers: Sequence[float]) -> bool:
-    """Whether a list of numbers in an attribute is one from here."""
+    """Whether the numbers of an attribute are all ones, or ``small_numbers``."""
     return list(numbers) in ([1.0] * len(numbers), small_numbers(len(numbers)))
 
 
 def may_fill(tensor: onnx.TensorProto) -> bool:
-    """Whether a tensor holds floating numbers or texts, and not those from here."""
+    """Whether a tensor holds floating-point numbers or texts and is not filled."""
     return (tensor.data_type in _ONE or tensor.data_type == STRING) and not is_filled(tensor)
 
 
 def may_fill_attribute(attribute: onnx.AttributeProto) -> bool:
-    """Whether an attribute of an operator of the standard holds values or texts, and not those from here."""
+    """Whether an attribute of a standard operator holds values or texts and is not filled."""
     if attribute.name in NOT_VALUES or attribute.ref_attr_name:
         return False
-    numbers = attribute.name not in _SIZES and not are_filled(attribute.floats)
-    number = attribute.name in SCALARS and attribute.HasField("f") and attribute.f != 1
-    return numbers or number or not are_neutral((attribute.s, *attribute.strings))
+    has_numbers = attribute.name not in _SIZES and not are_filled(attribute.floats)
+    has_number = attribute.name in SCALARS and attribute.HasField("f") and attribute.f != 1
+    return has_numbers or has_number or not are_neutral((attribute.s, *attribute.strings))
 
 
 def are_neutral(texts: Iterable[bytes]) -> bool:
-    """Whether texts are all numbered ones, or empty."""
+    """Whether all texts are numbered ones or empty."""
     return all(_NEUTRAL_TEXT.fullmatch(text.decode("utf-8", "replace")) for text in texts)
 
 
 def numbered(texts: Iterable[bytes]) -> dict[bytes, bytes]:
-    """A numbered text for each text that is not neutral; the same ones get the same, so that they stay equal."""
+    """A numbered text for each text that is not neutral; equal texts get equal ones."""
     listed = list(dict.fromkeys(texts))
     taken = {text for text in listed if are_neutral([text])}
     free = (text for number in range(2 * len(listed)) if (text := b"s%d" % number) not in taken)
     return {text: next(free) for text in listed if text not in taken}
 
-
-# The words that ONNX itself gives to attributes: a choice among them tells nothing of whoever made a model.
 
 _MODES = """
     DCR CRD constant reflect edge wrap nearest linear cubic bilinear bicubic avg max TF IDF TFIDF circular standard
@@ -272,14 +266,13 @@ CHOICES: dict[str, frozenset[str]] = {
         "update_rule": "linear gated delta gated_delta",
     }.items()
 }
-"""Attribute of an operator of the standard -> the texts among which the standard lets choose."""
+"""Attribute of a standard operator -> the texts that the standard allows, which reveal nothing about the author."""
 
 NOT_VALUES = frozenset({*CHOICES, "equation", "locale", "xs", "y", "zs"})
-"""Attributes whose text says how an operator works, or names something: it is not to be replaced by another text."""
+"""Attributes whose text is a parameter of the operator or a name, so that it cannot be replaced by another text."""
 
 QUANTIZATION_KEYS = frozenset({"SCALE_TENSOR", "ZERO_POINT_TENSOR"})
-"""What quantization annotations tell of a tensor, as onnx.proto3 lists them."""
-
+"""The keys of quantization annotations in onnx.proto3."""
 
 _SHAPE_INPUTS = frozenset(
     {("Reshape", 1), ("Expand", 1), ("ConstantOfShape", 0), ("Slice", 2), ("Resize", 3), ("Split", 1), ("Range", 1)}
@@ -290,25 +283,25 @@ _LISTS = frozenset({6, 7})
 """int32 and int64: the types of lists of sizes."""
 
 _MOST = 1 << 31
-"""More than this is no size: Slice writes "to the end" with the largest number there is."""
+"""A larger number is no size: exporters write "to the end" of a Slice as the largest integer."""
 
 Resize: TypeAlias = Callable[[int], int]
-"""What becomes of a size."""
+"""Old size -> new size."""
 
 SIZE_ATTRIBUTES = frozenset({"shape", "split", "value_ints", "output_shape", "sizes", "group", "hidden_size"})
 """Attributes whose values are sizes."""
 
 
 def _resized(before: int, after: int, multiples: bool, size: int) -> int:
-    """What becomes of a size where one size becomes another, and its multiples too, if asked."""
-    is_meant = size == before or (multiples and size > 0 and size % before == 0)
-    return size // before * after if is_meant else size
+    """The new size of ``size`` if ``before``, and with ``multiples`` also its multiples, is replaced by ``after``."""
+    is_replaced = size == before or (multiples and size > 0 and size % before == 0)
+    return size // before * after if is_replaced else size
 
 
 def sizes(model: onnx.ModelProto) -> ChangeSearch:
-    """Try 1, 2 and half in place of each size, largest first; then also in place of its multiples.
+    """Replace each size by 1, 2 or its half, the largest first; then its multiples, too.
 
-    What shape inference refutes is not proposed; the check decides about the rest.
+    A model that shape inference refutes is not proposed.
     """
     strict = is_consistent(model)
     for size in sorted(_sizes_in(model), reverse=True):
@@ -316,12 +309,12 @@ def sizes(model: onnx.ModelProto) -> ChangeSearch:
             continue
         changes: list[Change] = []
         for multiples, after in product((False, True), dict.fromkeys((1, 2, size // 2))):
-            made = with_sizes(model, partial(_resized, size, after, multiples)) if after < size else None
-            if made is None or any(made == change.model for change in changes):
+            resized = with_sizes(model, partial(_resized, size, after, multiples)) if after < size else None
+            if resized is None or any(resized == change.model for change in changes):
                 continue
-            if not strict or is_consistent(made):
+            if not strict or is_consistent(resized):
                 also = " and of its multiples" if multiples else ""
-                changes.append(Change(made, f"size {after} in place of {size}{also}"))
+                changes.append(Change(resized, f"size {after} in place of {size}{also}"))
         answer = (yield changes) if changes else None
         model = answer or model
 
@@ -329,29 +322,29 @@ def sizes(model: onnx.ModelProto) -> ChangeSearch:
 def _sizes_in(model: onnx.ModelProto) -> set[int]:
     from onnx import numpy_helper
 
-    found = {size for weight in model.graph.initializer if has_sizes(weight) for size in weight.dims}
+    sizes = {size for weight in model.graph.initializer if has_sizes(weight) for size in weight.dims}
     for info in model.graph.input:
-        found.update(dim.dim_value for dim in info.type.tensor_type.shape.dim)
+        sizes.update(dim.dim_value for dim in info.type.tensor_type.shape.dim)
     lists = lists_of_sizes(model)
     for name, tensor in named_tensors(model):
         if name in lists and tensor.data_type in _LISTS and not is_external(tensor):
-            found.update(numpy_helper.to_array(tensor).ravel().tolist())
-    return {size for size in found if 1 < size < _MOST}
+            sizes.update(numpy_helper.to_array(tensor).ravel().tolist())
+    return {size for size in sizes if 1 < size < _MOST}
 
 
 def has_sizes(weight: onnx.TensorProto) -> bool:
-    """Whether the shape of a weight speaks of sizes; that of a list of axes or sizes says how many there are."""
+    """Whether the dimensions of a weight are sizes; that of a list of axes or sizes is only its length."""
     return weight.data_type != 7 or len(weight.dims) > 1
 
 
 def with_sizes(model: onnx.ModelProto, resizing: Resize) -> onnx.ModelProto | None:
-    """The model with one size changed in types, weights, lists of sizes and attributes; None if a weight is in the way.
+    """The model with new sizes in types, weights, lists of sizes and attributes; None if a weight cannot be resized.
 
     Weights are cut off at the end of a dimension. Floating-point weights in other files are replaced by ones.
     """
-    made = copied(model)
-    lists = lists_of_sizes(made)
-    for graph in walk.graphs(made):
+    result = copied(model)
+    lists = lists_of_sizes(result)
+    for graph in walk.graphs(result):
         for info in (*graph.input, *graph.output, *graph.value_info):
             for dim in info.type.tensor_type.shape.dim:
                 if dim.HasField("dim_value"):
@@ -360,12 +353,12 @@ def with_sizes(model: onnx.ModelProto, resizing: Resize) -> onnx.ModelProto | No
             if attribute.i > 1:
                 attribute.i = resizing(attribute.i)
             attribute.ints[:] = map(resizing, attribute.ints)
-    for name, tensor in named_tensors(made):
+    for name, tensor in named_tensors(result):
         is_resized = _resize_values(tensor, resizing) if name in lists else _cut_off(tensor, resizing)
         if not is_resized:
             return None
-    tell_types_anew(made)
-    return made
+    refresh_types(result)
+    return result
 
 
 def lists_of_sizes(model: onnx.ModelProto) -> set[str]:
@@ -380,7 +373,7 @@ def lists_of_sizes(model: onnx.ModelProto) -> set[str]:
 
 
 def named_tensors(model: onnx.ModelProto) -> Iterable[tuple[str, onnx.TensorProto]]:
-    """Initializers and the values of Constant nodes."""
+    """The initializers and the values of Constant nodes, with their names."""
     for graph in walk.graphs(model):
         for weight in graph.initializer:
             yield weight.name, weight
@@ -404,7 +397,7 @@ def _resize_values(tensor: onnx.TensorProto, resizing: Resize) -> bool:
 
 
 def _cut_off(tensor: onnx.TensorProto, resizing: Resize) -> bool:
-    """Make a weight smaller; False if its values cannot be had."""
+    """Make a weight smaller; False if its values cannot be read."""
     from onnx import numpy_helper
 
     dims = [resizing(size) for size in tensor.dims] if has_sizes(tensor) else list(tensor.dims)
@@ -417,10 +410,10 @@ def _cut_off(tensor: onnx.TensorProto, resizing: Resize) -> bool:
         return True
     try:
         values: Any = numpy_helper.to_array(tensor)[tuple(slice(size) for size in dims)]
-        made = numpy_helper.from_array(values.copy(), tensor.name)
-    except Exception:  # a type that numpy does not know, or values that do not fit the shape
+        smaller = numpy_helper.from_array(values.copy(), tensor.name)
+    except Exception:  # a type that NumPy does not know, or values that do not fit the shape
         return False
-    if made.data_type != tensor.data_type:
+    if smaller.data_type != tensor.data_type:
         return False
-    tensor.CopyFrom(made)
+    tensor.CopyFrom(smaller)
     return True

@@ -27,7 +27,7 @@ from biopsy.questions.workarounds.spellings.site import (
     scope_at,
     scope_of,
 )
-from biopsy.reduction.passes.common import copied, described, keep_only
+from biopsy.reduction.passes.common import copied, described
 from biopsy.text import series
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def _replace(site: Site, results: Sequence[str]) -> None:
     ]
     del graph.node[:]
     graph.node.extend(nodes)
-    keep_only(graph.value_info, lambda info: info.name not in lost)
+    walk.keep(graph.value_info, lambda info: info.name not in lost)
 
 
 # Whether the nodes of a spelling are valid where they are to stand: their types, and the shapes of what they give.
