@@ -254,7 +254,7 @@ def transform(
                 wider=lambda: wider_sample(index, kinds, wanted),
                 engine=engine,
                 tolerances=Tolerances(*limits),
-                is_told=atol is not None or rtol is not None,
+                tolerances_decide=atol is not None or rtol is not None,
             )
         with tool_python(tool, needed, listener) as interpreter:
             question = TransformationQuestion(

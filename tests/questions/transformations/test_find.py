@@ -321,7 +321,7 @@ def test_a_conversion_to_float16_is_held_against_float16(tmp_path: Path):
     with pytest.raises(errors.OriginalPasses):
         asked(tmp_path, model, "onnxruntime.float16")
     feeds = [{"x": np.linspace(0, 1, 256, dtype=np.float32).reshape(4, 64)}]
-    told = SameEngine(feeds=lambda: feeds, tolerances=Tolerances({"": 1e-6}, {"": 1e-6}), is_told=True)
+    told = SameEngine(feeds=lambda: feeds, tolerances=Tolerances({"": 1e-6}, {"": 1e-6}), tolerances_decide=True)
     assert asked(tmp_path, model, "onnxruntime.float16", decides=told, reduces=False).signature.kind == "mismatch"
 
 

@@ -253,7 +253,7 @@ def _decides(options: TransformOptions, index: ModelIndex, console: Console) -> 
         tolerances=tolerances,
         stats=stats,
         limits=limits,
-        is_told=any(one is not None for one in said) or limits != MetricLimits(),
+        tolerances_decide=any(one is not None for one in said) or limits != MetricLimits(),
         timeout=options.run_timeout,
     )
 

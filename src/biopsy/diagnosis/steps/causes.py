@@ -292,7 +292,7 @@ def transformation(facts: KnownFacts, context: StepContext) -> StepAnswer:
         seen = TransformationFacts(tool=question.tool.text, sentence=error.message, breaks=False)
         return StepAnswer(replace(facts, transformation=seen), f"no: {error.message}")
     context.keep(TRANSFORMATION_REPORT, findings.as_json())
-    nodes, made = findings.piece.nodes, [node.partition(" ")[0] for node in findings.piece.made]
+    nodes, made = findings.piece.nodes, [node.partition(" ")[0] for node in findings.piece.nodes_after]
     seen = TransformationFacts(
         tool=f"{findings.tool} {findings.release}".strip(),
         sentence=findings.sentence,
@@ -343,9 +343,11 @@ def _of_tool(context: StepContext) -> TransformationQuestion:
 
 
 def _same_engine(feeds: Callable[[], Sequence[Feed]], context: StepContext) -> SameEngine:
-    judge, is_told = context.question.judging.judge, bool(context.question.judging.limits)
+    judge, tolerances_decide = context.question.judging.judge, bool(context.question.judging.limits)
     tolerances, stats, limits = judge.tolerances, judge.stats, judge.limits
-    return SameEngine(feeds=feeds, tolerances=tolerances, stats=stats, limits=limits, is_told=is_told)
+    return SameEngine(
+        feeds=feeds, tolerances=tolerances, stats=stats, limits=limits, tolerances_decide=tolerances_decide
+    )
 
 
 # Which release of the engine broke the model, or mended it.
@@ -384,9 +386,9 @@ def releases(facts: KnownFacts, context: StepContext) -> StepAnswer:
         search.run()
     except (TimeUpError, KeyboardInterrupt) as stop:
         ended = TIME if isinstance(stop, TimeUpError) else PERSON
-        if not search.found.tried:
+        if not search.findings.tried:
             raise
-    findings = search.found
+    findings = search.findings
     context.keep(RELEASES_REPORT, findings.as_json())
     borders = [(border, border.before if border.broke else border.after) for border in findings.borders]
     seen = ReleaseFacts(
