@@ -64,7 +64,7 @@ BROKEN = {
     "a body that is not sorted": (
         with_body(relu("h", "inner"), relu("x", "h")),
         "exception",
-        "reads too early 'h'",
+        "it reads 'h' too early",
         (0,),
     ),
     "a body that computes twice": (with_body(relu("x", "inner"), relu("x", "inner")), "exception", "than once", (0,)),
