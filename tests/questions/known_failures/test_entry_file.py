@@ -94,7 +94,7 @@ def test_the_lines_of_a_graph_may_stand_in_any_order_and_have_any_names(tmp_path
         ({"workarounds": [{"engine": "onnxrt"}]}, "workarounds: there is no key 'text'"),
         ({"conditions": ["x"] * 51}, "conditions: there are more than 50"),
         ({"patterns": [{"fingerprint": "k1-0", "graph": FINGERPRINT.text}]}, "is not that of its graph, which is k1-"),
-        ({"patterns": [{"fingerprint": "k0-0", "graph": FINGERPRINT.text}]}, "is of another form than k1"),
+        ({"patterns": [{"fingerprint": "k0-0", "graph": FINGERPRINT.text}]}, "is not of the form k1"),
         ({"patterns": [{"fingerprint": "k1-0", "graph": "Relu"}]}, "graph: not understood: Relu"),
         ({"patterns": [{"fingerprint": "k1-0", "graph": ""}]}, "graph: 0 lines"),
         ({"patterns": [{"graph": "x1 = input float32"}]}, "each has the keys 'fingerprint' and 'graph'"),
@@ -170,7 +170,7 @@ def test_the_users_folder_is_never_below_the_current_one(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a b", "x\n"])
 def test_a_name_that_would_leave_the_folder_is_refused(name: str) -> None:
-    with pytest.raises(errors.UsageError, match="it is a name of letters"):
+    with pytest.raises(errors.UsageError, match="a name has only letters"):
         new_file(name)
 
 

@@ -1,5 +1,7 @@
-"""Looking up a piece among known bugs: how it fails, which bugs it looks like, what agrees and what does not; and a
-new entry for a bug that is not known yet.
+"""Looking up a piece among known bugs, and writing a new entry for a bug that is not known yet.
+
+A match is no proof, because two bugs may have the same pattern. So a match says what else agrees: the engine, the way
+in which it fails, the release.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import yaml
 
 from biopsy import errors, events
 from biopsy.checks.judge import Rules, signature_of
@@ -35,9 +39,9 @@ from biopsy.text import first_of, html_table, printable
 def seen_in(
     engine: str, *, release: str = "", stage: str = "", kind: str = "", is_checked: bool = False
 ) -> SeenFailure:
-    """A failure of an engine as it is written, such as "onnxrt:optimization=none"; "" if nobody knows of which.
+    """A failure of an engine such as "onnxrt:optimization=none"; "" if it is not known.
 
-    Without a ``release``, it is the installed one; unless a check is going to tell, with ``is_checked``. Raises
+    Without a ``release``, the installed one is looked up, unless ``is_checked``: a check will find it. Raises
     UnknownEngine.
     """
     if not engine:
@@ -48,12 +52,11 @@ def seen_in(
 
 
 def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
-    """How a piece fails a check, run once; what ``seen`` says already stays.
+    """``seen``, completed by how the piece fails a check, which is run once.
 
-    Which of two engines computes something wrong a person may know better; which one ends before that, the check does.
-
-    Raises OriginalPasses if the piece passes, CheckError if the check could not be run, UsageError if it is another
-    engine than ``seen`` says that cannot load, build or run the piece.
+    If the check says that another engine cannot load, build or run the piece than ``seen`` says, that is a UsageError;
+    but which of two engines computes something wrong, the user may know better than the check. Raises OriginalPasses if
+    the piece passes, CheckError if the check cannot be run.
     """
     judged = FailureJudge(Rules()).judge(check.run(piece))
     if judged.outcome is Outcome.PASSES:
@@ -61,13 +64,13 @@ def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
             f"{piece} does not fail this check ({judged.reason}), so there is nothing to look up"
         )
     if judged.outcome not in (Outcome.REPRODUCES, Outcome.OTHER_FAILURE):
-        raise errors.CheckError(f"the check says nothing of {piece}: {judged.reason}")
+        raise errors.CheckError(f"the check says nothing about {piece}: {judged.reason}")
     signature = signature_of(judged.evidence)
     name = signature.engine.partition(":")[0]
     engine = seen.engine or name
     if name and name != engine and signature.stage != "compare":
         raise errors.UsageError(
-            f"it is {signature.engine} that fails this check ({judged.reason}), and not {engine}",
+            f"{signature.engine} fails this check ({judged.reason}), and not {engine}",
             next_steps=[f"--engine {name}", "leave out --engine"],
         )
     release = seen.release or (_installed(signature.engine or engine) if name in ("", engine) else "")
@@ -77,7 +80,7 @@ def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
 
 
 def _installed(engine: str) -> str:
-    """The release that an engine as it is written runs; "" if that is not known."""
+    """The release of an engine with settings; "" if it is not known."""
     if not engine:
         return ""
     try:
@@ -88,14 +91,10 @@ def _installed(engine: str) -> str:
         return ""
 
 
-# Looking up a piece: which known bugs it looks like, what agrees, and what does not.
-#
-# A match is no proof: two bugs may have the same pattern. So a match says what is the same, and of the engine, the
-# way in which it fails and the release, whether they are.
-
 Grade = Literal["same", "alike", "contains", "similar"]
-"""The same fingerprint; the same nodes, and what is constant, exchanged or read by others differs; the known pattern
-and more nodes; the same operators, and attributes or types differ."""
+"""How a piece compares with a known pattern. ``same``: it has the same fingerprint. ``alike``: it has the same nodes,
+but other tensors are constant, exchanged or read by others. ``contains``: it has more nodes. ``similar``: it has the
+same operators, but other attributes or types."""
 
 _GRADES: Mapping[Grade, tuple[str, str]] = {
     "same": ("looks like", "the same fingerprint"),
@@ -103,12 +102,12 @@ _GRADES: Mapping[Grade, tuple[str, str]] = {
     "contains": ("contains the pattern of", "all nodes of the known pattern, among others:"),
     "similar": ("is similar to", "the same operators, but what differs may be what matters:"),
 }
-"""What is said of a piece, and of its pattern; the best grade first."""
+"""Words for a piece and for its pattern; the best grade first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeenFailure:
-    """How the piece fails here, as far as that is known; "" is not known. ``engine`` is a name without settings."""
+    """How the piece fails here; "" where not known. ``engine`` is a name without settings."""
 
     engine: str = ""
     release: str = ""
@@ -118,11 +117,10 @@ class SeenFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownMatch:
-    """A known bug that has something of the piece.
+    """A known bug whose pattern the piece has.
 
-    ``differences`` are sentences about the pattern, ``more`` is how many nodes there are besides. Of the engine, and of
-    how it fails, None says that one of the two does not tell; ``release`` is what is known of the release, None where
-    that is not told.
+    ``differences`` are sentences about the pattern, ``more`` is how many further nodes the piece has.
+    ``engine_agrees``, ``signature_agrees`` and ``release`` are None if not known.
     """
 
     failure: KnownFailure
@@ -135,18 +133,18 @@ class KnownMatch:
 
     @property
     def looks_like_it(self) -> bool:
-        """Whether the pattern is that of the bug, and nothing that is known speaks against it."""
+        """Whether the piece has the pattern of the bug, and neither its engine nor its failure differs."""
         return self.grade != "similar" and self.engine_agrees is not False and self.signature_agrees is not False
 
     @property
     def is_sure(self) -> bool:
-        """Whether all that there is to compare agrees."""
+        """Whether pattern, engine, failure and release all agree."""
         agreements = (self.engine_agrees, self.signature_agrees)
         return self.grade == "same" and all(agreements) and self.release == "fails"
 
     @property
     def sentence(self) -> str:
-        """One line: what it looks like."""
+        """What the piece looks like, in one line."""
         failure = self.failure
         if self.engine_agrees is False:
             return f"has the pattern of {failure.reference}, a failure of {failure.engine}: {failure.title}"
@@ -158,7 +156,7 @@ class KnownMatch:
         return f"{_GRADES[self.grade][0]} {failure.reference}{doubt}: {failure.title}"
 
     def evidence(self, seen: SeenFailure) -> Iterator[tuple[str, str]]:
-        """What agrees with the known bug, and what does not, each with what it is about; then what is told of it."""
+        """Pairs of a heading and a text: what agrees with the known bug and what does not, then facts about it."""
         yield from self._compared(seen)
         for head, texts in (
             ("needs", self.failure.conditions),
@@ -177,7 +175,7 @@ class KnownMatch:
         yield "pattern", _GRADES[self.grade][1]
         yield from (("", difference) for difference in self.differences)
         engines: Mapping[bool | None, str] = {
-            None: f"{failure.engine} there; nobody has said which fails here",
+            None: f"{failure.engine} there; the engine that fails here is not known",
             True: f"{seen.engine}, as known",
             False: f"{seen.engine} here, {failure.engine} there",
         }
@@ -193,12 +191,12 @@ class KnownMatch:
             "fails": f"{seen.release} is known to fail ({failure.fails})",
             "mended": f"known as mended in {failure.mended}, yet {seen.release} fails here: a regression, or another "
             "bug",
-            "unknown": f"of {seen.release} nothing is known: {known}",
+            "unknown": f"{seen.release} was not tried: {known}",
         }
         yield "release", texts[self.release]
 
     def as_json(self, seen: SeenFailure) -> dict[str, Any]:
-        """What a report says."""
+        """The part of a report about this match."""
         names = ("looks_like_it", "sentence", "differences", "engine_agrees", "signature_agrees", "release")
         return {
             **self.failure.as_json(),
@@ -210,10 +208,10 @@ class KnownMatch:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownLookup:
-    """What was found of a piece: its fingerprint, and the known bugs that have something of it, the best first.
+    """The fingerprint of a piece and the known bugs that match it, the best first.
 
     ``entries`` is how many bugs were compared. ``broken`` are lines about files that could not be read, ``undecided``
-    the bugs for which the limit of the comparison was reached.
+    the bugs whose comparison reached its limit.
     """
 
     fingerprint: Fingerprint
@@ -230,14 +228,14 @@ class KnownLookup:
 
     @property
     def sentence(self) -> str:
-        """One line: the best match, or that there is none."""
+        """The best match, or that there is none, in one line."""
         if self.best is not None:
             return self.best.sentence
         unsure = f"; {len(self.undecided)} could not be compared in time" if self.undecided else ""
         return f"not in our list{unsure}"
 
     def as_json(self) -> dict[str, Any]:
-        """What a report says: the key ``known``."""
+        """The value of ``known`` in a report."""
         return {
             "sentence": self.sentence,
             "fingerprint": self.fingerprint.digest,
@@ -252,7 +250,7 @@ class KnownLookup:
         return f"<KnownLookup: {printable(self.sentence)}>"
 
     def _repr_html_(self) -> str:
-        rows = [(one.failure.reference, one.grade, one.sentence) for one in self.matches]
+        rows = [(match.failure.reference, match.grade, match.sentence) for match in self.matches]
         return html_table(f"{self.fingerprint.digest}: {self.sentence}", ["known failure", "match", ""], rows)
 
 
@@ -264,8 +262,8 @@ def look_up(
 ) -> KnownLookup:
     """Look up the model at ``piece``, which fails as ``seen`` says, in the catalogue and in further ``folders``.
 
-    Files that cannot be read are told to ``listener``. Raises UsageError if there is no such model or folder,
-    ModelError if it cannot be read or is no piece.
+    ``listener`` gets a remark for each file that cannot be read. Raises UsageError if there is no such model or folder,
+    ModelError if the model cannot be read or is too large.
     """
     pattern = pattern_of_file(piece)
     fingerprint = fingerprint_of(pattern)
@@ -293,18 +291,19 @@ def look_up(
 def _matches(
     failure: KnownFailure, pattern: Pattern, fingerprint: Fingerprint, seen: SeenFailure
 ) -> Iterator[KnownMatch]:
-    """The matches of the patterns of a bug, up to one that is the same."""
+    """The matches of the patterns of a bug, up to one of grade ``same``."""
     engine_agrees = failure.engine == seen.engine if seen.engine else None
-    for one in failure.patterns:
-        is_same = one.same_as(fingerprint)
-        there = Occurrence() if is_same else occurrence_in(one.pattern, pattern)
-        if there is None:
+    for known in failure.patterns:
+        is_same = known.same_as(fingerprint)
+        occurrence = Occurrence() if is_same else occurrence_in(known.pattern, pattern)
+        if occurrence is None:
             continue
+        grade: Grade = "similar" if occurrence.essential else "contains" if occurrence.more else "alike"
         yield KnownMatch(
             failure=failure,
-            grade="same" if is_same else "similar" if there.essential else "contains" if there.more else "alike",
-            differences=there.differences,
-            more=len(there.more),
+            grade="same" if is_same else grade,
+            differences=occurrence.differences,
+            more=len(occurrence.more),
             engine_agrees=engine_agrees,
             signature_agrees=failure.shows_as(seen.stage, seen.kind),
             release=failure.release_kind(seen.release) if seen.release and engine_agrees is not False else None,
@@ -314,7 +313,7 @@ def _matches(
 
 
 def _order(match: KnownMatch) -> tuple[object, ...]:
-    """What the best one has the least of."""
+    """The sort key of matches, the best first."""
     return (
         not match.looks_like_it,
         list(_GRADES).index(match.grade),
@@ -328,26 +327,21 @@ def _order(match: KnownMatch) -> tuple[object, ...]:
     )
 
 
-# A file for a bug that is not known yet: from a piece and how it fails, with what a person has to fill in.
-
 _MOST_NAMED = 6
 
 
 def entry_text(fingerprint: Fingerprint, seen: SeenFailure, title: str = "", issue: str = "") -> str:
-    """The text of a file that can be read as it is; comments say what else a person may know.
+    """The text of a valid file for a new bug, with comments on what a person should fill in.
 
-    Raises UsageError if nobody has said which engine fails, or if the fingerprint is not exact.
+    Raises UsageError if the engine is not known, or the fingerprint is not exact.
     """
-    import yaml
-
     if not seen.engine:
         raise errors.UsageError(
             "which engine fails is not known, and a known failure is one of an engine",
             next_steps=["--engine NAME", "--check COMMAND ...    runs it once, to see how it fails"],
         )
     if not fingerprint.exact:
-        raise errors.UsageError("this piece is too symmetrical for a fingerprint that only it has: reduce it further")
-
+        raise errors.UsageError("this piece is too symmetrical for a fingerprint of its own: reduce it further")
     if not title:
         pattern = fingerprint.pattern
         operators = [pattern.vertices[place].label for place in pattern.nodes]
@@ -390,21 +384,21 @@ def entry_text(fingerprint: Fingerprint, seen: SeenFailure, title: str = "", iss
 
 
 def new_file(name: str) -> Path:
-    """Where ``--add NAME`` puts a file: in the user's folder. Raises UsageError for what is no name, or no home."""
+    """The path of ``--add NAME``, in the user's folder. Raises UsageError for a bad name, or without a home folder."""
     folder = users_folder()
     if folder is None:
         raise errors.UsageError("there is no home folder to add it to", next_steps=["--save FILE.yaml"])
     stem = name.removesuffix(SUFFIX)
     if not stem or stem.startswith(".") or not all(char.isalnum() or char in "-_." for char in stem):
         raise errors.UsageError(
-            f"--add {printable(name)!r}: it is a name of letters, digits, '-', '_' and '.'",
+            f"--add {printable(name)!r}: a name has only letters, digits, '-', '_' and '.'",
             next_steps=["--add my-bug", "--save FILE.yaml    writes it anywhere"],
         )
     return folder / f"{stem}{SUFFIX}"
 
 
 def write_entry(path: Path, text: str) -> None:
-    """Write a new file, whole or not at all. Raises UsageError if it is there already, or cannot be written."""
+    """Write a new file atomically. Raises UsageError if it exists already, or cannot be written."""
     if path.exists() or path.is_symlink():
         raise errors.UsageError(
             f"{path} is there already: nothing was written", next_steps=["give another name, or remove it"]
