@@ -117,7 +117,7 @@ BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
         ("a: [", "line "),
         (BOMB, "line 1: anchors and aliases"),
         ("a: !!python/object/apply:os.system [true]", "line 1: tags (!) are not allowed"),
-        ("title: x\ntitle: y\n", "line 1: the key 'title' stands there twice"),
+        ("title: x\ntitle: y\n", "line 1: the key 'title' is given twice"),
         ("[" * 1000, "nested more than 8 deep"),
         ("a:\n" + "- b\n" * 30_000, "more than 20,000 parts"),
         (b"\xff\xfe\x00", "it is no UTF-8 text"),

@@ -232,7 +232,7 @@ def _search(
     if not options.reduce:
         return search
     piece = _piece(options, console, question, search.failing())
-    return ReleaseSearch(piece, span, progress, replace(how, whole=question), runs=runs)
+    return ReleaseSearch(piece, span, progress, replace(how, whole_model=question), runs=runs)
 
 
 def _found(options: VersionOptions, console: Console, search: ReleaseSearch) -> ReleaseFindings:

@@ -380,7 +380,7 @@ def releases(facts: KnownFacts, context: StepContext) -> StepAnswer:
     if facts.piece is not None:  # each release takes a fresh process or more
         model, words = Path(facts.piece.path), template_of(facts, question, of_piece=True).words
         whole = FailingModel(model=question.model, check=template.words, weights_folder=question.weights_folder)
-    search = search_of_engine(model, template.spec, words, until_over, rules=question.judging.rules, whole=whole)
+    search = search_of_engine(model, template.spec, words, until_over, rules=question.judging.rules, whole_model=whole)
     ended: str | None = None
     try:
         search.run()

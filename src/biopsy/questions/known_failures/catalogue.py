@@ -353,7 +353,7 @@ def _without_repeated_keys(loader: Any) -> Any:
             keys = [key.value for key, _ in node.value]
             repeated = next((key for number, key in enumerate(keys) if key in keys[:number]), None)
             if repeated is not None:
-                raise ValueError(f"line {node.start_mark.line + 1}: the key {repeated!r:.60} stands there twice")
+                raise ValueError(f"line {node.start_mark.line + 1}: the key {repeated!r:.60} is given twice")
             return super().construct_mapping(node, deep=deep)
 
     return Strict

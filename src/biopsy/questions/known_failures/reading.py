@@ -20,10 +20,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
-
-import onnx
 
 from biopsy import errors
 from biopsy.model import walk
@@ -33,6 +31,9 @@ from biopsy.model.parts import FunctionKey
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
 from biopsy.model.walk import schema_of
 from biopsy.questions.known_failures.fingerprint import ABSENT, BODY, FUNCTION, Operand, Pattern, Tensor, Vertex
+
+if TYPE_CHECKING:
+    import onnx
 
 MOST_VERTICES = 2000
 """Of a piece, which is so small that a person can read it."""
@@ -276,6 +277,8 @@ def _read_axes(draft: _Draft, node: onnx.NodeProto, schema: onnx.defs.OpSchema |
 
 
 def _small_integers(graph: onnx.GraphProto) -> Iterator[tuple[str, list[int]]]:
+    import onnx
+
     stored = [(weight.name, weight) for weight in graph.initializer]
     for node in graph.node:
         if node.op_type == "Constant" and node.output:

@@ -7,10 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import onnx
-from onnx import helper
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
@@ -23,6 +20,9 @@ from biopsy.processes.watch import Limits
 from biopsy.questions.lint.rules import CHECKER, INFERENCE, Level, LintEntry, plain_message
 from biopsy.recording.dependence import unknown_operators
 from biopsy.text import printable
+
+if TYPE_CHECKING:
+    import onnx
 
 _NODE_CONTEXT = "Bad node spec for node"
 """In objections of the checker to a node, which is then checked alone."""
@@ -76,6 +76,8 @@ def _of_model(model: str | onnx.ModelProto, *, blames_nodes: bool) -> Iterator[F
 
     Some nodes are wrong only beside others, such as one whose body computes what another node has computed already.
     """
+    import onnx
+
     if not isinstance(model, str):
         model = deepcopy(model)
         _clear_external_values(model)
@@ -126,6 +128,9 @@ class _SingleNodes:
 
     def model_of(self, node: onnx.NodeProto, *, typed: bool) -> onnx.ModelProto:
         """A model of this node. If it is not ``typed``, its types are arbitrary: the checker ignores them."""
+        import onnx
+        from onnx import helper
+
         light = self._light
         model = onnx.ModelProto(ir_version=light.ir_version)
         model.opset_import.extend(light.opset_import)

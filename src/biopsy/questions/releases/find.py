@@ -64,13 +64,13 @@ def search_of_engine(
     *,
     rules: Rules | None = None,
     named: NamedReleases = NamedReleases(),  # noqa: B008 -- frozen
-    whole: FailingModel | None = None,
+    whole_model: FailingModel | None = None,
 ) -> ReleaseSearch:
     """A search for the release of ``engine``'s package that broke ``model``, or mended it; start it with ``run``.
 
     ``check`` is a command that fails, with ``{}`` for the model and ``{engine}`` for the engine. If ``run`` ends early,
-    for example by an exception of the listener, ``findings`` are those so far. If ``model`` is a piece of ``whole``,
-    the result is verified with ``whole``.
+    for example by an exception of the listener, ``findings`` are those so far. If ``model`` is a piece of
+    ``whole_model``, the result is verified with that.
 
     Raises UsageError for an engine that is no package or a check without a placeholder for it, CannotInstall if the
     package index does not answer, ModelError.
@@ -94,7 +94,7 @@ def search_of_engine(
         )
 
     question = question_of(FailingModel(model=model, check=check))
-    options = ReleaseSearchOptions(whole=None if whole is None else question_of(whole))
+    options = ReleaseSearchOptions(whole_model=None if whole_model is None else question_of(whole_model))
     return ReleaseSearch(question, span_of(package, releases(package), named), listener, options)
 
 
@@ -102,12 +102,12 @@ def search_of_engine(
 class ReleaseSearchOptions:
     """How to search for a release.
 
-    ``every``: all releases are tried. ``whole``: the question about the whole model, which verifies the borders if the
-    search is about a piece of it. ``allow_vacuous``: accept a check that also fails on a model of one Identity node.
+    ``every``: all releases are tried. ``whole_model``: the question about the whole model, which verifies the borders
+    if the search is about a piece of it. ``allow_vacuous``: a check may also fail on a model of one Identity node.
     """
 
     every: bool = False
-    whole: ReleaseQuestion | None = None
+    whole_model: ReleaseQuestion | None = None
     allow_vacuous: bool = False
 
 
@@ -149,11 +149,15 @@ class ReleaseSearch:
         self._require_a_check_that_may_pass()
         self._borders = tuple(self._verified(border) for border in self._row.borders())
         if self._borders and not any(border.verified for border in self._borders):
-            because = "" if self._options.whole is None else ": the whole model behaves differently from the piece"
+            because = (
+                "" if self._options.whole_model is None else ": the whole model behaves differently from the piece"
+            )
             raise errors.CheckError(
                 f"no change between releases was confirmed when the releases were tried again{because}",
                 details=[f"seen once: {border.text}" for border in self._borders],
-                next_steps=["--all    tries every release"] if self._options.whole is None else ["leave out --reduce"],
+                next_steps=["--all    tries every release"]
+                if self._options.whole_model is None
+                else ["leave out --reduce"],
             )
         if self._probe.is_right_by_float64(self._failing):
             name = f"{self._probe.question.check.package} {self._failing.version}"
@@ -301,8 +305,8 @@ class ReleaseSearch:
     def _verified(self, place: RowBorder) -> ReleaseBorder:
         """The border, verified by both sides, and by the whole model if the search was about a piece of it."""
         border, holds = self._border(place.before, place.after), self._confirmation.holds(place)
-        if holds and self._options.whole is not None:
-            self._verifying = self._verifying or self._probe.for_question(self._options.whole)
+        if holds and self._options.whole_model is not None:
+            self._verifying = self._verifying or self._probe.for_question(self._options.whole_model)
             fails, passes = (border.after, border.before) if border.broke else (border.before, border.after)
             holds = self._verifying.ask(fails).side is True and self._verifying.ask(passes).side is False
         return replace(border, verified=holds)

@@ -263,11 +263,11 @@ class TransformationCheck(Check):
         """The ``samples`` and ``names`` of a ``TransformOrder`` from a file of inputs."""
         if feeds is None:
             return {}
-        given = read_feeds(feeds)
-        files = [str(self.scratch / f"sample-{number}.npz") for number in range(len(given))]
-        for file, feed in zip(files, given, strict=True):
-            savez(file, *[feed[name] for name in given[0]])
-        return {"samples": tuple(files), "names": tuple(given[0])}
+        samples = read_feeds(feeds)
+        files = [str(self.scratch / f"sample-{number}.npz") for number in range(len(samples))]
+        for file, sample in zip(files, samples, strict=True):
+            savez(file, *[sample[name] for name in samples[0]])
+        return {"samples": tuple(files), "names": tuple(samples[0])}
 
     def transformed(self, candidate: Path, target: Path, feeds: Path | None) -> ToolFailure | None:
         """Have the tool write the transformed model; returns how it fails, None if it does not.
@@ -471,7 +471,7 @@ class PassSearch:
             complete=complete,
             verified=all(is_verified),
             whole_is_right=None if judged_whole is None else judged_whole.outcome is Outcome.PASSES,
-            whole="" if judged_whole is None else judged_whole.reason,
+            whole_failure="" if judged_whole is None else judged_whole.reason,
             omission=self.check.transformer.omission(without[0]),
         )
 

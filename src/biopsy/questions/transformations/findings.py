@@ -60,8 +60,8 @@ class PassFindings:
     ``all`` may run on the piece. ``alone`` is the smallest set that breaks the piece with all others off. ``without``
     are the smallest sets without which the piece is right; ``complete``: there are no other sets of that size.
     ``verified``: fresh processes confirm both. ``whole_is_right``: whether the whole model is right without the first
-    of ``without``, None if that was not tried; otherwise ``whole`` says how it fails. ``omission`` is how a user of the
-    tool leaves the first of ``without`` out.
+    of ``without``, None if that was not tried; ``whole_failure`` says how it fails. ``omission`` is how a user of the
+    tool omits the first of ``without``.
     """
 
     all: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class PassFindings:
     complete: bool = True
     verified: bool = False
     whole_is_right: bool | None = None
-    whole: str = ""
+    whole_failure: str = ""
     omission: Omission = field(default_factory=Omission)
 
 

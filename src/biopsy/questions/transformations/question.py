@@ -153,31 +153,31 @@ class ToolPackages:
 
 
 @contextmanager
-def tool_python(spec: ToolSpec, wanted: ToolPackages, listener: events.Listener = events.ignore) -> Iterator[Path]:
+def tool_python(spec: ToolSpec, packages: ToolPackages, listener: events.Listener = events.ignore) -> Iterator[Path]:
     """The interpreter with the tool: this one if it has it and no packages are wanted, else that of an environment.
 
     Raises CannotInstall if the environment cannot be made, UsageError if packages are wanted for a command.
     """
     if spec.known is None:
-        if wanted.need_environment:
+        if packages.need_environment:
             raise errors.UsageError("--package, --with and --python are for known tools: a command brings its own")
         yield Path(sys.executable)
         return
     is_installed = False
     with suppress(ImportError, ValueError):
         is_installed = find_spec(spec.known.module.partition(".")[0]) is not None
-    if is_installed and not wanted.need_environment:
+    if is_installed and not packages.need_environment:
         yield Path(sys.executable)
         return
-    python = interpreter_of(wanted.python)
-    with prepared(requirements(spec, wanted), python=python, listener=listener) as environment:
+    python = interpreter_of(packages.python)
+    with prepared(requirements(spec, packages), python=python, listener=listener) as environment:
         yield environment.python
 
 
-def requirements(spec: ToolSpec, wanted: ToolPackages) -> Sequence[str]:
+def requirements(spec: ToolSpec, packages: ToolPackages) -> Sequence[str]:
     """The requirements of the environment of a known tool: those wanted, and else the tool and what it needs."""
     assert spec.known is not None
-    listed = [*wanted.packages, *wanted.beside]
+    listed = [*packages.packages, *packages.beside]
     names = set(map(_distribution, listed))
     missing = [name for name in (spec.known.package, *spec.known.needs) if _distribution(name) not in names]
     return [*listed, *missing]

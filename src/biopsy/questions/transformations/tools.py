@@ -75,15 +75,15 @@ class Tool(ABC):
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         """Raises WrongSettingError for an unknown setting, or a value that is none of its choices."""
-        given = dict(settings or {})
-        for name, value in given.items():
+        settings = settings or {}
+        for name, value in settings.items():
             if name not in self.declared:
                 known = ", ".join(self.declared) or "it has none"
                 raise WrongSettingError(f"no setting {name!r} ({known})")
             choices = self.declared[name].choices
             if choices and value not in choices:
                 raise WrongSettingError(f"{name}={value}: it must be one of {', '.join(choices)}")
-        self.settings = {name: given.get(name, setting.default) for name, setting in self.declared.items()}
+        self.settings = {name: settings.get(name, setting.default) for name, setting in self.declared.items()}
 
     def warm_up(self) -> None:
         """Import what every transformation needs. Raises what the import raises."""
@@ -274,7 +274,17 @@ class OnnxRuntimeOffline(Tool):
 
     def passes(self, source: str) -> list[str]:
         """The optimizers that run on the model at this level, as the log names them, and the rewrite rules."""
-        ran = self._names_in_log(source)
+        sys.stderr.flush()
+        before = os.dup(2)
+        with tempfile.TemporaryFile() as log:
+            os.dup2(log.fileno(), 2)  # the log goes to the file descriptor of stderr
+            try:
+                _build(source, self._level, (), None, severity=0)
+            finally:
+                os.dup2(before, 2)
+                os.close(before)
+            log.seek(0)
+            ran = optimizers_in_log(log.read().decode("utf-8", "replace"))
         single = [name for name in ran if not name.endswith(RULES)]
         return [*single, *(KNOWN_RULES if len(single) < len(ran) else ())]
 
@@ -290,20 +300,6 @@ class OnnxRuntimeOffline(Tool):
     @property
     def _level(self) -> str:
         return _LEVELS[self.settings["level"]]
-
-    def _names_in_log(self, source: str) -> list[str]:
-        """The optimizers that a session names in its log, which it writes to the file descriptor of stderr."""
-        sys.stderr.flush()
-        before = os.dup(2)
-        with tempfile.TemporaryFile() as log:
-            os.dup2(log.fileno(), 2)
-            try:
-                _build(source, self._level, (), None, severity=0)
-            finally:
-                os.dup2(before, 2)
-                os.close(before)
-            log.seek(0)
-            return list(optimizers_in_log(log.read().decode("utf-8", "replace")))
 
 
 def _build(source: str, level: str, off: Sequence[str], target: str | None, *, severity: int = 3) -> Any:
