@@ -208,7 +208,7 @@ def test_tensorrt_really_builds_without_a_gpu(here: Path, capsys):
     assert build("--trt", "--until", "3", *files, "--check", "test", "-s", "polygraphy_debug.engine") == 0
     shown = capsys.readouterr().out
     assert "3 builds   3 good · 0 bad" in shown
-    assert "trt does not report its layers: the records hold its settings only" in shown
+    assert "trt does not tell its layers: the records hold its settings only" in shown
     assert names_in("polygraphy_artifacts/good") == ["0.engine", "0.json", "1.engine", "1.json", "2.engine", "2.json"]
 
 

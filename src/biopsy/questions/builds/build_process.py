@@ -78,5 +78,5 @@ def _build(request: Mapping[str, Any], model: ModelInput, report: Path) -> dict[
         try:
             layers = [asdict(layer) for layer in session.layers()]
         except errors.BiopsyError as error:
-            remarks.append(f"{engine.name} does not report its layers: {error.message}")
+            remarks.append(f"{engine.name} does not tell its layers: {error.message}")
     return {"version": type(engine).version(), "seconds": seconds, "layers": layers, "remarks": remarks}
