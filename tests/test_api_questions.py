@@ -167,7 +167,7 @@ def test_builds_are_counted_and_what_the_bad_ones_share_is_named() -> None:
 
     found = biopsy.build(chain(1), "onnxrt", is_bad, until=12, vary={"threads": [1, 2]})
     assert (found.runs, found.good, found.bad) == (12, 6, 6)
-    assert found.difference.decided[0].told.text == "threads=2"
+    assert found.difference.decided[0].representative.text == "threads=2"
     assert biopsy.build(chain(1), "onnxrt", is_bad, until="good", vary={"threads": [1]}).runs == 1
 
 

@@ -15,10 +15,10 @@ from biopsy.questions.builds.difference import (
     Choice,
     Difference,
     Table,
+    builds_to_decide,
     difference,
     exchanged_in_blocks,
     fisher,
-    more_for_all,
 )
 from biopsy.questions.builds.settings import VariedSetting, changes
 
@@ -32,7 +32,7 @@ Fails = Callable[[int, dict[str, str]], bool]
 
 def more_builds(table: Table, tests: int, level: float) -> int | None:
     """How many more builds decide if they go on as those in the table, of so many choices that are compared."""
-    return more_for_all([table], table.all_bad + table.all_good, level / tests)
+    return builds_to_decide([table], table.all_bad + table.all_good, level / tests)
 
 
 def simulated(variations: Sequence[VariedSetting], builds: int, seed: int, fails: Fails) -> Difference:
@@ -48,7 +48,7 @@ def simulated(variations: Sequence[VariedSetting], builds: int, seed: int, fails
 
 
 def best(found: Difference) -> str:
-    return found.decided[0].told.text if found.decided else "undecided"
+    return found.decided[0].representative.text if found.decided else "undecided"
 
 
 # Nothing that varies is to blame

@@ -263,7 +263,7 @@ def transform(
                     {} if atol is None else tolerances_by_name("atol", atol),
                     {} if rtol is None else tolerances_by_name("rtol", rtol),
                 ),
-                is_told=atol is not None or rtol is not None,
+                tolerances_decide=atol is not None or rtol is not None,
             )
         with tool_python(tool, tool_packages, listener) as interpreter:
             question = TransformationQuestion(

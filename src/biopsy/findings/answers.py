@@ -134,7 +134,7 @@ def builds_tree(builds: BuildFindings) -> Tree:
 def builds_verdict(builds: BuildFindings) -> Verdict:
     """How many builds are bad, and what they have in common."""
     text = f"{builds.bad} of {count(builds.runs, 'build')} are bad."
-    causes = [group.told.text for group in builds.difference.decided]
+    causes = [group.representative.text for group in builds.difference.decided]
     if causes:
         return Verdict(kind="flaky", text=f"{text} It goes with {', '.join(causes[:3])}.")
     if not builds.runs:

@@ -224,7 +224,7 @@ def test_without_a_check_a_person_is_asked_about_each_build(here: Path, capsys, 
     ("words", "told"),
     [
         (("--vary", "optimization=some"), "optimization=some"),
-        (("--vary", "precision"), "a key and its values are wanted"),
+        (("--vary", "precision"), "it must be a key and its values"),
         (("--vary", "threads=1", "--vary", "threads=2"), "it is given twice"),
         (("--vary", "nothing=1,2"), "has no option 'nothing'"),
         (("--iter-artifact", "model.onnx"), "it would be lost"),

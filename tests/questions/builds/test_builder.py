@@ -10,7 +10,7 @@ import pytest
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
-from biopsy.questions.builds.building import Builder, Order
+from biopsy.questions.builds.building import Builder, BuildOrder
 from biopsy.questions.builds.settings import changes, parse_variation
 from support.models import chain, save
 
@@ -23,10 +23,10 @@ def given(tmp_path: Path) -> ModelInput:
 
 def test_a_crash_is_a_failure_and_the_next_build_goes_on(given: ModelInput, tmp_path: Path):
     with Builder(given) as builder:
-        crashed = builder.build(Order("fake:crash.Neg=build"))
+        crashed = builder.build(BuildOrder("fake:crash.Neg=build"))
         assert crashed.failure is not None
         assert (crashed.failure.kind, crashed.failure.stage) == ("SIGSEGV", "build")
-        built = builder.build(Order("onnxrt:threads=1", save_to=tmp_path / "out.ort"))
+        built = builder.build(BuildOrder("onnxrt:threads=1", save_to=tmp_path / "out.ort"))
         assert built.failure is None
         assert (tmp_path / "out.ort").exists()
         assert [layer.nodes for layer in built.layers] == [("n0",), ("n1",), ("n2",)]
@@ -34,44 +34,44 @@ def test_a_crash_is_a_failure_and_the_next_build_goes_on(given: ModelInput, tmp_
 
 def test_times_are_measured_where_a_profile_is_asked_for(given: ModelInput):
     with Builder(given) as builder:
-        layers = builder.build(Order("onnxrt:threads=1,profile")).layers
+        layers = builder.build(BuildOrder("onnxrt:threads=1,profile")).layers
     assert all(layer.time_us is not None for layer in layers)
 
 
 def test_a_build_that_takes_too_long_is_ended_and_the_next_one_goes_on(tmp_path: Path):
     path = save(chain(20_000), tmp_path / "large.onnx")
     with Builder(ModelInput(path.read_bytes(), tmp_path, path)) as builder:
-        assert builder.build(Order("fake:refuse.Relu=load")).failure is not None, "it is warm now"
+        assert builder.build(BuildOrder("fake:refuse.Relu=load")).failure is not None, "it is warm now"
         builder._timeout = 0.3
-        late = builder.build(Order("fake"))
+        late = builder.build(BuildOrder("fake"))
         assert late.failure is not None
         assert late.failure.kind == "Timeout"
         builder._timeout = None
-        assert builder.build(Order("fake:refuse.Relu=load")).failure.kind != "Timeout"
+        assert builder.build(BuildOrder("fake:refuse.Relu=load")).failure.kind != "Timeout"
 
 
 def test_what_ends_before_the_engine_has_the_model_is_no_failure_of_the_build(given: ModelInput, tmp_path: Path):
     (tmp_path / "broken" / "onnxruntime").mkdir(parents=True)
     (tmp_path / "broken" / "onnxruntime" / "__init__.py").write_text("import os\nos.abort()\n")
     with Builder(given) as builder, pytest.raises(errors.BiopsyError, match="before it looked at the model") as raised:
-        builder.build(Order("onnxrt", {"PYTHONPATH": str(tmp_path / "broken")}))
+        builder.build(BuildOrder("onnxrt", {"PYTHONPATH": str(tmp_path / "broken")}))
     assert not isinstance(raised.value, errors.EngineFailure)
     with Builder(given, timeout=0.001) as builder, pytest.raises(errors.BiopsyError, match="took too long to start"):
-        builder.build(Order("onnxrt"))
+        builder.build(BuildOrder("onnxrt"))
 
 
 def test_a_variable_of_the_environment_is_that_of_one_build(given: ModelInput):
     with Builder(given) as builder:
-        assert builder.build(Order("onnxrt", {"SOME_VARIABLE": "1"})).failure is None
+        assert builder.build(BuildOrder("onnxrt", {"SOME_VARIABLE": "1"})).failure is None
     assert "SOME_VARIABLE" not in os.environ
 
 
 def test_a_missing_engine_and_a_model_that_is_not_there_are_no_failures(given: ModelInput, tmp_path: Path):
     with Builder(given) as builder, pytest.raises(errors.UsageError):
-        builder.build(Order("onnxrt:providers=nothing"))
+        builder.build(BuildOrder("onnxrt:providers=nothing"))
     absent = ModelInput(b"", tmp_path, tmp_path / "absent.onnx")
     with Builder(absent) as builder, pytest.raises(errors.BiopsyError, match=r"absent\.onnx"):
-        builder.build(Order("onnxrt"))
+        builder.build(BuildOrder("onnxrt"))
 
 
 def test_the_names_of_engines_for_their_options_are_understood():
@@ -108,19 +108,19 @@ def test_a_number_of_builds_that_is_no_multiple_has_all_combinations_as_equally_
 
 def test_where_the_warm_process_is_lost_each_build_is_a_process_of_its_own(given: ModelInput):
     with Builder(given) as builder:
-        assert builder.build(Order("onnxrt")).failure is None
+        assert builder.build(BuildOrder("onnxrt")).failure is None
         assert builder._server is not None
         os.kill(builder._server.pid, signal.SIGKILL)
         for _ in range(2):
-            assert builder.build(Order("onnxrt")).failure is None
+            assert builder.build(BuildOrder("onnxrt")).failure is None
         assert builder._server is None
 
 
 def test_builds_of_an_engine_that_may_fork_are_forks_of_one_process(given: ModelInput):
     with Builder(given) as builder:
         for _ in range(2):
-            assert builder.build(Order("onnxrt")).failure is None
+            assert builder.build(BuildOrder("onnxrt")).failure is None
             server = builder._server
         assert builder._server is server is not None
-        builder.build(Order("onnxrt", {"SOME_VARIABLE": "1"}))
+        builder.build(BuildOrder("onnxrt", {"SOME_VARIABLE": "1"}))
         assert builder._server is server

@@ -46,7 +46,7 @@ def test_the_machine_is_named_where_it_decides_and_not_where_all_are_alike():
         made = (TacticRecord(engine="trt", machine=machines[number % 2]) for number in range(20))
         return difference([build_of("f", one, is_bad=number % 2 == 0) for number, one in enumerate(made)])
 
-    assert [group.told.text for group in found("H100 (1a)", "L4 (2b)").decided] == ["machine H100 (1a)"]
+    assert [group.representative.text for group in found("H100 (1a)", "L4 (2b)").decided] == ["machine H100 (1a)"]
     assert found("H100 (1a)", "H100 (1a)").groups == ()
 
 
@@ -59,7 +59,7 @@ def test_a_node_in_several_layers_has_all_their_kernels():
 def test_what_is_in_every_bad_build_and_in_no_good_one_comes_first():
     builds = [build(number % 2 == 0, f"|option|p={number % 2}", f"n|kernel|k{number % 3}") for number in range(20)]
     found = difference(builds)
-    assert found.groups[0].told.text == "p=0"
+    assert found.groups[0].representative.text == "p=0"
     assert found.groups[0].table.is_perfect
     assert found.decided == found.groups[:1]
     assert found.more == 1 or found.more is None or found.more > 0
@@ -76,14 +76,14 @@ def test_choices_made_together_are_one_group_and_one_test_and_what_a_person_can_
 
 def test_what_every_build_has_is_no_choice():
     found = difference([build(True, "|option|a=1", "|option|b=1"), build(False, "|option|a=1")])
-    assert [group.told.text for group in found.groups] == ["b=1"]
+    assert [group.representative.text for group in found.groups] == ["b=1"]
 
 
 def test_a_choice_of_most_bad_builds_and_few_good_ones_is_found_though_sets_do_not_differ():
     builds = [build(number < 20, *(("n|kernel|k",) if number < 18 or number > 37 else ())) for number in range(40)]
     found = difference(builds)
     assert found.only_in_bad == ()
-    assert [group.told.text for group in found.decided] == ["n: kernel k"]
+    assert [group.representative.text for group in found.decided] == ["n: kernel k"]
 
 
 def test_few_builds_do_not_decide_even_if_the_sets_differ():

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.questions.builds.difference import Table, fisher, holm, more_for_all
+from biopsy.questions.builds.difference import Table, builds_to_decide, fisher, holm
 
 
 def more_builds(table: Table, tests: int, level: float) -> int | None:
     """How many more builds decide if they go on as those in the table, of so many choices that are compared."""
-    return more_for_all([table], table.all_bad + table.all_good, level / tests)
+    return builds_to_decide([table], table.all_bad + table.all_good, level / tests)
 
 
 @st.composite

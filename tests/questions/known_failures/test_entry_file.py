@@ -122,7 +122,7 @@ BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
         ("a: [", "line "),
         (BOMB, "line 1: anchors and aliases"),
         ("a: !!python/object/apply:os.system [true]", "line 1: tags (!) are not allowed"),
-        ("title: x\ntitle: y\n", "line 1: the key 'title' stands there twice"),
+        ("title: x\ntitle: y\n", "line 1: the key 'title' is given twice"),
         ("[" * 1000, "nested more than 8 deep"),
         ("a:\n" + "- b\n" * 30_000, "more than 20,000 parts"),
         (b"\xff\xfe\x00", "it is no UTF-8 text"),
@@ -175,7 +175,7 @@ def test_the_users_folder_is_never_below_the_current_one(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a b", "x\n"])
 def test_a_name_that_would_leave_the_folder_is_refused(name: str) -> None:
-    with pytest.raises(errors.UsageError, match="it is a name of letters"):
+    with pytest.raises(errors.UsageError, match="a name has only letters"):
         new_file(name)
 
 

@@ -112,14 +112,14 @@ def test_a_single_node_is_known_alone_and_not_among_others(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("seen", "sentence", "line"),
     [
-        (None, f"looks like {ISSUE}: ", "engine onnxrt there; nobody has said which fails here"),
+        (None, f"looks like {ISSUE}: ", "engine onnxrt there; the engine that fails here is not known"),
         (
             SeenFailure(engine="openvino"),
             f"has the pattern of {ISSUE}, a failure of onnxrt",
             "engine openvino here, onnxrt",
         ),
         (SeenFailure(engine="onnxrt", stage="build"), f"looks like {ISSUE}, but fails otherwise", "fails build here, "),
-        (SeenFailure(engine="onnxrt", release="1.99"), f"looks like {ISSUE}: ", "release of 1.99 nothing is known: "),
+        (SeenFailure(engine="onnxrt", release="1.99"), f"looks like {ISSUE}: ", "release 1.99 was not tried: "),
         (HERE, f"looks like {ISSUE}: ", "fails compare · mismatch, as known"),
         (HERE, f"looks like {ISSUE}: ", "release 1.32.0 is known to fail (>=1.17.3,<=1.32.0)"),
     ],

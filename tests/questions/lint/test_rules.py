@@ -55,7 +55,7 @@ BROKEN = {
     "a tensor that is computed twice": (of([relu("x", "y"), relu("x", "y")]), "exception", "2 times", (0, 1)),
     "an input that is computed": (of([relu("x", "y"), relu("y", "x")]), "exception", "an input", (1,)),
     "a node without an operator": (of([helper.make_node("", ["x"], ["y"])]), "exception", "no operator", (0,)),
-    "a tensor that nothing computes": (of([relu("gone", "y")]), "exception", "what it reads: 'gone'", (0,)),
+    "a tensor that nothing computes": (of([relu("gone", "y")]), "exception", "what nothing computes: 'gone'", (0,)),
     "an output that nothing computes": (of([relu("x", "y")], ["y", "z"]), "exception", "the output 'z'", ()),
     "nodes in the wrong order": (of([relu("h", "y"), relu("x", "h")]), "exception", "computes 'h'", (0,)),
     "a circle": (of([relu("b", "a"), relu("a", "b"), relu("b", "y")]), "exception", "in a circle", (0, 1)),
@@ -64,7 +64,7 @@ BROKEN = {
     "a body that is not sorted": (
         with_body(relu("h", "inner"), relu("x", "h")),
         "exception",
-        "reads too early 'h'",
+        "it reads 'h' too early",
         (0,),
     ),
     "a body that computes twice": (with_body(relu("x", "inner"), relu("x", "inner")), "exception", "than once", (0,)),

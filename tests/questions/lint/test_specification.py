@@ -33,7 +33,7 @@ G (a) => (b)
 @pytest.mark.parametrize(("read", "blamed"), [("a", set()), ("a, a", {0})])
 def test_a_function_is_held_against_the_nodes_that_call_it(tmp_path: Path, read: str, blamed: set[int]) -> None:
     path = save(onnx.parser.parse_model(CALLING.format(read=read)), tmp_path / "m.onnx")
-    found = list(entries(path, whole=True))
+    found = list(entries(path, is_complete=True))
     assert {node for entry in found for node in entry.nodes} == blamed
 
 
@@ -47,15 +47,15 @@ g (float[2] x, bool c) => (float[2] y, float[2] z)
 }"""
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_nodes_that_are_at_fault_only_together_are_told_of_too(tmp_path: Path, whole: bool) -> None:
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_nodes_that_are_at_fault_only_together_are_told_of_too(tmp_path: Path, is_complete: bool) -> None:
     path = save(onnx.parser.parse_model(SHADOWING), tmp_path / "m.onnx")
-    (found,) = entries(path, whole=whole)
+    (found,) = entries(path, is_complete=is_complete)
     assert found.level == "exception" and "single static assignment" in found.message
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_weights_of_bodies_and_attributes_may_stand_in_files(tmp_path: Path, whole: bool) -> None:
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_weights_of_bodies_and_attributes_may_stand_in_files(tmp_path: Path, is_complete: bool) -> None:
     values = numpy_helper.from_array(np.ones(2000, np.float32), "w")
     body = helper.make_graph([helper.make_node("Add", ["k", "w"], ["b"])], "body", [], [info("b", (2000,))], [values])
     made = model(
@@ -69,4 +69,4 @@ def test_weights_of_bodies_and_attributes_may_stand_in_files(tmp_path: Path, who
     onnx.save_model(
         made, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, convert_attribute=True, location="w"
     )
-    assert not list(entries(tmp_path / "m.onnx", whole=whole))
+    assert not list(entries(tmp_path / "m.onnx", is_complete=is_complete))

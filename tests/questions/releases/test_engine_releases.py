@@ -56,7 +56,7 @@ def test_the_settings_of_the_engine_stay_and_what_was_asked_is_known_when_the_ti
     with pytest.raises(TimeUpError):
         search.run()
     assert "onnxrt:threads=1,release=1.26.0" in lines[0]
-    assert [(one.release.version, one.words) for one in search.found.tried] == [("1.26.0", "fails")]
+    assert [(one.release.version, one.words) for one in search.findings.tried] == [("1.26.0", "fails")]
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def test_what_cannot_tell_is_between_the_ends_of_a_border_and_named(model: Path)
     }  # fmt: skip
     (border,) = found.borders
     assert border.text == (
-        "broken between 1.0 and 5.0; nobody can tell of 2.0 (not installed), 3.0 (another failure), 4.0 (cannot tell)"
+        "broken between 1.0 and 5.0; could not test 2.0 (not installed), 3.0 (another failure), 4.0 (cannot tell)"
     )
     assert found.pins == ("<2.0", "==1.0")
     assert found.tried[1].obstacle == "import fails"
@@ -119,7 +119,7 @@ def test_none_fails_is_that_the_failure_is_not_there(model: Path) -> None:
 
 def test_a_release_that_cannot_be_judged_does_not_make_the_others_right(model: Path) -> None:
     releases_ = here(model, PASSES, FAILS, two="import fails")
-    with pytest.raises(errors.CheckError, match=r"nobody can tell whether thing 2\.0 fails"):
+    with pytest.raises(errors.CheckError, match=r"thing 2\.0 could not be tested"):
         search(model, releases_, asked=NamedReleases(good="1.0", bad="2.0")).run()
 
 
@@ -193,7 +193,7 @@ def test_a_failure_that_never_shows_again_is_no_answer(model: Path) -> None:
     once = in_runs(model, "once", 0, 1, 2)
     found = search(model, here(model, PASSES, FAILS)).run()
     assert found.borders[0].verified
-    with pytest.raises(errors.CheckError, match="nobody can tell"):
+    with pytest.raises(errors.CheckError, match="could not be tested"):
         search(model, here(model, PASSES, once), asked=NamedReleases(bad="2.0")).run()
 
 
@@ -217,4 +217,4 @@ def test_what_is_known_is_kept_when_this_machine_can_install_nothing_more(
     asking = search(model, releases_)
     with pytest.raises(errors.CannotInstall):
         asking.run()
-    assert told(asking.found) == {"3.0": "fails"}
+    assert told(asking.findings) == {"3.0": "fails"}

@@ -253,7 +253,7 @@ def _decides(options: TransformOptions, index: ModelIndex, console: Console) -> 
         tolerances=tolerances,
         stats=stats,
         limits=limits,
-        is_told=any(one is not None for one in said) or limits != MetricLimits(),
+        tolerances_decide=any(one is not None for one in said) or limits != MetricLimits(),
         timeout=options.run_timeout,
     )
 
@@ -342,7 +342,7 @@ def _say_passes(console: Console, found: TransformationFindings) -> None:
         sure = "" if passes.verified or number else " (not confirmed by fresh processes)"
         console.say(f"It is {'also ' if number else ''}right without {some_of(one, 6)}{sure}.")
     if passes.whole_is_right is False:
-        console.say(f"The whole model is wrong without it too: {passes.whole}.")
+        console.say(f"The whole model is wrong without it too: {passes.whole_failure}.")
     elif passes.whole_is_right:
         console.say("So is the whole model.")
     for what, line in (("leave out", passes.omission.command), ("Python", passes.omission.python)):

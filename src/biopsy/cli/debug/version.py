@@ -211,7 +211,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
                 else RunsElsewhere(machines, other_machines.jobs_on(machines, wanted), progress)
             ) as runs:
                 search = _search(options, console, question, span, progress, runs)
-                with report.also_of_errors(lambda: sections(search.found)):
+                with report.also_of_errors(lambda: sections(search.findings)):
                     found = _found(options, console, search)
             report.write(0, lambda: sections(found))
         say_result(console, options, found)
@@ -232,7 +232,7 @@ def _search(
     if not options.reduce:
         return search
     piece = _piece(options, console, question, search.failing())
-    return ReleaseSearch(piece, span, progress, replace(how, whole=question), runs=runs)
+    return ReleaseSearch(piece, span, progress, replace(how, whole_model=question), runs=runs)
 
 
 def _found(options: VersionOptions, console: Console, search: ReleaseSearch) -> ReleaseFindings:
@@ -240,8 +240,8 @@ def _found(options: VersionOptions, console: Console, search: ReleaseSearch) -> 
     try:
         return search.run()
     except (KeyboardInterrupt, errors.CannotInstall) as error:
-        if any(one.side is not None for one in search.found.tried):
-            console.say(f"So far: {search.found.text}.")
+        if any(one.side is not None for one in search.findings.tried):
+            console.say(f"So far: {search.findings.text}.")
         if isinstance(error, errors.CannotInstall):
             raise
         kept = "the environments that were made: the same line is faster now"

@@ -147,7 +147,7 @@ def _summary_line(kind: str, value: str, places: list[str], *, whole: bool) -> s
 
 def _group_lines(number: int, group: ChoiceGroup, *, whole: bool) -> Iterator[str]:
     chance = f"by chance {_percent(group.chance)}, with all that was compared {_percent(group.adjusted)}"
-    yield f"{number:>3}  {group.told.text}"
+    yield f"{number:>3}  {group.representative.text}"
     yield f"     {_counts(group.table)} · {chance}"
     rest = summarized(group.choices[1:])
     for place, ((kind, value), places) in enumerate(rest.items()):
@@ -177,8 +177,8 @@ def verdict_lines(found: Difference) -> Iterator[str]:
     elif found.decided:
         groups = found.decided
         best = groups[0]
-        told = best.told.text
-        together = best.told.kind == "settings"
+        told = best.representative.text
+        together = best.representative.kind == "settings"
         if best.table.is_perfect:
             has_it = "this explains it. Every bad build is so" if together else "every bad build has it"
             yield f"{told}{': ' if together else ' explains it: '}{has_it}, and no good one."
@@ -186,7 +186,7 @@ def verdict_lines(found: Difference) -> Iterator[str]:
             goes = f"{told}{':' if together else ''} goes with failing"
             yield f"{goes}, but does not explain every outcome: {_counts(best.table)}."
         others = len(best.choices) - 1
-        if others and best.told.kind in SETTINGS:
+        if others and best.representative.kind in SETTINGS:
             yield _head("", f"{others} choices of the engine come with it.")
         elif others:
             yield _head("", f"{others} other choices were made in the same builds, and may be the cause as well.")
@@ -205,7 +205,7 @@ def verdict_lines(found: Difference) -> Iterator[str]:
             yield _head("", "vary other things, or see how flaky the check is: biopsy debug repeat")
         else:
             like = f"about {found.more} more builds like these {found.good + found.bad}"
-            yield _head("Next", f"{like} would decide, if {best.told.text} is the cause")
+            yield _head("Next", f"{like} would decide, if {best.representative.text} is the cause")
 
 
 def _head(head: str, text: str) -> str:

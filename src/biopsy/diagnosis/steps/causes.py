@@ -289,7 +289,7 @@ def transformation(facts: KnownFacts, context: StepContext) -> StepAnswer:
         passing = TransformationFacts(tool=question.tool.text, sentence=error.message, breaks=False)
         return StepAnswer(replace(facts, transformation=passing), f"no: {error.message}")
     context.keep(TRANSFORMATION_REPORT, findings.as_json())
-    nodes, operators = findings.piece.nodes, [node.partition(" ")[0] for node in findings.piece.made]
+    nodes, operators = findings.piece.nodes, [node.partition(" ")[0] for node in findings.piece.nodes_after]
     broken = TransformationFacts(
         tool=f"{findings.tool} {findings.release}".strip(),
         sentence=findings.sentence,
@@ -310,7 +310,7 @@ def _transformation_question(facts: KnownFacts, context: StepContext) -> Transfo
     The optimizer's passes are known already; what it writes to a file is judged in the engine without it.
     """
     question, piece, spec = context.question, facts.piece, _optimizer(facts)
-    judge, is_told = question.judging.judge, bool(question.judging.limits)
+    judge, tolerances_decide = question.judging.judge, bool(question.judging.limits)
     index, samples, tool = question.index, question.samples, question.tool
     if tool is None:
         assert piece is not None and spec is not None
@@ -327,7 +327,7 @@ def _transformation_question(facts: KnownFacts, context: StepContext) -> Transfo
             tolerances=judge.tolerances,
             stats=judge.stats,
             limits=judge.limits,
-            is_told=is_told,
+            tolerances_decide=tolerances_decide,
         ),
         limits=Limits(seconds=max(1.0, context.seconds_left)),
     )
@@ -365,15 +365,17 @@ def releases(facts: KnownFacts, context: StepContext) -> StepAnswer:
     if facts.piece is not None:  # checks of the original would take longer
         model, words = Path(facts.piece.path), template_of(facts, question, of_piece=True).words
         original = FailingModel(model=question.model, check=template.words, weights_folder=question.weights_folder)
-    search = search_of_engine(model, template.spec, words, until_over, rules=question.judging.rules, whole=original)
+    search = search_of_engine(
+        model, template.spec, words, until_over, rules=question.judging.rules, whole_model=original
+    )
     ended: str | None = None
     try:
         search.run()
     except (TimeUpError, KeyboardInterrupt) as stop:
         ended = TIME if isinstance(stop, TimeUpError) else PERSON
-        if not search.found.tried:
+        if not search.findings.tried:
             raise
-    findings = search.found
+    findings = search.findings
     context.keep(RELEASES_REPORT, findings.as_json())
     borders = [(border, border.before if border.broke else border.after) for border in findings.borders]
     release_facts = ReleaseFacts(

@@ -1,1 +1,1 @@
-"""What an engine chose and what it was told: which of its builds, choices or settings goes with a failure."""
+"""Which builds, choices or settings of an engine go with a failure."""

@@ -1,6 +1,4 @@
-"""What the processes of builds do: one build, whose result stands in a file; or, having read the model and loaded the
-engine, forks of which each is a build.
-"""
+"""The child process of ``Builder``: it makes one build; or it loads model and engine and serves forks, a build each."""
 
 from __future__ import annotations
 
@@ -16,17 +14,18 @@ from typing import Any
 from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
+from biopsy.engines.runner import Inputs, feeds_for, run_session
 from biopsy.model.load import read_bytes
 from biopsy.processes.server import as_json, serve_forks
 
-_RUNS_OF_A_PROFILE = 3
+_PROFILED_RUNS = 3
 
 
 def main() -> None:
-    """Build what the only argument asks for, as ``Builder`` writes it; or serve forks that build.
+    """Build once, if the only argument is a request of ``Builder``; otherwise serve forks that build.
 
-    These have the path of a model, the folder of its weights, and an engine as arguments. A model that cannot be read
-    ends them: a process of its own will tell what is wrong.
+    For forks the arguments are the path of a model, the folder of its weights, and an engine. A model that cannot be
+    read ends the process; ``Builder`` then builds in a process of its own, which reports the error.
     """
     if len(sys.argv) == 2:
         request = json.loads(sys.argv[1])
@@ -34,33 +33,33 @@ def main() -> None:
         return
     path, folder, engine = sys.argv[1:]
     data = read_bytes(Path(path))
-    with contextlib.suppress(Exception):  # what is wrong with it is told when something is built
+    with contextlib.suppress(Exception):  # the build itself will report the error
         create(engine).warm_up()
     serve_forks(lambda request: build(request, Path(path), Path(folder), data))
 
 
 def build(request: Mapping[str, Any], path: Path, folder: Path, data: bytes | None = None) -> int:
-    """Build a model and report what came of it, an error too; ``data`` are the bytes at ``path``, if known."""
+    """Build a model and report its result or error; ``data`` are the bytes at ``path``, if known."""
     report = Path(request["report"])
     try:
         model = ModelInput(read_bytes(path) if data is None else data, folder, path)
-        tree = _build(request, model, report)
+        result = _build(request, model, report)
     except Exception as error:
-        tree = as_json(error)
-    _write(report, tree)
+        result = as_json(error)
+    _write(report, result)
     return 0
 
 
-def _write(report: Path, tree: Mapping[str, Any]) -> None:
-    """In one step: who is ended while it writes leaves what was there before."""
+def _write(report: Path, content: Mapping[str, Any]) -> None:
+    """Replace the report in one step, so that a process that is killed leaves the old one whole."""
     part = report.with_suffix(".part")
-    part.write_text(json.dumps(tree), encoding="utf-8")
+    part.write_text(json.dumps(content), encoding="utf-8")
     part.replace(report)
 
 
 def _build(request: Mapping[str, Any], model: ModelInput, report: Path) -> dict[str, Any]:
     engine = create(request["engine"])
-    engine.version()  # imports its package
+    engine.version()  # imports its package: only what fails after this is the build
     _write(report, {"stage": "build"})
     started = time.monotonic()
     session = engine.build(model)
@@ -69,7 +68,11 @@ def _build(request: Mapping[str, Any], model: ModelInput, report: Path) -> dict[
     if request["save_to"] is not None:
         session.save(Path(request["save_to"]))
     if engine.options.get("profile"):
-        remarks += _profiled(session)
+        try:
+            feeds = feeds_for(session.inputs, Inputs(iterations=_PROFILED_RUNS)).feeds
+            run_session(session, feeds, runner="profile")
+        except errors.BiopsyError as error:
+            remarks.append(f"no times were measured: {error.message}")
     layers = []
     if engine.capabilities.layers:
         try:
@@ -77,15 +80,3 @@ def _build(request: Mapping[str, Any], model: ModelInput, report: Path) -> dict[
         except errors.BiopsyError as error:
             remarks.append(f"{engine.name} does not tell its layers: {error.message}")
     return {"version": type(engine).version(), "seconds": seconds, "layers": layers, "remarks": remarks}
-
-
-def _profiled(session: Any) -> list[str]:
-    """Run with random inputs, so that there are times to tell; what goes wrong is a remark."""
-    from biopsy.engines.runner import Inputs, feeds_for, run_session
-
-    try:
-        feeds = feeds_for(session.inputs, Inputs(iterations=_RUNS_OF_A_PROFILE)).feeds
-        run_session(session, feeds, runner="profile")
-    except errors.BiopsyError as error:
-        return [f"no times were measured: {error.message}"]
-    return []

@@ -1,6 +1,4 @@
-"""Builds of one model: what is to be built and left where, a process of its own for each, its choices recorded, its
-result judged and sorted; and what they show together.
-"""
+"""Building one model many times: each build in a process of its own, recorded, checked and judged."""
 
 from __future__ import annotations
 
@@ -37,17 +35,17 @@ from biopsy.text import count, first_line, html_table, printable
 Until = int | Literal["good", "bad"]
 
 CheckFor = Callable[[SettingChange], Check]
-"""Gives the check for a build with a change: its words may name the engine."""
+"""Returns the check for a build with a change; the words of the check may name the engine."""
 
 _WORDS = {Outcome.PASSES: "good", Outcome.REPRODUCES: "bad"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildPlan:
-    """What to build, how often, and what to leave where; see the options of ``biopsy debug build``.
+    """What to build, how often, and which files to write; see the options of ``biopsy debug build``.
 
-    ``artifact`` is where the engine saves what it has built; None if it cannot, and the check then gets the model.
-    ``checks_building``: a build that fails is the failure, and nothing else is checked. ``seed`` is that of the order.
+    ``artifact`` is where the engine saves the built model; None if it cannot save, and the check then gets the model.
+    ``checks_building``: the failure looked for is that of the build; no check is run. ``seed`` determines the order.
     """
 
     model: ModelInput
@@ -65,7 +63,7 @@ class BuildPlan:
 
     @property
     def candidate(self) -> Path:
-        """What the check looks at."""
+        """The file that the check is run on."""
         return self.artifact or self.model.path or Path()
 
     @cached_property
@@ -74,11 +72,11 @@ class BuildPlan:
         return hashlib.sha256(self.model.data).hexdigest()
 
     def spec_with(self, change: SettingChange) -> EngineSpec:
-        """The engine of a build with a change."""
+        """The engine with a change of its settings."""
         return CheckTemplate((), self.spec).changed(change)
 
     def record(self, number: int, drawn: Drawn) -> TacticRecord:
-        """What is recorded of a build before it is made."""
+        """The record of a build as far as it is known before the build."""
         settings = self.spec_with(drawn.change).settings
         return TacticRecord(
             engine=self.spec.name,
@@ -93,38 +91,30 @@ class BuildPlan:
         )
 
     def beginning(self, number: int, drawn: Drawn, line: str) -> events.Checking:
-        """What listeners are told when a build begins; ``line`` is its check."""
+        """The event that a build begins; ``line`` is its check."""
         description = drawn.change.text or self.spec_with(drawn.change).text
         return events.Checking(number=number, stage="build", description=description, line=line)
 
 
 def artifact_name(spec: EngineSpec) -> str | None:
-    """The usual name of what an engine saves; None if it saves nothing.
+    """The usual name of the file that an engine saves a built model to; None if it cannot save.
 
-    An ending that only built models have is preferred: what is saved as ONNX may be optimized again when it is run.
+    An ending other than .onnx is preferred: a model saved as ONNX may be optimized again when it is run.
     """
     endings = find_class(spec.name).capabilities.saves
     chosen = next((ending for ending in endings if ending != ".onnx"), next(iter(endings), None))
     return None if chosen is None else f"polygraphy_debug{chosen}"
 
 
-# Building one model again and again, each time in a process of its own: a crash, or a variable of the environment, is
-# that of one build.
-#
-# Where the engine allows it, the model is read and the engine loaded once, and each build is a fork of that process
-# (``build_process``); otherwise, and where the environment differs, each build is a process. What came of a build
-# stands in a file.
-
-# It is named, not imported: it is what child processes do.
-_PROCESS = "biopsy.questions.builds.build_process"
+_CHILD_MODULE = "biopsy.questions.builds.build_process"
 
 _SECONDS_TO_LOAD = 600.0
-"""For the warm process, where nobody has set a limit; after that each build is a process of its own."""
+"""How long the warm process may take to load, if there is no timeout; then each build is a process of its own."""
 
 
 @dataclass(frozen=True)
-class Order:
-    """What to build: an engine with its settings, in which environment, and where to save the result, if anywhere."""
+class BuildOrder:
+    """What to build: the engine with its settings, environment variables, and where to save the result (None: not)."""
 
     engine: str
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -133,7 +123,7 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What came of a build: its layers as far as the engine tells them, or how it failed."""
+    """The result of a build: its layers as far as the engine reports them, or how it failed."""
 
     version: str = ""
     seconds: float = 0.0
@@ -142,7 +132,7 @@ class Built:
     failure: errors.EngineFailure | None = None
 
     def noted_in(self, record: TacticRecord, machine: str = "") -> TacticRecord:
-        """The record of a build with what came of it. Of one that failed the version is that of the engine here."""
+        """The record of a build with its result. A failed build gets the version of the engine on this machine."""
         devices, version = {layer.device for layer in self.layers}, self.version
         if not version:
             with contextlib.suppress(errors.BiopsyError):
@@ -159,7 +149,12 @@ class Built:
 
 
 class Builder:
-    """Builds a model that is a file. ``timeout`` is in seconds for one build. Use it in a ``with``."""
+    """Builds a model file again and again, each time in a process of its own, so that a crash ends one build only.
+
+    Where the engine allows it, a warm process reads the model and loads the engine once, and each build is a fork of
+    it. Otherwise, and where environment variables differ, each build is a new process. Builds report their results in a
+    file (``build_process``). ``timeout`` is in seconds for one build. Use it in a ``with``.
+    """
 
     def __init__(self, model: ModelInput, timeout: float | None = None) -> None:
         assert model.path is not None
@@ -167,6 +162,7 @@ class Builder:
         self._timeout = timeout
         self._stack = contextlib.ExitStack()
         self._report = self._stack.enter_context(temporary_folder("biopsy-build-")) / "report.json"
+        self._warming = self._stack.enter_context(contextlib.ExitStack())
         self._server: ForkServer | None = None
         self._is_cold = False
 
@@ -177,15 +173,14 @@ class Builder:
         self.close()
 
     def close(self) -> None:
-        """End the warm process."""
-        self._stop_server()
+        """End the warm process, and remove the temporary files."""
         self._stack.close()
 
-    def build(self, order: Order, stop: Stop | None = None) -> Built:
+    def build(self, order: BuildOrder, stop: Stop | None = None) -> Built:
         """Build once, unless ``stop`` ends it.
 
-        A failure of the engine, its crash and its taking too long are in the result.
-        Raises what else is wrong: EngineMissing, UsageError, ModelError.
+        If the engine fails, crashes or times out, the result says so.
+        Raises EngineMissing, UsageError or ModelError for other errors.
         """
         self._report.unlink(missing_ok=True)
         request = {
@@ -196,7 +191,7 @@ class Builder:
             "report": str(self._report),
         }
         started = time.monotonic()
-        ended = self._ended(request, order, stop)
+        ended = self._run(request, order, stop)
         report: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError):
             report = json.loads(self._report.read_bytes())
@@ -214,8 +209,8 @@ class Builder:
             raise failure
         return Built(failure=failure, seconds=time.monotonic() - started)
 
-    def _ended(self, request: Mapping[str, Any], order: Order, stop: Stop | None) -> Ended:
-        """Build in a fork if that is possible; else, and if the warm process is lost, in a process of its own."""
+    def _run(self, request: Mapping[str, Any], order: BuildOrder, stop: Stop | None) -> Ended:
+        """Build in a fork if possible; otherwise, or if the warm process is lost, in a new process."""
 
         def limits() -> Limits:
             return Limits(seconds=self._timeout)
@@ -223,31 +218,23 @@ class Builder:
         if not self._is_cold and not order.environment and class_of(parse_spec(order.engine)).forks_warm:
             try:
                 if self._server is None:
-                    words = [*own_python(_PROCESS), str(self._model.path), str(self._model.folder), order.engine]
+                    words = [*own_python(_CHILD_MODULE), str(self._model.path), str(self._model.folder), order.engine]
                     patience = _SECONDS_TO_LOAD if self._timeout is None else self._timeout
-                    self._server = ForkServer(words, patience=patience)
+                    self._server = self._warming.enter_context(closing(ForkServer(words, patience=patience)))
                 return self._server.run(request, limits, stop)
             except ServerGoneError:
-                self._is_cold = True
-                self._stop_server()
+                self._is_cold, self._server = True, None
+                self._warming.close()
                 self._report.unlink(missing_ok=True)
-        command = [*own_python(_PROCESS), json.dumps(request)]
+        command = [*own_python(_CHILD_MODULE), json.dumps(request)]
         return process.run(command, limits, stop, environment=order.environment, patient=False)
-
-    def _stop_server(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
-
-
-# One build and its check, run on this machine or on another; and many of them, judged, kept and counted.
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRun:
-    """What came of a build, and what its check left: None if that was not asked.
+    """A build and the evidence of its check (None if the check was not run).
 
-    ``line`` repeats the check by hand. ``machine`` is the kind of another machine that did it, and ``files`` are what
+    ``line`` repeats the check by hand. If another machine did it, ``machine`` is its kind, and ``files`` are those that
     came back from there.
     """
 
@@ -261,10 +248,10 @@ class BuildRun:
 
 
 class BuildRuns(Protocol):
-    """Whoever builds and checks."""
+    """Builds and checks, on this machine or on others."""
 
-    def runs(self, order: Iterable[Drawn]) -> Generator[BuildRun, None, None]:
-        """Build in this order, and check each build. Raises what ``Builder.build`` raises, and CheckError."""
+    def runs(self, changes: Iterable[Drawn]) -> Generator[BuildRun, None, None]:
+        """Build with each change, and check each build. Raises what ``Builder.build`` raises, and CheckError."""
 
 
 class BuildsHere:
@@ -275,33 +262,33 @@ class BuildsHere:
         self._check_for = check_for
         self._listener = listener
 
-    def runs(self, order: Iterable[Drawn]) -> Generator[BuildRun, None, None]:
-        """Build and check, each when it is asked for."""
+    def runs(self, changes: Iterable[Drawn]) -> Generator[BuildRun, None, None]:
+        """Build and check with one change after the other."""
         plan = self._plan
         with Builder(plan.model, plan.build_timeout) as builder:
-            for number, drawn in enumerate(order):
+            for number, drawn in enumerate(changes):
                 if plan.info is not None:
                     write_iteration(plan.info, number)
                 check = self._check_for(drawn.change)
                 line = check.line(plan.candidate)
                 self._listener(plan.beginning(number, drawn, line))
                 spec = plan.spec_with(drawn.change)
-                built = builder.build(Order(spec.text, drawn.change.environment, plan.artifact))
+                built = builder.build(BuildOrder(spec.text, drawn.change.environment, plan.artifact))
                 if plan.artifact is not None:
                     mark_existing_transient(plan.artifact)
-                if plan.record_to is not None:  # the check may want to look at it
+                if plan.record_to is not None:  # before the check, which may read it
                     write_record(built.noted_in(plan.record(number, drawn)), plan.record_to)
                 evidence = None
                 with CheckTemplate((), plan.spec).environment(drawn.change):
                     while evidence is None and built.failure is None and not plan.checks_building:
-                        with contextlib.suppress(UndoError):  # who takes the last answer back is asked again
+                        with contextlib.suppress(UndoError):  # a person took the last answer back: ask again
                             evidence = check.run(plan.candidate)
                 yield BuildRun(number=number, drawn=drawn, built=built, evidence=evidence, line=line)
 
 
 @dataclass(frozen=True)
 class BuildIteration:
-    """One build and what was said of it."""
+    """One build, judged."""
 
     number: int
     change: SettingChange
@@ -310,13 +297,13 @@ class BuildIteration:
 
     @property
     def word(self) -> str:
-        """What users call the outcome."""
+        """The outcome as "good", "bad" or "other"."""
         return _WORDS.get(self.judged.outcome, "other")
 
 
 @dataclass(kw_only=True)
 class BuildTally:
-    """What many builds add up to. ``builds`` are the good and bad ones, with their choices."""
+    """Counts the outcomes of builds. ``builds`` are the good and bad ones, with their choices."""
 
     plan: BuildPlan
     outcomes: Counter[Outcome] = field(default_factory=Counter)
@@ -330,7 +317,7 @@ class BuildTally:
         return self.outcomes.total()
 
     def keep(self, run: BuildRun, judged: Judged) -> BuildIteration:
-        """Write the record of a build with what the check said, and count it."""
+        """Write the record and the files of a build, and count it."""
         iteration = BuildIteration(run.number, run.drawn.change, run.built, judged)
         record = run.built.noted_in(self.plan.record(run.number, run.drawn), run.machine)
         record = replace(record, outcome=iteration.word)
@@ -346,7 +333,7 @@ class BuildTally:
         return iteration
 
     def findings(self) -> BuildFindings:
-        """What was counted until now."""
+        """The findings so far."""
         return BuildFindings(
             engine=self.plan.spec.text,
             version=self.version,
@@ -362,14 +349,14 @@ def build_repeatedly(
 ) -> Generator[BuildIteration, None, None]:
     """Build, check and sort as often as the plan of the tally says; yields each iteration when it is over.
 
-    A build that fails is INVALID, unless building is what is checked. Raises CheckError if a check cannot be run, and
-    what ``runs`` raises.
+    A failed build is INVALID, unless ``checks_building``. Raises CheckError if a check cannot be run, and what ``runs``
+    raises.
     """
     plan = tally.plan
     last = {"good": Outcome.PASSES, "bad": Outcome.REPRODUCES}.get(str(plan.until))
-    order = changes(plan.variations, plan.seed, plan.until if isinstance(plan.until, int) else None)
-    with closing(runs.runs(order)) as begun:
-        for run in begun:
+    drawn = changes(plan.variations, plan.seed, plan.until if isinstance(plan.until, int) else None)
+    with closing(runs.runs(drawn)) as build_runs:
+        for run in build_runs:
             judged = _judged(plan, run)
             listener(judged.event(run.number, "build"))
             if judged.outcome is Outcome.INFRASTRUCTURE:
@@ -383,24 +370,23 @@ def build_repeatedly(
 
 
 def _judged(plan: BuildPlan, run: BuildRun) -> Judged:
-    built, evidence = run.built, run.evidence
-    failure = built.failure
+    failure, seconds = run.built.failure, run.built.seconds
     if failure is not None:
         outcome = Outcome.REPRODUCES if plan.checks_building else Outcome.INVALID
-        left = Evidence(status=1, output=failure.message.encode(), seconds=built.seconds)
-        return Judged(outcome, f"it does not {failure.stage}: {failure.kind}: {first_line(failure.message)}", left)
-    if evidence is None:
-        return Judged(Outcome.PASSES, "it builds", Evidence(status=0, seconds=built.seconds))
-    return judge_any_failure(evidence, plan.rules)
+        evidence = Evidence(status=1, output=failure.message.encode(), seconds=seconds)
+        return Judged(outcome, f"it does not {failure.stage}: {failure.kind}: {first_line(failure.message)}", evidence)
+    if run.evidence is None:
+        return Judged(Outcome.PASSES, "it builds", Evidence(status=0, seconds=seconds))
+    return judge_any_failure(run.evidence, plan.rules)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildFindings:
     """What many builds of one model show.
 
-    ``engine`` is the spec that was built with, ``version`` that of the engine. ``outcomes`` counts the builds by what
-    the check said of them; ``builds`` are the good and bad ones with their choices, in order. ``difference`` says what
-    bad builds have in common that good ones have not, and whether that is chance. ``seconds`` is wall time.
+    ``engine`` is the spec of the builds, ``version`` the version of the engine. ``outcomes`` counts the builds by their
+    outcome; ``builds`` are the good and bad ones with their choices, in order. ``difference`` says what bad builds have
+    in common that good ones have not, and whether that is chance. ``seconds`` is wall time.
     """
 
     engine: str
@@ -422,25 +408,25 @@ class BuildFindings:
 
     @property
     def bad(self) -> int:
-        """How many of them failed; those that the check could say nothing about are neither."""
+        """How many of them failed; inconclusive builds are neither good nor bad."""
         return self.outcomes.get(Outcome.REPRODUCES, 0)
 
     def __repr__(self) -> str:
         decided = self.difference.decided
-        cause = f"; {decided[0].told.text} goes with failing" if decided else ""
-        return f"<BuildFindings of {printable(self.engine)}: {self._counted}{printable(cause)}>"
+        cause = f"; {decided[0].representative.text} goes with failing" if decided else ""
+        return f"<BuildFindings of {printable(self.engine)}: {self._summary}{printable(cause)}>"
 
     def _repr_html_(self) -> str:
         rows = [
-            (group.told.text, f"{group.table.bad} of {self.bad}", f"{group.table.good} of {self.good}",
+            (group.representative.text, f"{group.table.bad} of {self.bad}", f"{group.table.good} of {self.good}",
              f"{group.adjusted:.2g}", "yes" if group in self.difference.decided else "no")
             for group in self.difference.groups
         ]  # fmt: skip
         head = ["choice", "in bad builds", "in good builds", "chance", "decided"]
-        return html_table(f"{self.engine}: {self._counted}", head, rows)
+        return html_table(f"{self.engine}: {self._summary}", head, rows)
 
     @property
-    def _counted(self) -> str:
+    def _summary(self) -> str:
         others = self.runs - self.good - self.bad
         unclear = f", {others} neither" if others else ""
         return f"{self.bad} of {count(self.runs, 'build')} bad, {self.good} good{unclear}"

@@ -1,4 +1,11 @@
-"""Which choices go with failing: what bad builds have in common that good ones have not, and whether that is chance."""
+"""Which choices go with failing: what bad builds have in common that good ones lack, and whether that is chance.
+
+Causes of two settings are compared too: a build may be bad where both have certain values, or where exactly one has. A
+pair is believed only if both of its settings are needed: with the first as it is, the second must go with failing, and
+the other way round. Its chance is therefore the greatest of those of these tests, and a single setting that explains
+the failures alone never looks like a pair. This is an intersection-union test: R. L. Berger, Multiparameter hypothesis
+testing and acceptance sampling. Technometrics 24 (1982), 295-300.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +22,17 @@ from biopsy.engines.base import LayerRecord
 from biopsy.questions.builds.record import TacticRecord, TacticReplay
 
 LEVEL = 0.05
-"""The chance of naming a choice that has nothing to do with it, over all that are compared."""
+"""The family-wise error rate: how likely any choice is named that has nothing to do with the failure."""
 
 SETTINGS = ("option", "environment", "settings")
-"""Kinds that a person can set; ``settings`` are two of the others together, which no file holds."""
+"""Kinds of choices that a person can set; ``settings`` are pairs of the other two, which no file holds."""
 
 _ORDER = (*SETTINGS, "engine", "machine", "device", "precision", "kernel", "algorithm", "layout", "fusion", "number")
-"""Kinds of choices, in the order in which one of them is named for its group: what a person can set comes first."""
+"""Kinds of choices, those that represent their group first: what a person can set comes before the rest."""
 
 
 class Choice(NamedTuple):
-    """One fact of a build: of a node of the model or a layer (empty for the whole build), of which kind, and what."""
+    """One fact of a build. ``where`` is a node of the model or a layer, "" for the whole build."""
 
     where: str
     kind: str
@@ -33,7 +40,7 @@ class Choice(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Words for a person."""
+        """The choice as a person reads it."""
         if self.kind in SETTINGS:
             return self.value
         value = self.value.partition(" | ")[0] if self.kind == "algorithm" else self.value
@@ -42,7 +49,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Build:
-    """One build as its file tells of it. ``block``: the seed and the block of builds that its place was drawn in."""
+    """One build and its choices. ``block`` is the seed and the number of the block in which its place was drawn."""
 
     name: str
     is_bad: bool
@@ -54,8 +61,8 @@ class Build:
 class ChoiceGroup:
     """Choices that were all made in the same builds: in how many bad and good ones, and how likely that is by chance.
 
-    ``chance`` is that of Fisher's test, or of its like where builds were put in order in blocks; of a pair of settings
-    the greatest of its tests. ``adjusted`` is the same after Holm's correction for all groups compared.
+    ``chance`` is the p-value of Fisher's test, or of its blocked form if builds were ordered in blocks; for a pair of
+    settings the greatest of its tests. ``adjusted`` is ``chance`` after Holm's correction for all groups compared.
     """
 
     choices: tuple[Choice, ...]
@@ -69,7 +76,7 @@ class ChoiceGroup:
         return self.table.good == 0
 
     @property
-    def told(self) -> Choice:
+    def representative(self) -> Choice:
         """The choice that stands for all."""
         return self.choices[0]
 
@@ -78,8 +85,8 @@ class ChoiceGroup:
 class Difference:
     """What differs between good and bad builds: ``groups`` of choices, first those that explain the outcomes best.
 
-    ``more`` is how many further builds would decide whether the first group is to blame, if they come out in the same
-    shares as those so far; None if no number would.
+    ``more`` is how many further builds would decide whether the first group is to blame, if good and bad keep their
+    shares; None if no number would.
     """
 
     good: int
@@ -100,22 +107,22 @@ class Difference:
 
     @property
     def only_in_bad(self) -> tuple[ChoiceGroup, ...]:
-        """The groups that no good build has: what a plain difference of sets finds. No pairs: no file holds them."""
+        """The groups that no good build has, without pairs of settings: the plain difference of the sets of choices."""
         return tuple(group for group in self.groups if group.only_bad and group.choices[-1].kind != "settings")
 
 
 def build_of(name: str, tactics: TacticRecord | TacticReplay, *, is_bad: bool) -> Build:
-    """The choices that a file of tactics tells."""
+    """A build with the choices that its record or replay holds."""
     if isinstance(tactics, TacticReplay):
-        found = {Choice(layer, "algorithm", str(one)) for layer, one in tactics.algorithms.items()}
-        return Build(name, is_bad, frozenset(found))
+        choices = {Choice(layer, "algorithm", str(algorithm)) for layer, algorithm in tactics.algorithms.items()}
+        return Build(name, is_bad, frozenset(choices))
     block = None if tactics.seed is None or tactics.block is None else (tactics.seed, tactics.block)
     return Build(name, is_bad, frozenset(_choices_of(tactics)), block)
 
 
 def _choices_of(record: TacticRecord) -> Iterable[Choice]:
-    whole = {"engine": f"{record.engine} {record.version}".strip(), "machine": record.machine, "device": record.device}
-    yield from (Choice("", kind, value) for kind, value in whole.items() if value)
+    facts = {"engine": f"{record.engine} {record.version}".strip(), "machine": record.machine, "device": record.device}
+    yield from (Choice("", kind, value) for kind, value in facts.items() if value)
     for key, value in record.settings.items():
         yield Choice("", "option", f"{key}={value}")
     for name, value in record.environment.items():
@@ -124,8 +131,8 @@ def _choices_of(record: TacticRecord) -> Iterable[Choice]:
     for layer in record.layers:
         if len(layer.nodes) > 1:
             yield Choice("", "fusion", " + ".join(layer.nodes))
-    made_up = Counter(layer.kind for layer in record.layers if not layer.nodes and layer.kind)
-    for kind, times in made_up.items():  # they have no nodes to be known by
+    inserted = Counter(layer.kind for layer in record.layers if not layer.nodes and layer.kind)
+    for kind, times in inserted.items():  # such layers have no nodes that identify them
         yield Choice("", "number", f"of layers {kind} that the engine put in: {times}")
 
 
@@ -146,7 +153,7 @@ def _choices_of_nodes(engine_layers: Iterable[LayerRecord]) -> Iterable[Choice]:
 
 
 def difference(builds: Sequence[Build]) -> Difference:
-    """Compare builds: every choice that was made in some of them but not in all, and every pair of settings."""
+    """Compare good with bad builds by each choice that some but not all made, and by each pair of settings."""
     bad = sum(build.is_bad for build in builds)
     good = len(builds) - bad
     patterns: dict[Pattern, list[Choice]] = {}
@@ -158,22 +165,22 @@ def difference(builds: Sequence[Build]) -> Difference:
         return Difference(good=good, bad=bad)
     compared = _compared(patterns, builds)
     chances = [max(exchanged_in_blocks(_by_block(builds, test)) for test in tests) for _, tests in compared.values()]
-    found = []
+    tested = []
     for (pattern, (choices, tests)), chance, adjusted in zip(compared.items(), chances, holm(chances), strict=True):
         table = _table([(made, build.is_bad) for made, build in zip(pattern, builds, strict=True)])
-        found.append((ChoiceGroup(tuple(sorted(choices, key=_rank)), table, chance, adjusted), tests))
-    found.sort(key=lambda each: (each[0].chance, not each[0].table.is_perfect, _rank(each[0].told)))
+        tested.append((ChoiceGroup(tuple(sorted(choices, key=_rank)), table, chance, adjusted), tests))
+    tested.sort(key=lambda each: (each[0].chance, not each[0].table.is_perfect, _rank(each[0].representative)))
     more = None
-    if found:
-        best, tests = found[0]
-        more = _more(builds, tests, best.chance, LEVEL / len(found))
-    return Difference(good=good, bad=bad, groups=tuple(group for group, _ in found), more=more)
+    if tested:
+        best, tests = tested[0]
+        more = _builds_to_decide(builds, tests, best.chance, LEVEL / len(tested))
+    return Difference(good=good, bad=bad, groups=tuple(group for group, _ in tested), more=more)
 
 
 def _compared(
     patterns: Mapping[Pattern, Sequence[Choice]], builds: Sequence[Build]
 ) -> dict[Pattern, tuple[list[Choice], tuple[Test, ...]]]:
-    """What is compared, by the builds that have it: the choices, and the tests that it must stand."""
+    """The choices to compare and the tests that they must all pass, by the pattern of builds that made them."""
     everywhere = (True,) * len(builds)
     compared: dict[Pattern, tuple[list[Choice], tuple[Test, ...]]] = {
         pattern: (list(choices), (Test(pattern, everywhere),)) for pattern, choices in patterns.items()
@@ -192,7 +199,7 @@ def _compared(
 
 
 def _by_block(builds: Sequence[Build], test: Test) -> list[Table]:
-    """In how many bad and good builds of each block something was made, of those that a test is about."""
+    """The table of each block, of the builds that a test compares."""
     blocks: dict[tuple[int, int] | None, list[tuple[bool, bool]]] = {}
     for made, among, build in zip(test.made, test.among, builds, strict=True):
         if among:
@@ -200,17 +207,20 @@ def _by_block(builds: Sequence[Build], test: Test) -> list[Table]:
     return list(map(_table, blocks.values()))
 
 
-def _more(builds: Sequence[Build], tests: Sequence[Test], chance: float, level: float) -> int | None:
-    """How many more builds bring the chance to ``level``; blocks tell a little less per build, and go on so."""
-    whole = [replace(build, block=None) for build in builds]
-    tables = [table for test in tests for table in _by_block(whole, test)]
-    at_once = max(map(fisher, tables))
-    power = log(chance) / log(at_once) if 0 < at_once < chance < 1 else 1.0
-    return more_for_all(tables, len(builds), level ** (1 / power))
+def _builds_to_decide(builds: Sequence[Build], tests: Sequence[Test], chance: float, level: float) -> int | None:
+    """How many more builds bring the chance to ``level``.
+
+    Computed as if the builds had no blocks, and corrected by what the blocks have cost in the builds so far.
+    """
+    unblocked = [replace(build, block=None) for build in builds]
+    tables = [table for test in tests for table in _by_block(unblocked, test)]
+    unblocked_chance = max(map(fisher, tables))
+    power = log(chance) / log(unblocked_chance) if 0 < unblocked_chance < chance < 1 else 1.0
+    return builds_to_decide(tables, len(builds), level ** (1 / power))
 
 
 def _table(builds: Sequence[tuple[bool, bool]]) -> Table:
-    """The table of builds, each with whether it was made there and whether it is bad."""
+    """The table of builds, each given as whether it made the choice and whether it is bad."""
     all_bad = sum(is_bad for _, is_bad in builds)
     bad = sum(made and is_bad for made, is_bad in builds)
     return Table(bad, all_bad, sum(made for made, _ in builds) - bad, len(builds) - all_bad)
@@ -221,42 +231,37 @@ def _rank(choice: Choice) -> tuple[int, str, str]:
 
 
 def summarized(choices: Iterable[Choice]) -> dict[tuple[str, str], list[str]]:
-    """The places of choices by kind and value: what many layers have in common is told once."""
-    found: dict[tuple[str, str], list[str]] = {}
+    """The places of choices by kind and value, so that a choice of many layers is listed once."""
+    places: dict[tuple[str, str], list[str]] = {}
     for choice in choices:
-        found.setdefault((choice.kind, choice.value), []).append(choice.where)
-    return found
+        places.setdefault((choice.kind, choice.value), []).append(choice.where)
+    return places
 
 
 def remarks_on(files: Mapping[str, TacticRecord | TacticReplay]) -> list[str]:
-    """What makes files hard to compare: records of several models or engines, two programs' files together."""
-    records = [found for found in files.values() if isinstance(found, TacticRecord)]
-    found = []
+    """Why files are hard to compare: records of several models or engines, or files of two programs."""
+    records = [tactics for tactics in files.values() if isinstance(tactics, TacticRecord)]
+    remarks = []
     digests = {record.model_digest for record in records}
     if len(digests) > 1:
-        found.append(f"the records are of {len(digests)} different models: layers of the same name may not be the same")
+        remarks.append(
+            f"the records are of {len(digests)} different models: layers of the same name may not be the same"
+        )
     engines = {record.engine for record in records}
     if len(engines) > 1:
-        found.append(f"the records are of different engines: {', '.join(sorted(engines))}")
+        remarks.append(f"the records are of different engines: {', '.join(sorted(engines))}")
     if records and len(records) < len(files):
-        found.append("records of biopsy and replays of Polygraphy have no choice in common")
-    return found
+        remarks.append("records of biopsy and replays of Polygraphy have no choice in common")
+    return remarks
 
-
-# Causes of two settings: a build is bad where both have certain values, or where exactly one of them has.
-#
-# A pair is believed only where both of its settings are needed: with the first as it is, the second must go with
-# failing, and the other way round. So its chance is the greatest of those of these tests, and a single setting that
-# explains the failures alone never looks like a pair. This is an intersection-union test: R. L. Berger,
-# Multiparameter hypothesis testing and acceptance sampling. Technometrics 24 (1982), 295-300.
 
 Pattern: TypeAlias = tuple[bool, ...]
-"""In which of the builds something is so."""
+"""For each build, whether it made a choice."""
 
 
 @dataclass(frozen=True)
 class Test:
-    """Whether builds in which something is ``made`` fail more often, among those builds that are ``among``."""
+    """Whether builds that ``made`` a choice fail more often, compared only with the builds ``among``."""
 
     made: Pattern
     among: Pattern
@@ -264,7 +269,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Pair:
-    """A cause of two settings, its words, the builds that have it, and the tests that it must all stand."""
+    """A cause of two settings: its text, the builds that have it, and the tests that it must both pass."""
 
     text: str
     pattern: Pattern
@@ -272,36 +277,34 @@ class Pair:
 
 
 def pairs(settings: Mapping[str, Mapping[str, Pattern]]) -> Iterator[Pair]:
-    """Every cause of two settings that vary: ``settings`` has, by key and by ``key=value``, the builds with it.
+    """Every cause of two settings that vary. ``settings`` maps key and ``key=value`` to the builds that have it.
 
-    Both at once for all values of both; one without the other for settings of two values, where it has one meaning.
+    "A and B" is tried for all values; "A or B, but not both" only for settings of two values, where it has one meaning.
     """
-    for one, other in combinations(settings.values(), 2):
-        for (left, a), (right, b) in product(one.items(), other.items()):
+
+    def negated(pattern: Pattern) -> Pattern:
+        return tuple(not made for made in pattern)
+
+    for first, second in combinations(settings.values(), 2):
+        for (left, a), (right, b) in product(first.items(), second.items()):
             yield Pair(
                 f"{left} and {right}", tuple(x and y for x, y in zip(a, b, strict=True)), (Test(b, a), Test(a, b))
             )
-        if len(one) == len(other) == 2:
-            (left, a), *_ = one.items()
-            for right, b in other.items():
+        if len(first) == len(second) == 2:
+            (left, a), *_ = first.items()
+            for right, b in second.items():
                 exclusive = tuple(x != y for x, y in zip(a, b, strict=True))
-                tests = Test(_not(b), a), Test(b, _not(a))
+                tests = Test(negated(b), a), Test(b, negated(a))
                 yield Pair(f"{left} or {right}, but not both", exclusive, tests)
 
 
-def _not(one: Sequence[bool]) -> Pattern:
-    return tuple(not x for x in one)
-
-
-# How much of what was seen is chance: Fisher's exact test, Holm's correction, and how many builds would decide.
-
 MOST_BUILDS = 10_000
-"""Where this many builds would not decide, no number is told."""
+"""If this many builds would not decide, no number is given."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """In how many builds a choice was made: ``bad`` of ``all_bad``, and ``good`` of ``all_good``."""
+    """The contingency table of a choice: ``bad`` of ``all_bad`` builds made it, and ``good`` of ``all_good``."""
 
     bad: int
     all_bad: int
@@ -314,10 +317,10 @@ class Table:
         return self.bad == self.all_bad > 0 and self.good == 0 < self.all_good
 
     @property
-    def can_tell(self) -> bool:
-        """Whether the totals leave more than one way."""
-        with_it = self.bad + self.good
-        return 0 < with_it < self.all_bad + self.all_good and self.all_bad > 0 and self.all_good > 0
+    def is_informative(self) -> bool:
+        """Whether its totals allow more than one table."""
+        with_choice = self.bad + self.good
+        return 0 < with_choice < self.all_bad + self.all_good and self.all_bad > 0 and self.all_good > 0
 
     @property
     def tends_to_fail(self) -> bool:
@@ -325,29 +328,28 @@ class Table:
         return self.bad * self.all_good > self.good * self.all_bad
 
     def grown(self, times: float) -> Table:
-        """The table of so many times as many builds."""
+        """The table of ``times`` as many builds."""
         return Table(*(round(count * times) for count in (self.bad, self.all_bad, self.good, self.all_good)))
 
 
 @lru_cache(maxsize=4096)
 def fisher(table: Table) -> float:
-    """The chance of as many bad builds or more among those with a choice, if it had nothing to do with failing.
+    """The one-sided p-value of Fisher's exact test: of this many bad builds or more among those with the choice.
 
-    One-sided, for given totals. R. A. Fisher, The logic of inductive inference. Journal of the Royal Statistical
-    Society 98 (1935), 39-82.
+    R. A. Fisher, The logic of inductive inference. Journal of the Royal Statistical Society 98 (1935), 39-82.
     """
-    with_it = table.bad + table.good
+    with_choice = table.bad + table.good
     builds = table.all_bad + table.all_good
-    most = min(with_it, table.all_bad)
+    most = min(with_choice, table.all_bad)
     ways = sum(
-        comb(table.all_bad, bad) * comb(table.all_good, with_it - bad)
-        for bad in range(max(table.bad, with_it - table.all_good), most + 1)
+        comb(table.all_bad, bad) * comb(table.all_good, with_choice - bad)
+        for bad in range(max(table.bad, with_choice - table.all_good), most + 1)
     )
-    return ways / comb(builds, with_it)
+    return ways / comb(builds, with_choice)
 
 
 def holm(chances: Sequence[float]) -> list[float]:
-    """The same chances with regard to how many were looked at: below 0.05, one in twenty such analyses errs at all.
+    """The p-values after Holm's correction for multiple tests, in the same order.
 
     S. Holm, A simple sequentially rejective multiple test procedure. Scandinavian Journal of Statistics 6 (1979),
     65-70.
@@ -362,40 +364,40 @@ def holm(chances: Sequence[float]) -> list[float]:
 
 
 def exchanged_in_blocks(tables: Sequence[Table]) -> float:
-    """The same chance where builds were put in order by lot within blocks: a table for each block.
+    """The one-sided p-value where builds were shuffled within blocks; one table for each block.
 
-    Fisher's test takes all builds as exchangeable. If the lot was drawn block by block, only those of one block are,
-    and a failure with the period of the blocks would look less like chance than it is. The exact distribution of the
-    sum: each block's, convolved. J. Cornfield, A statistical problem arising from retrospective studies. Proceedings of
-    the Third Berkeley Symposium 4 (1956), 135-148.
+    Fisher's test takes all builds as exchangeable, but here only those of one block are: a failure with the period of
+    the blocks would look less like chance than it is. The distribution of the sum over blocks is exact: those of the
+    blocks, convolved. J. Cornfield, A statistical problem arising from retrospective studies. Proceedings of the Third
+    Berkeley Symposium 4 (1956), 135-148.
     """
-    telling = tuple(table for table in tables if table.can_tell)
-    if len(telling) <= 1:
-        return fisher(telling[0]) if telling else 1.0
+    informative = tuple(table for table in tables if table.is_informative)
+    if len(informative) <= 1:
+        return fisher(informative[0]) if informative else 1.0
     import numpy as np
 
-    ways, at = np.ones(1), 0
-    for table in telling:
+    likelihoods, place = np.ones(1), 0
+    for table in informative:
         least, shares = _shares(table)
-        ways = np.convolve(ways, shares)
-        at += table.bad - least
-    return min(1.0, float(ways[at:].sum()))
+        likelihoods = np.convolve(likelihoods, shares)
+        place += table.bad - least
+    return min(1.0, float(likelihoods[place:].sum()))
 
 
 @lru_cache(maxsize=4096)
 def _shares(table: Table) -> tuple[int, list[float]]:
-    """How likely each number of bad builds with the choice is, from the least that the totals allow."""
-    with_it, builds = table.bad + table.good, table.all_bad + table.all_good
-    least, most = max(0, with_it - table.all_good), min(with_it, table.all_bad)
-    ways = [comb(table.all_bad, bad) * comb(table.all_good, with_it - bad) for bad in range(least, most + 1)]
-    return least, [way / comb(builds, with_it) for way in ways]
+    """The least number of bad builds with the choice that the totals allow; how likely it and each larger one is."""
+    with_choice, builds = table.bad + table.good, table.all_bad + table.all_good
+    least, most = max(0, with_choice - table.all_good), min(with_choice, table.all_bad)
+    ways = [comb(table.all_bad, bad) * comb(table.all_good, with_choice - bad) for bad in range(least, most + 1)]
+    return least, [way / comb(builds, with_choice) for way in ways]
 
 
-def more_for_all(tables: Sequence[Table], builds: int, level: float) -> int | None:
-    """How many builds more than ``builds`` bring the chance of every table to ``level`` if all go on as they did.
+def builds_to_decide(tables: Sequence[Table], builds: int, level: float) -> int | None:
+    """How many more builds bring the chance of every table to ``level``, if each grows in proportion from ``builds``.
 
-    The number is sought by halves. Counts are whole, so near the border a few more builds may decide less than a few
-    fewer: what lies a little before is looked at one by one.
+    None if no number up to ``MOST_BUILDS`` does. Counts are rounded to whole builds, so the chance does not fall evenly
+    with them: after a bisection, the sizes a little below the border are tried one by one.
     """
     if not all(table.tends_to_fail for table in tables):
         return None
@@ -411,34 +413,34 @@ def more_for_all(tables: Sequence[Table], builds: int, level: float) -> int | No
 
 
 _ROUNDING = 1e-9
-"""Far above the error of sums of logarithms, far below what anybody would tell from the level."""
+"""Far above the error of the sums of logarithms, and far below any difference that matters."""
 
 _NEAR = 64
-"""Steps of 2 % before the border within which whole counts were seen to decide earlier, in 20,000 tables."""
+"""Steps of 2 % below the border that are tried: enough for the earliest that decides in each of 20,000 tables."""
 
 
 @lru_cache(maxsize=64)
 def _sizes(builds: int) -> tuple[int, ...]:
-    """The numbers of builds that are thought of: each 2 % more than the last, up to ``MOST_BUILDS``."""
-    found = [builds + max(1, builds // 50)]
-    while found[-1] < MOST_BUILDS:
-        found.append(found[-1] + max(1, found[-1] // 50))
-    return tuple(found)
+    """The numbers of builds to consider: each 2 % more than the last, up to ``MOST_BUILDS``."""
+    sizes = [builds + max(1, builds // 50)]
+    while sizes[-1] < MOST_BUILDS:
+        sizes.append(sizes[-1] + max(1, sizes[-1] // 50))
+    return tuple(sizes)
 
 
 def _log_chance(table: Table) -> float:
-    """The logarithm of ``fisher``, for tables of any size: the first term, and others as far as they count."""
-    with_it, builds = table.bad + table.good, table.all_bad + table.all_good
-    first = _log_comb(table.all_bad, table.bad) + _log_comb(table.all_good, table.good) - _log_comb(builds, with_it)
+    """The logarithm of ``fisher`` for tables of any size: its first term, and others until they add nothing."""
+
+    def log_comb(things: int, chosen: int) -> float:
+        return lgamma(things + 1) - lgamma(chosen + 1) - lgamma(things - chosen + 1)
+
+    with_choice, builds = table.bad + table.good, table.all_bad + table.all_good
+    first = log_comb(table.all_bad, table.bad) + log_comb(table.all_good, table.good) - log_comb(builds, with_choice)
     term, total = 1.0, 1.0
-    for bad in range(table.bad, min(with_it, table.all_bad)):
-        good = with_it - bad
+    for bad in range(table.bad, min(with_choice, table.all_bad)):
+        good = with_choice - bad
         term *= (table.all_bad - bad) * good / ((bad + 1) * (table.all_good - good + 1))
         total += term
         if term < total * 1e-17:
             break
     return first + log(total)
-
-
-def _log_comb(things: int, chosen: int) -> float:
-    return lgamma(things + 1) - lgamma(chosen + 1) - lgamma(things - chosen + 1)

@@ -1,7 +1,7 @@
-"""Builds on other machines: each is made, and checked, on the same one, and several are at once.
+"""Builds on other machines, several at once; each build is checked on the machine that made it.
 
-What travels back is what the engine chose, what the check said, the kind of the machine, and the files that a person
-asked for. What was built stays there otherwise, and is removed.
+The choices of the engine, the evidence of the check, the kind of the machine and the requested files come back.
+Everything else that was built is removed there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from biopsy.engines.base import ModelInput
 from biopsy.model.load import read_bytes
 from biopsy.processes.server import as_json, from_json
 from biopsy.processes.watch import Stop
-from biopsy.questions.builds.building import Builder, BuildPlan, BuildRun, Built, CheckFor, Order
+from biopsy.questions.builds.building import Builder, BuildOrder, BuildPlan, BuildRun, Built, CheckFor
 from biopsy.questions.builds.record import TacticRecord, write_record
 from biopsy.questions.builds.settings import VARIABLE, Drawn
 from biopsy.session.conditions import this_machine
@@ -31,14 +31,14 @@ from biopsy.session.machines import OtherMachines, PreparedRun, tell_of_machines
 from biopsy.session.pool import in_order
 
 _MOST_WAITING = 2
-"""Builds that may have ended before one that was begun earlier, for each that may run at once."""
+"""How many finished builds may wait for one that was begun earlier, for each build that may run at once."""
 
 
 class BuildsElsewhere:
-    """Builds and checks on ``machines``, up to ``jobs`` at once; they are told of in the order of the plan.
+    """Builds and checks on ``machines``, up to ``jobs`` at once; results come in the order of the plan.
 
-    ``check_for`` gives a check of its own for each build, which is a command. Raises UsageError for a model whose
-    weights stand elsewhere than it does.
+    ``check_for`` returns a new command for each build. Raises UsageError for a model whose weights are not in its
+    folder.
     """
 
     def __init__(
@@ -57,24 +57,24 @@ class BuildsElsewhere:
         self._jobs = jobs
         self._listener = listener
 
-    def runs(self, order: Iterable[Drawn]) -> Generator[BuildRun, None, None]:
-        """Build and check. A machine that is lost says nothing: its build is made again on another.
+    def runs(self, changes: Iterable[Drawn]) -> Generator[BuildRun, None, None]:
+        """Build and check. If a machine is lost, its build is made again on another.
 
         Raises CheckError if nothing can be concluded, UsageError for a check that no other machine can run.
         """
         until = self._plan.until
         self._machines.expect(min(self._jobs, until) if isinstance(until, int) else self._jobs)
-        waiting = 1 if self._back else _MOST_WAITING  # what comes back may be large, and is held until its turn
-        runs = in_order(enumerate(order), self._begun, self._machines, jobs=self._jobs, waiting=waiting)
+        waiting = 1 if self._back else _MOST_WAITING  # files that come back may be large, and are held until their turn
+        runs = in_order(enumerate(changes), self._begin, self._machines, jobs=self._jobs, waiting=waiting)
         tell_of_machines(self._machines, self._listener)
         with closing(runs) as ended:
-            for (number, drawn), found in ended:
-                if found.evidence is not None and found.evidence.remark:
-                    self._listener(events.Remark(found.evidence.remark))
-                yield self._run(number, drawn, found)
+            for (number, drawn), prepared_run in ended:
+                if prepared_run.evidence is not None and prepared_run.evidence.remark:
+                    self._listener(events.Remark(prepared_run.evidence.remark))
+                yield self._run(number, drawn, prepared_run)
 
-    def _begun(self, asked: tuple[int, Drawn], running: Collection[object]) -> Future[PreparedRun]:
-        number, drawn = asked
+    def _begin(self, numbered: tuple[int, Drawn], running: Collection[object]) -> Future[PreparedRun]:
+        number, drawn = numbered
         plan = self._plan
         assert plan.model.path is not None
         self._listener(plan.beginning(number, drawn, self._line(drawn)))
@@ -83,10 +83,10 @@ class BuildsElsewhere:
             candidate=plan.candidate,
             preparation=BuildPreparation(
                 model=str(plan.model.path),
-                order=Order(plan.spec_with(drawn.change).text, dict(drawn.change.environment), plan.artifact),
+                order=BuildOrder(plan.spec_with(drawn.change).text, dict(drawn.change.environment), plan.artifact),
                 timeout=plan.build_timeout,
                 record=None if plan.record_to is None else (str(plan.record_to), plan.record(number, drawn)),
-                is_all=plan.checks_building,
+                checks_building=plan.checks_building,
             ),
             models=[plan.model.path],
             written=[path for path in (plan.artifact, plan.record_to) if path is not None],
@@ -96,62 +96,60 @@ class BuildsElsewhere:
 
     @property
     def _back(self) -> list[Path]:
-        """Files that come back. The record is written here."""
+        """Files that come back; the record does not, as it is written here."""
         return [path for path in self._plan.artifacts.files if path != self._plan.record_to]
 
     def _check(self, drawn: Drawn) -> CommandCheck:
-        """The check of a drawn change, with the environment variables that the change sets."""
+        """The check with a change, in the environment that the change sets."""
         check = self._check_for(drawn.change)
         assert isinstance(check, CommandCheck)
         assert self._plan.model.path is not None
         require_names(check, self._plan.model.path)
-        if drawn.change.environment or not isinstance(check.command, OwnRun):  # ours asks nothing of it, and is warm
-            told = {**drawn.change.environment, VARIABLE: self._plan.spec_with(drawn.change).text}
-            check.environment.update(told)
+        # biopsy run does not read VARIABLE, and without an environment of its own it can run warm
+        if drawn.change.environment or not isinstance(check.command, OwnRun):
+            check.environment.update(drawn.change.environment)
+            check.environment[VARIABLE] = self._plan.spec_with(drawn.change).text
         return check
 
-    def _run(self, number: int, drawn: Drawn, found: PreparedRun) -> BuildRun:
-        built: Built = found.told["built"]
-        failure = found.told["failure"]
+    def _run(self, number: int, drawn: Drawn, prepared_run: PreparedRun) -> BuildRun:
+        built: Built = prepared_run.told["built"]
+        failure = prepared_run.told["failure"]
         if failure is not None:
-            error = from_json({**failure, "message": found.with_our_paths(failure["message"])})
+            error = from_json({**failure, "message": prepared_run.with_our_paths(failure["message"])})
             assert isinstance(error, errors.EngineFailure)
             built = replace(built, failure=error)
         return BuildRun(
             number=number,
             drawn=drawn,
-            built=replace(built, remarks=tuple(map(found.with_our_paths, built.remarks))),
-            evidence=found.evidence,
+            built=replace(built, remarks=tuple(map(prepared_run.with_our_paths, built.remarks))),
+            evidence=prepared_run.evidence,
             line=self._line(drawn),
-            machine=found.told["machine"],
-            files=found.files,
+            machine=prepared_run.told["machine"],
+            files=prepared_run.files,
         )
 
     def _line(self, drawn: Drawn) -> str:
         return self._check_for(drawn.change).line(self._plan.candidate)
 
 
-# On the other machine
-
-
 @dataclass(frozen=True, kw_only=True)
 class BuildPreparation:
-    """A build that another machine makes before its check looks; see ``checks.preparation``.
+    """A build that another machine makes before it runs the check; see ``checks.task.Preparation``.
 
-    ``model`` and the path in ``order`` are those that stand here, as is that of the ``record``, which is written before
-    the check. ``is_all``: nothing else is checked than that it builds. It tells what was ``built``, its ``failure`` as
-    JSON has it, and the kind of the ``machine``.
+    ``model`` and the paths in ``order`` and ``record`` are those on this machine; the record is written before the
+    check. ``checks_building``: no check is run. The other machine reports what was ``built``, its ``failure`` as JSON,
+    and the kind of the ``machine``.
     """
 
     model: str
-    order: Order
+    order: BuildOrder
     timeout: float | None
     record: tuple[str, TacticRecord] | None
-    is_all: bool
+    checks_building: bool
 
     @contextlib.contextmanager
     def prepared(self, site: TaskSite, stop: Stop) -> Iterator[Prepared]:
-        """Build. A failure of the engine is told; raises what else is wrong, as ``Builder.build`` does."""
+        """Build, and report a failure of the engine. Raises the other errors of ``Builder.build``."""
         path = site.path(self.model)
         builder = site.kept(
             ("build", self.model, self.timeout),
@@ -163,14 +161,14 @@ class BuildPreparation:
             place, record = self.record
             write_record(built.noted_in(record, machine), site.path(place))
         failure = None if built.failure is None else as_json(built.failure)
-        told = {"built": replace(built, failure=None), "failure": failure, "machine": machine}
-        yield Prepared(told=told, is_ready=built.failure is None and not self.is_all)
+        report = {"built": replace(built, failure=None), "failure": failure, "machine": machine}
+        yield Prepared(told=report, is_ready=built.failure is None and not self.checks_building)
 
 
 @cache
 def machine_text() -> str:
-    """The kind of this machine: alike where the same build is the same engine."""
+    """The kind of this machine: its processor, GPU, and a digest of everything that a build may depend on."""
     facts = this_machine().facts
-    named = [facts[name] for name in ("processor", "GPU") if facts.get(name, "none") != "none"]
+    hardware = [facts[name] for name in ("processor", "GPU") if facts.get(name, "none") != "none"]
     digest = hashlib.sha256("\n".join(f"{name} {fact}" for name, fact in sorted(facts.items())).encode()).hexdigest()
-    return f"{', '.join(named)} ({digest[:8]})"
+    return f"{', '.join(hardware)} ({digest[:8]})"

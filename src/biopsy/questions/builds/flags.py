@@ -1,4 +1,4 @@
-"""What switching settings of an engine does to a failing check, and the fewest of them that switch the failure off."""
+"""Finding the fewest settings of an engine that switch a failure off."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STAGE = "flags"
 
 @dataclass(frozen=True)
 class Tried:
-    """What a change of settings did: the outcome of the check, and after how many runs."""
+    """A change of settings that was tried, the outcome of the check, and after how many runs."""
 
     change: SettingChange
     outcome: Outcome
@@ -48,15 +48,15 @@ class Tried:
 
     @property
     def gone(self) -> bool:
-        """Whether the failure went away and nothing else came."""
+        """Whether the check passes."""
         return self.outcome is Outcome.PASSES
 
 
 @dataclass(frozen=True)
 class Switch:
-    """A smallest change that makes the failure go away. ``optimizers`` are those it switches off, if it is that.
+    """A smallest change that makes the failure go away; ``optimizers`` are those that it switches off, if any.
 
-    ``verified``: with it fresh processes pass, and without it they fail.
+    ``verified``: fresh processes pass with it, and fail without it.
     """
 
     change: SettingChange
@@ -65,7 +65,7 @@ class Switch:
 
     @property
     def size(self) -> int:
-        """How many things are changed."""
+        """How many optimizers, or settings and variables, are changed."""
         return len(self.optimizers) or len(self.change.settings) + len(self.change.environment)
 
     @property
@@ -81,11 +81,11 @@ class Switch:
 class Flags:
     """What switches a failure off.
 
-    ``failure`` is the failure in words, seen in ``failed`` of ``runs`` runs of the engine as it is set. ``switches``
-    are the smallest changes with which it goes away, the shortest and most particular first; none if nothing that was
-    tried does. ``tried`` are the single changes, with what each did. ``optimizers`` are those of ONNX Runtime that ran
-    on the model, where that was asked. ``checks`` counts all runs of the check. ``complete``: whether no other switch
-    of the same length is left.
+    ``failure`` is the failure in words, seen in ``failed`` of ``runs`` runs without a change. ``switches`` are the
+    smallest changes with which it goes away, the shortest and most specific first; empty if there are none. ``tried``
+    are the single changes with their outcomes. ``optimizers`` are those of ONNX Runtime that ran on the model, None if
+    they were not looked up. ``checks`` counts all runs of the check. ``complete``: there is no other switch of the same
+    length.
     """
 
     failure: str = ""
@@ -98,34 +98,35 @@ class Flags:
     complete: bool = True
 
     def __repr__(self) -> str:
-        found = (
+        answer = (
             f"{printable(self.failure)} goes away {printable(self.switches[0].text)}" if self.switches else "no switch"
         )
         others = f", or with {count(len(self.switches) - 1, 'other change')}" if len(self.switches) > 1 else ""
-        return f"<Flags: {found}{others}; {count(self.checks, 'check')}>"
+        return f"<Flags: {answer}{others}; {count(self.checks, 'check')}>"
 
     def _repr_html_(self) -> str:
         rows = [
-            (f"goes away {one.text}", "", "confirmed" if one.verified else "not confirmed") for one in self.switches
+            (f"goes away {switch.text}", "", "confirmed" if switch.verified else "not confirmed")
+            for switch in self.switches
         ]
-        rows += [(one.change.text, one.outcome.value, one.reason) for one in self.tried]
+        rows += [(tried.change.text, tried.outcome.value, tried.reason) for tried in self.tried]
         return html_table(
             f"{self.failure} ({count(self.checks, 'check')})", ["settings", "outcome", "reason"], rows, 40
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The part of the report that tells what was found."""
+        """The part of the report with these findings."""
         return {
             "failure": self.failure,
             "rate": {"failed": self.failed, "runs": self.runs},
             "switches": [
-                {**plain(one.change), "optimizers": list(one.optimizers), "verified": one.verified}
-                for one in self.switches
+                {**plain(switch.change), "optimizers": list(switch.optimizers), "verified": switch.verified}
+                for switch in self.switches
             ],
             "complete": self.complete,
             "tried": [
-                {**plain(one.change), "outcome": one.outcome.value, "reason": one.reason, "runs": one.runs}
-                for one in self.tried
+                {**plain(tried.change), "outcome": tried.outcome.value, "reason": tried.reason, "runs": tried.runs}
+                for tried in self.tried
             ],
             "optimizers_that_changed_the_model": list(self.optimizers.changed) if self.optimizers else [],
             "checks": self.checks,
@@ -133,7 +134,7 @@ class Flags:
 
 
 class SettingProbe:
-    """Runs a check with changed settings: here, or where ``ahead`` runs it. ``found`` is what is known by now."""
+    """Runs a check with changed settings, here or through ``ahead``. ``flags`` are the findings so far."""
 
     def __init__(
         self,
@@ -143,7 +144,7 @@ class SettingProbe:
         listener: events.Listener,
         ahead: RunsAhead[SettingChange, Evidence] | None = None,
     ) -> None:
-        self.found = Flags()
+        self.flags = Flags()
         self._check = check
         self._model = model
         self._runs = runs
@@ -156,13 +157,13 @@ class SettingProbe:
 
     @property
     def needed(self) -> int:
-        """How many runs that pass make a pass."""
+        """How many runs must pass before a change counts as passing."""
         return self._runs.rate.needed
 
     def once(self, change: SettingChange, description: str, *, cold: bool = False) -> Judged:
         """One run. Raises CheckError if the check cannot be started."""
         check = self._check.with_change(change, cold=cold)
-        self.found = replace(self.found, checks=self._runs.checks + 1)
+        self.flags = replace(self.flags, checks=self._runs.checks + 1)
 
         def run() -> Evidence:
             if self._ahead is not None:
@@ -177,13 +178,13 @@ class SettingProbe:
         return self._runs.once(run, line=check.line(self._model), description=description)
 
     def foresee(self, changes: Iterable[SettingChange], times: int = 1) -> None:
-        """Say what will be asked for soon, so that other machines may begin with it."""
+        """Announce changes that will be run soon, so that other machines may begin with them."""
         if self._ahead is not None:
             for change in changes:
                 self._ahead.expect(change, times)
 
     def begin(self) -> None:
-        """See the failure, and how often it shows. Raises OriginalPasses, or CheckError if nothing can be said."""
+        """Run without a change, and measure how often it fails. Raises OriginalPasses, or CheckError if it cannot."""
         as_it_is = SettingChange()
         first = self.once(as_it_is, "the engine as it is set")
         line = self._check.with_change(as_it_is).line(self._model)
@@ -191,7 +192,7 @@ class SettingProbe:
             raise cannot_run(first, line)
         if first.outcome is Outcome.REPRODUCES:
             self._runs.take_failure(first)
-            self.found = replace(self.found, failure=first.reason)
+            self.flags = replace(self.flags, failure=first.reason)
             self._check.expect(first.evidence.seconds)
         rate = self._runs.measure(
             first, lambda why: self.once(as_it_is, why), lambda times: self.foresee([as_it_is], times)
@@ -202,10 +203,10 @@ class SettingProbe:
                 "so no setting can switch it off",
                 next_steps=[f"run it by hand: {line}"],
             )
-        self.found = replace(self.found, failed=rate.failed, runs=rate.runs)
+        self.flags = replace(self.flags, failed=rate.failed, runs=rate.runs)
 
     def change(self, change: SettingChange, description: str = "") -> Tried:
-        """Whether a change makes the failure go away: in every one of the runs that are needed to believe it."""
+        """Try a change: it passes if all ``needed`` runs do."""
         judged, runs = until_no_pass(
             lambda: self.once(change, description or change.text),
             self.needed,
@@ -216,11 +217,11 @@ class SettingProbe:
         return Tried(change, judged.outcome, judged.reason, runs)
 
     def fresh(self, change: SettingChange, description: str) -> Judged:
-        """What fresh processes say of a change: the first that does not pass, or the last of those that are needed."""
+        """Run a change in up to ``needed`` fresh processes: the first run that does not pass, or the last."""
         return until_no_pass(lambda: self.once(change, f"fresh: {description}", cold=True), self.needed)[0]
 
     def still_fails(self) -> bool:
-        """Whether one of the fresh processes that are needed fails without any change."""
+        """Whether one of the ``needed`` fresh processes fails without any change."""
         runs = (self.once(SettingChange(), "fresh: as it was", cold=True) for _ in range(self.needed))
         return any(judged.outcome is Outcome.REPRODUCES for judged in runs)
 
@@ -239,10 +240,10 @@ class SettingProbe:
 
 
 _MOST_SETS = 12
-"""Sets of settings or optimizers that are sought; what is not sought any more is said."""
+"""How many sets of settings or optimizers are searched for; if there may be more, ``complete`` is false."""
 
 _MOST_VALUES = 24
-"""Choices of a value for each setting that are tried."""
+"""How many combinations of values are tried for all settings together."""
 
 _LEVELS = ("layout", "extended", "basic", "none")  # of onnxrt, from most to least
 
@@ -257,10 +258,10 @@ def find_switches(
 ) -> Flags:
     """Find the smallest changes of an engine's settings with which a failing check passes.
 
-    Single settings are tried first. Where the optimizer of ONNX Runtime is the switch, the fewest of its optimizers
-    are sought; where no single setting is one, the fewest of all settings together. All of the shortest length are
-    found. Everything is verified in fresh processes. ``workers`` run the check, as many at once as will be needed; this
-    process, one after the other, if they are None. The result is the same.
+    Single settings are tried first. If the optimization level of ONNX Runtime is a switch, the smallest sets of its
+    optimizers are searched for; if no single setting is one, the smallest sets of settings. All of the shortest length
+    are found, and verified in fresh processes. ``workers`` run several checks at once; without them this process runs
+    one after the other. The result is the same.
 
     Raises OriginalPasses if the check does not fail, CheckError if it cannot be run.
     """
@@ -269,46 +270,45 @@ def find_switches(
         runs_elsewhere = workers
 
         def begin(change: SettingChange) -> Future[Evidence]:
-            """A run with changed settings, in a process of its own."""
             changed = check.elsewhere(change)
-            # The words may name the model instead of a place for it; then it goes with the other files that they name.
-            named = not changed.names_candidate and changed.names_file(model)
-            return runs_elsewhere.begin(Task(changed, NO_CANDIDATE if named else model, None))
+            # a command that names the model itself gets it with the other files that it names
+            names_model = not changed.names_candidate and changed.names_file(model)
+            return runs_elsewhere.begin(Task(changed, NO_CANDIDATE if names_model else model, None))
 
         ahead = RunsAhead(begin, lambda change: change.text, workers)
     tell_of_machines(workers, listener)
     probe = SettingProbe(check, model, CheckRuns(STAGE, rules, listener), listener, ahead)
     started = time.monotonic()
     probe.begin()
-    found = switches_of(probe, check.template, model, weights_folder)
-    listener(events.StageDone(stage=STAGE, checks=found.checks, seconds=time.monotonic() - started))
-    return found
+    flags = switches_of(probe, check.template, model, weights_folder)
+    listener(events.StageDone(stage=STAGE, checks=flags.checks, seconds=time.monotonic() - started))
+    return flags
 
 
 def switches_of(probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None) -> Flags:
-    """The same for a probe that has seen the failure already."""
+    """``find_switches`` for a probe that has seen the failure already."""
     changes = changes_to_try(template.spec)
     probe.foresee(changes)
     for change in changes:
         tried = probe.change(change)
-        probe.found = replace(probe.found, tried=(*probe.found.tried, tried))
-    gone = [tried.change for tried in probe.found.tried if tried.gone]
+        probe.flags = replace(probe.flags, tried=(*probe.flags.tried, tried))
+    gone = [tried.change for tried in probe.flags.tried if tried.gone]
     levels = [change for change in gone if "optimization" in change.settings] if template.spec.name == "onnxrt" else []
-    particular = _fewest_optimizers(probe, template, model, weights_folder) if levels else []
+    optimizers = _fewest_optimizers(probe, template, model, weights_folder) if levels else []
     gone = [change for change in gone if change not in levels]
-    if not particular:  # the level that leaves most as it was first
+    if not optimizers:  # of the levels, the one that keeps most optimizers first
         gone[:0] = sorted(levels, key=lambda change: _LEVELS.index(change.settings["optimization"]))
-    if not gone and not particular:
+    if not gone and not optimizers:
         gone = _fewest_together(probe)
-    switches = sorted([*particular, *map(Switch, gone)], key=lambda switch: switch.size)
-    verified = tuple(Switch(one.change, one.optimizers, verified=probe.verified(one.change)) for one in switches)
-    return replace(probe.found, switches=verified)
+    switches = sorted([*optimizers, *map(Switch, gone)], key=lambda switch: switch.size)
+    verified = tuple(replace(switch, verified=probe.verified(switch.change)) for switch in switches)
+    return replace(probe.flags, switches=verified)
 
 
 def _fewest_together(probe: SettingProbe) -> list[SettingChange]:
-    """All smallest sets of changes that work together only; none if no choice of values does with all of them set."""
+    """All smallest sets of changes that work only together; none if even all settings together do not."""
     values: dict[str, list[SettingChange]] = {}
-    for tried in probe.found.tried:
+    for tried in probe.flags.tried:
         if tried.outcome in (Outcome.REPRODUCES, Outcome.UNSTABLE):
             values.setdefault(" ".join([*tried.change.settings, *tried.change.environment]), []).append(tried.change)
     if len(values) < 2:
@@ -316,10 +316,11 @@ def _fewest_together(probe: SettingProbe) -> list[SettingChange]:
     known: dict[str, bool] = {}
 
     def gone(changes: Sequence[SettingChange]) -> bool:
-        whole = joined(changes)
-        if whole.text not in known:
-            known[whole.text] = probe.change(whole, "" if len(changes) < len(values) else "all settings together").gone
-        return known[whole.text]
+        combined = joined(changes)
+        if combined.text not in known:
+            description = "" if len(changes) < len(values) else "all settings together"
+            known[combined.text] = probe.change(combined, description).gone
+        return known[combined.text]
 
     def switch_off(by_text: Mapping[str, SettingChange], texts: Sequence[str]) -> bool:
         return gone([by_text[text] for text in texts])
@@ -333,12 +334,12 @@ def _fewest_together(probe: SettingProbe) -> list[SettingChange]:
         for texts in sets:
             changes = [by_text[text] for text in texts]
             together.setdefault(joined(changes).text, changes)
-    probe.found = replace(probe.found, complete=probe.found.complete and all_found)
+    probe.flags = replace(probe.flags, complete=probe.flags.complete and all_found)
     return [joined(changes) for changes in shortest([*together.values()])]
 
 
 def _fewest_optimizers(probe: SettingProbe, template: CheckTemplate, model: Path, folder: Path | None) -> list[Switch]:
-    """All smallest sets of optimizers that must be off; none if optimizers alone are not the switch."""
+    """All smallest sets of optimizers that must be off; none if switching optimizers off does not help."""
     known: dict[frozenset[str], bool] = {}
 
     def gone(names: Sequence[str]) -> bool:
@@ -349,10 +350,10 @@ def _fewest_optimizers(probe: SettingProbe, template: CheckTemplate, model: Path
 
     suspects = _suspects(probe, template, model, folder, gone)
     sets, complete = drive(minimal_subsets(suspects, _MOST_SETS), first_that(gone))
-    probe.found = replace(probe.found, complete=complete)
+    probe.flags = replace(probe.flags, complete=complete)
     known_rules = rules(template.spec)
-    particular = [_without_rules_that_do_not_matter(names, known_rules, gone) for names in sets]
-    different = {frozenset(names): names for names in reversed(particular)}
+    specific = [_without_irrelevant_rules(names, known_rules, gone) for names in sets]
+    different = {frozenset(names): names for names in reversed(specific)}
     return [
         Switch(without_optimizers(template.spec, names), tuple(names))
         for names in shortest([*different.values()][::-1])
@@ -366,34 +367,37 @@ def _suspects(
     folder: Path | None,
     gone: Callable[[Sequence[str]], bool],
 ) -> list[str]:
-    """Optimizers that together switch the failure off: those that change the model, and those that then do instead.
+    """Optimizers that together switch the failure off: those that change the model.
 
-    Where one is off, another may do its work: so what changes the model is asked again until the failure is gone.
+    When one is off, another may do its work, so the optimizers that change the model are looked up again and added
+    until the failure is gone. If that is not enough, all known optimizers.
     """
     off: list[str] = []
     while True:
         spec = template.changed(without_optimizers(template.spec, off)) if off else template.spec
-        seen = optimizers_of(model, spec, folder)
-        if probe.found.optimizers is None:
-            probe.found = replace(probe.found, optimizers=seen)
-        fresh = [name for name in seen.changed if name not in off]
-        if not fresh:
+        optimizers = optimizers_of(model, spec, folder)
+        if probe.flags.optimizers is None:
+            probe.flags = replace(probe.flags, optimizers=optimizers)
+        further = [name for name in optimizers.changed if name not in off]
+        if not further:
             break
-        off += fresh
+        off += further
         if gone(off):
             return off
-    ran = probe.found.optimizers.ran if probe.found.optimizers is not None else ()
+    ran = probe.flags.optimizers.ran if probe.flags.optimizers is not None else ()
     everything = list(dict.fromkeys([*off, *ran, *rules(template.spec)]))
     return everything if gone(everything) else []
 
 
-def _without_rules_that_do_not_matter(
+def _without_irrelevant_rules(
     names: list[str], known: Sequence[str], gone: Callable[[Sequence[str]], bool]
 ) -> list[str]:
-    """A set with all the rules of a level replaced by the few of the ``known`` that matter, if any do."""
-    together = [name for name in names if name.endswith(RULES)]
-    if not together:
+    """A set in which the rules of a level, which run as one optimizer, are replaced by the ``known`` ones that matter.
+
+    The set itself if it has no such rules, or the known ones are not enough.
+    """
+    others = [name for name in names if not name.endswith(RULES)]
+    if len(others) == len(names):
         return names
-    rest = [name for name in names if name not in together]
-    needed = drive(minimal_subset(known), first_that(lambda some: gone([*some, *rest])))
-    return names if needed is None else [*needed, *rest]
+    needed = drive(minimal_subset(known), first_that(lambda subset: gone([*subset, *others])))
+    return names if needed is None else [*needed, *others]

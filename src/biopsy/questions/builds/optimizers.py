@@ -1,7 +1,7 @@
-"""The optimizers of ONNX Runtime: which there are, which of them run on a model, and which of those change it.
+"""The optimizers of ONNX Runtime: which exist, which run on a model, and which change it.
 
-There is no list of them in its interface. But a session tells in its log which optimizers it runs and which change the
-graph; and the rules, which it runs as one optimizer, have names that stand in the library.
+Its interface has no list of them. But the log of a session names the optimizers that run and those that change the
+graph, and the names of rewrite rules, which run as one optimizer, can be read from the library.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RULE_LIKE = re.compile(rb"\0([A-Z][A-Za-z0-9_]{5,60}(?:Fusion|Elimination|Rewri
 
 _LIMITS = Limits(seconds=600)
 _LONGEST_LOG = 128 << 20
-"""Bytes of the beginning, and as many of the end, that are read of it."""
+"""Bytes that are read of the beginning of the log, and as many of the end."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Optimizers:
 
 
 def optimizers_of(model: Path, spec: EngineSpec, folder: Path | None = None) -> Optimizers:
-    """Build a model with ONNX Runtime, in a process of its own, and read from its log what was done to it.
+    """The optimizers in the log of a build with ONNX Runtime, in a process of its own.
 
-    ``folder`` is that of its weights. Nothing is found if it cannot be built, or the log does not tell.
+    ``folder`` is that of the model's weights. Empty if the model cannot be built, or the log names none.
     """
     request = {"model": str(model), "spec": spec.text, "folder": str(folder or model.parent)}
     ended = process.run([*own_python(__name__), json.dumps(request)], lambda: _LIMITS, kept=_LONGEST_LOG)
@@ -50,20 +50,20 @@ def optimizers_of(model: Path, spec: EngineSpec, folder: Path | None = None) -> 
 
 
 def rules(spec: EngineSpec) -> list[str]:
-    """Names of single rules: those known, and what looks like one in the library of the release that a spec names."""
+    """Names of rewrite rules: the known ones, and those that look like one in the library of the spec's release."""
     imports = class_of(spec).imports
     if imports.is_here:
         package = find_spec("onnxruntime")
-        places = package.submodule_search_locations if package is not None else None
+        folders = package.submodule_search_locations if package is not None else None
     else:
-        places = [str(Path(imports.module("onnxruntime").__file__).parent)]
-    libraries = [file for place in places or () for file in Path(place, "capi").glob("onnxruntime_pybind11_state*")]
+        folders = [str(Path(imports.module("onnxruntime").__file__).parent)]
+    libraries = [file for folder in folders or () for file in Path(folder, "capi").glob("onnxruntime_pybind11_state*")]
     names = {name.decode() for library in libraries for name in _RULE_LIKE.findall(library.read_bytes())}
     return list(dict.fromkeys([*KNOWN_RULES, *sorted(names)]))
 
 
 def main() -> None:
-    """The child's side: build the model that the first argument tells of with a log of everything."""
+    """The child process: build the model of the request in the first argument, with a verbose log."""
     from biopsy.engines.onnxrt import OnnxRuntime
 
     request: Mapping[str, str] = json.loads(sys.argv[1])

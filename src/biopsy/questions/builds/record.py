@@ -1,6 +1,4 @@
-"""The record of one build: what the engine was told and what it chose for each layer, in files of ours and in
-Polygraphy's replays.
-"""
+"""Records of builds, with the settings of the engine and its choice for each layer; Polygraphy's tactic replays."""
 
 from __future__ import annotations
 
@@ -23,10 +21,9 @@ _LAYER_TEXTS = ("kind", "implementation", "precision", "layout", "device")
 
 @dataclass(frozen=True, kw_only=True)
 class TacticRecord:
-    """One build. ``settings`` and ``environment`` are what the engine was told; ``varied`` names those of them that
-    differ from build to build, as ``key`` or ``env.NAME``. ``seed`` and ``block`` tell how its place was drawn: builds
-    of one block, and one seed, were put in order by lot. ``outcome`` is ``good``, ``bad``, ``other``, or empty as
-    long as nobody has said. ``machine`` is the kind of another machine that the build was made on.
+    """One build. ``varied`` names the ``settings`` and ``environment`` variables that differ from build to build, as
+    ``key`` or ``env.NAME``. Builds of the same ``seed`` and ``block`` were shuffled together. ``outcome`` is ``good``,
+    ``bad``, ``other``, or empty before the build is judged. ``machine`` is the kind of another machine that made it.
     """
 
     engine: str
@@ -50,16 +47,16 @@ class TacticRecord:
 def write_record(record: TacticRecord, path: Path) -> None:
     """Write a record. Raises UsageError if the file cannot be written."""
     tree = {KEY: VERSION, **asdict(record), "layers": []}
-    for layer in record.layers:  # a name that the engine has made up is left out: the model's nodes tell it
-        told = {"nodes": layer.nodes, **{key: getattr(layer, key) for key in _LAYER_TEXTS if getattr(layer, key)}}
-        tree["layers"].append(told if layer.time_us is None else {**told, "time_us": round(layer.time_us, 3)})
+    for layer in record.layers:  # without its name, which the engine made up: its nodes identify it
+        entry = {"nodes": layer.nodes, **{key: getattr(layer, key) for key in _LAYER_TEXTS if getattr(layer, key)}}
+        tree["layers"].append(entry if layer.time_us is None else {**entry, "time_us": round(layer.time_us, 3)})
     if not record.machine:
         del tree["machine"]
     write_whole(path, [json.dumps(tree, indent=4).encode(), b"\n"])
 
 
 def record_of(tree: Mapping[str, Any], path: Path) -> TacticRecord:
-    """The record that a parsed file holds. Raises DataError if it holds something else, or is newer than this."""
+    """The record in a parsed file. Raises DataError if it is damaged or of another version."""
     if tree.get(KEY) != VERSION:
         raise errors.DataError(
             f"{path} is a tactic record of version {tree.get(KEY)!r}, and this biopsy reads {VERSION}"
@@ -74,14 +71,13 @@ def record_of(tree: Mapping[str, Any], path: Path) -> TacticRecord:
 _DAMAGED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
-# Polygraphy's tactic replays: which algorithm TensorRT chose for each layer. Read off Polygraphy 0.53.6.
-
 _REPLAY = "TacticReplayData"
+"""The class name in the files of Polygraphy 0.53.6, whose form the following classes have."""
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """How a tensor stands in memory: a type such as ``DataType.FLOAT``, strides in elements, and vectorization."""
+    """The layout of a tensor in memory: a type such as ``DataType.FLOAT``, strides in elements, and vectorization."""
 
     dtype: str
     strides: tuple[int, ...]
@@ -95,7 +91,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One way to compute a layer."""
+    """An algorithm of TensorRT for a layer."""
 
     implementation: int
     tactic: int
@@ -112,7 +108,7 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class TacticReplay:
-    """Algorithms by the name of a layer."""
+    """The algorithms that TensorRT chose, by the names of layers."""
 
     algorithms: Mapping[str, Algorithm] = field(default_factory=dict)
 
@@ -125,34 +121,31 @@ def is_replay(tree: object) -> bool:
 
 
 def replay_of(tree: Mapping[str, Any], path: Path) -> TacticReplay:
-    """The tactic replay that a parsed file holds. Raises DataError if it is damaged."""
+    """The tactic replay in a parsed file. Raises DataError if it is damaged."""
     try:
         return records.record_of(TacticReplay, {"algorithms": tree["replay"]})
     except _DAMAGED as error:
         raise errors.DataError(f"{path} is a damaged tactic replay: {type(error).__name__}: {error}") from error
 
 
-# Files of tactics, biopsy's and Polygraphy's: one, or all below a folder.
-
 _BLANK = b" \t\r\n"
 
 
 def read_tactics(path: Path) -> TacticRecord | TacticReplay:
-    """What a file of tactics holds. Raises DataError if it is none or damaged, UsageError if it cannot be read."""
-    found = _read(path)
-    if found is None:
+    """The record or replay in a file. Raises DataError if it is neither or damaged, UsageError if it cannot be read."""
+    tactics = _read(path)
+    if tactics is None:
         raise errors.DataError(
             f"{path} is neither a tactic record of biopsy nor a tactic replay of Polygraphy",
             next_steps=["biopsy debug build MODEL --save-tactics FILE ...    writes records"],
         )
-    return found
+    return tactics
 
 
 def _read(path: Path) -> TacticRecord | TacticReplay | None:
-    """What a file holds; None if that is something else. A file that begins like no JSON object is not read whole.
+    """The record or replay in a file; None for any other file, of which only the beginning may be read.
 
-    Raises UsageError if it cannot be read, DataError for a file of tactics that is damaged; one called .json that is
-    cut short could be one.
+    Raises UsageError if it cannot be read, DataError if it is damaged or called .json without being JSON.
     """
     try:
         with open_delivering(path) as stream:
@@ -174,9 +167,9 @@ def _read(path: Path) -> TacticRecord | TacticReplay | None:
 
 
 def tactics_below(path: Path) -> dict[Path, TacticRecord | TacticReplay]:
-    """All tactics of a folder and the folders in it, by path; or those of one file. Other files are passed over.
+    """The records and replays in a folder and its subfolders, by path, without other files; or those of one file.
 
-    Raises UsageError if there is nothing there, DataError for a file of tactics that is damaged.
+    Raises UsageError if there is nothing at ``path``, DataError for a damaged file.
     """
     if not path.is_dir():
         return {path: read_tactics(path)}

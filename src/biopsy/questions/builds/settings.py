@@ -1,4 +1,4 @@
-"""Settings of an engine that may switch a failure off: what there is to try, and how they vary from build to build."""
+"""Settings of an engine that may switch a failure off: which ones to try, and how they vary from build to build."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from biopsy.engines.registry import EngineSpec
 from biopsy.processes.own_process import variables
 
 VARIABLE = "BIOPSY_ENGINE"
-"""Environment variable that tells a check the engine to use, with its settings: ``onnxrt:optimization=none``."""
+"""The environment variable with the engine that a check must use and its settings: ``onnxrt:optimization=none``."""
 
 ENGINE_PLACE, SETTINGS_PLACE = "{engine}", "{settings}"
-"""What stands in a command for the engine with its settings, and for the settings alone."""
+"""Placeholders in a command, for the engine with its settings and for the settings alone."""
 
 OPTIMIZERS = "disabled_optimizers"
-"""The option of onnxrt that holds the optimizers that are off, joined by ``+``."""
+"""The option of onnxrt with the optimizers that are off, joined by ``+``."""
 
 _NOT_TRIED = frozenset({"profile", "device", "signal"})
-"""Options that measure or move the work instead of changing how it is done."""
+"""Options that do not change how a model is computed."""
 
-_MORE: Mapping[str, tuple[str, ...]] = {
+_UNDECLARED: Mapping[str, tuple[str, ...]] = {
     "onnxrt": (
         "config.session.disable_prepacking=1",
         "config.session.disable_quant_qdq=1",
@@ -50,14 +50,14 @@ _MORE: Mapping[str, tuple[str, ...]] = {
         "env.ONEDNN_MAX_CPU_ISA=AVX2",
     ),
 }
-"""Settings to try that no declared option lists. onnxrt: ``onnxruntime_session_options_config_keys.h``. OpenVINO: the
-properties of its CPU plug-in, of which SNIPPETS_MODE and LP_TRANSFORMS_MODE are internal ones; and the instructions
-that oneDNN may use."""
+"""Settings to try that are not among the declared options. onnxrt: from ``onnxruntime_session_options_config_keys.h``.
+OpenVINO: properties of its CPU plug-in (SNIPPETS_MODE and LP_TRANSFORMS_MODE are internal), and the instruction set of
+oneDNN."""
 
 
 @dataclass(frozen=True)
 class SettingChange:
-    """Settings of an engine that differ from the user's, and environment variables that do."""
+    """Settings of an engine and environment variables that differ from the user's."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -70,11 +70,13 @@ class SettingChange:
 
 
 def joined(changes: Iterable[SettingChange]) -> SettingChange:
-    """All of some changes; the later one's values where two disagree."""
-    whole = SettingChange()
+    """All changes in one; where two disagree, the later one counts."""
+    combined = SettingChange()
     for change in changes:
-        whole = SettingChange({**whole.settings, **change.settings}, {**whole.environment, **change.environment})
-    return whole
+        combined = SettingChange(
+            {**combined.settings, **change.settings}, {**combined.environment, **change.environment}
+        )
+    return combined
 
 
 def change_of(text: str) -> SettingChange:
@@ -86,13 +88,13 @@ def change_of(text: str) -> SettingChange:
 
 
 def changes_to_try(spec: EngineSpec) -> list[SettingChange]:
-    """Single changes of a spec, in the order of asking: declared options first, then what only engines know.
+    """Single changes of a spec to try, in this order: declared options, then others that the engine takes.
 
-    Every other value of an option with choices or of a switch, ``threads=1``, the CPU for other providers.
+    They are every other value of an option with choices or of a switch, ``threads=1``, and ``providers=cpu``.
     """
     declared = registry.find_class(spec.name).options_declared
     changes = [change for option in declared for change in _other_values(option, spec)]
-    for change in map(change_of, _MORE.get(spec.name, ())):
+    for change in map(change_of, _UNDECLARED.get(spec.name, ())):
         is_set = change.settings.items() <= spec.settings.items() and change.environment.items() <= os.environ.items()
         if not is_set:
             changes.append(change)
@@ -117,16 +119,16 @@ def _other_values(option: Option, spec: EngineSpec) -> Iterator[SettingChange]:
 
 
 def without_optimizers(spec: EngineSpec, names: Sequence[str]) -> SettingChange:
-    """The change that switches optimizers of onnxrt off, besides those that the spec has off already."""
+    """The change that switches optimizers of onnxrt off, in addition to those that are off in the spec."""
     off = [name for name in (spec.settings.get(OPTIMIZERS) or "").split("+") if name]
     return SettingChange({OPTIMIZERS: "+".join(dict.fromkeys([*off, *names]))})
 
 
 @dataclass(frozen=True)
 class CheckTemplate:
-    """How the words of a check tell which engine to use, with which settings.
+    """The words of a check with placeholders for the engine.
 
-    ``words`` hold ``{engine}`` or ``{settings}`` where that belongs, or neither: then only the environment tells.
+    ``words`` hold ``{engine}`` or ``{settings}``, or neither: then only the environment names the engine.
     """
 
     words: tuple[str, ...]
@@ -147,32 +149,31 @@ class CheckTemplate:
         return self.with_engine(self.changed(change).text)
 
     def with_engine(self, engine: str) -> tuple[str, ...]:
-        """The words of the check with an engine, as it is written with its settings."""
+        """The words of the check with an engine, such as ``onnxrt:threads=1``."""
         settings = engine.partition(":")[2]
         return tuple(word.replace(ENGINE_PLACE, engine).replace(SETTINGS_PLACE, settings) for word in self.words)
 
     def as_if_unchanged(self, evidence: Evidence, change: SettingChange) -> Evidence:
-        """What a check left, with the engine called as it was before a change: or no failure would be the same one."""
+        """Evidence that names the engine as it was before a change, so that the same failure compares equal."""
         now, before = self.changed(change).text, self.spec.text
-        said = evidence.verdict
-        engine = before if said.engine == now else said.engine
+        verdict = evidence.verdict
+        engine = before if verdict.engine == now else verdict.engine
         output = evidence.output.replace(now.encode(), before.encode())
-        return replace(evidence, verdict=replace(said, engine=engine), output=output)
+        return replace(evidence, verdict=replace(verdict, engine=engine), output=output)
 
     def variables(self, change: SettingChange) -> dict[str, str]:
-        """What a check of a change is to find in its environment."""
+        """The environment variables for a check with a change."""
         return {**change.environment, VARIABLE: self.changed(change).text}
 
     def environment(self, change: SettingChange) -> AbstractContextManager[None]:
-        """What a check that is started inside finds in its environment. For one thread: it is that of this process."""
+        """Sets the environment variables for a check with a change in this process; not for several threads."""
         return variables(self.variables(change))
 
 
 class VariedCheck:
     """A check whose words and environment change from run to run.
 
-    ``check`` is run with other words where only these change: it may be a warm one. Where the environment changes, each
-    run is a process of its own.
+    ``check``, which may be warm, is run with the changed words. If the environment changes, each run is a new process.
     """
 
     def __init__(self, check: CommandCheck, template: CheckTemplate) -> None:
@@ -180,7 +181,7 @@ class VariedCheck:
         self._check = check
 
     def with_change(self, change: SettingChange, *, cold: bool = False) -> CommandCheck:
-        """The check of a change; it is good until the next call."""
+        """The check with a change; valid until the next call."""
         words = self.template.with_change(change)
         check = self._check
         if cold or change.environment:
@@ -189,45 +190,39 @@ class VariedCheck:
         return check
 
     def elsewhere(self, change: SettingChange) -> CommandCheck:
-        """The check of a change that holds its environment itself, for other machines: a process of its own."""
+        """The check with a change, for another machine: it holds its environment variables itself."""
         check, words = self._check, self.template.with_change(change)
-        told = self.template.variables(change)
-        return CommandCheck(words, check.default_name, check.timeout, check.memory, environment=told)
+        variables = self.template.variables(change)
+        return CommandCheck(words, check.default_name, check.timeout, check.memory, environment=variables)
 
     def expect(self, seconds: float) -> None:
         """Say how long a run without a change took."""
         self._check.expect(seconds)
 
     def close(self) -> None:
-        """End what was kept warm."""
+        """End warm processes."""
         self._check.close()
 
 
 def separate_checks(
     template: CheckTemplate, default_name: str, timeout: float | None = None
 ) -> Callable[[SettingChange], CommandCheck]:
-    """The check for words that vary, a new one for each change: several may be run at once, on other machines."""
-    made = command_check if template.is_own_run else CommandCheck
-    return lambda change: made(template.with_change(change), default_name, timeout)
+    """Returns a new check for each change, so that several may be run at once."""
+    make = command_check if template.is_own_run else CommandCheck
+    return lambda change: make(template.with_change(change), default_name, timeout)
 
 
 def varied_check(template: CheckTemplate, default_name: str, timeout: float | None = None) -> VariedCheck:
-    """The check for words that vary: forks of a warm process if it is our own run.
+    """The check of a template: forks of a warm process if it is ``biopsy run``.
 
     ``default_name`` stands for the candidate in the words, as ``{}`` does. ``timeout``: seconds per run.
     """
-    made = command_check if template.is_own_run else CommandCheck
-    return VariedCheck(made(template.with_change(SettingChange()), default_name, timeout), template)
+    check = separate_checks(template, default_name, timeout)(SettingChange())
+    return VariedCheck(check, template)
 
-
-# What differs from build to build: settings of the engine and variables of the environment, in all combinations.
-#
-# Builds are made in randomised complete blocks (R. A. Fisher, The design of experiments, 1935): each block has every
-# combination equally often, in an order drawn by lot. In a fixed cycle a setting has a period, and takes the blame
-# for whatever else has the same one: every second run on a hot core, every fourth with a full cache.
 
 LEAST_BLOCK = 10
-"""Builds of a block, about: fewer could not tell chance from a cause, since only builds of a block are compared."""
+"""About how many builds a block has. Only builds of one block are compared, so fewer could not show a cause."""
 
 _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
     "openvino": {
@@ -242,28 +237,28 @@ _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
         "execution_mode": "execution",
     },
 }
-"""What the engines' own documentation calls the options that biopsy declares."""
+"""Names of options in the engine's own documentation -> their names in biopsy."""
 
 
 @dataclass(frozen=True)
 class VariedSetting:
-    """One thing that varies, by the name that changes have it under (``key``, ``env.NAME``), and its values."""
+    """A setting (``key``) or environment variable (``env.NAME``) that varies, and its values."""
 
     key: str
     values: tuple[str, ...]
 
 
 def parse_variation(text: str, engine: str) -> VariedSetting:
-    r"""``key=v1,v2`` as a variation of an engine's settings; a comma in a value is written ``\,``.
+    r"""The variation that ``key=v1,v2`` describes; a comma in a value is written ``\,``.
 
-    ``env.NAME`` is a variable of the environment. Names that the engine itself has for an option are understood, and so
-    are plain names of properties where it takes any: ``NUM_STREAMS`` is ``config.NUM_STREAMS``. Raises UsageError.
+    ``env.NAME`` is an environment variable. The engine's own names of options are understood too, and so are plain
+    names of properties if it takes any: ``NUM_STREAMS`` is ``config.NUM_STREAMS``. Raises UsageError.
     """
-    key, equals, rest = text.partition("=")
-    values = [value.replace("\\,", ",") for value in re.split(r"(?<!\\),", rest)]
+    key, equals, listed = text.partition("=")
+    values = [value.replace("\\,", ",") for value in re.split(r"(?<!\\),", listed)]
     if not key or not equals or not all(values):
         raise errors.UsageError(
-            f"--vary {text}: a key and its values are wanted", next_steps=["--vary precision=f32,bf16"]
+            f"--vary {text}: it must be a key and its values", next_steps=["--vary precision=f32,bf16"]
         )
     if len(set(values)) < len(values):
         raise errors.UsageError(f"--vary {text}: a value is given twice")
@@ -278,42 +273,43 @@ def parse_variation(text: str, engine: str) -> VariedSetting:
 
 
 def combinations(variations: Sequence[VariedSetting]) -> int:
-    """How many different builds there are."""
+    """How many combinations of values there are."""
     return prod(len(variation.values) for variation in variations)
 
 
 class Drawn(NamedTuple):
-    """The change for one build, and the number of the block that it belongs to."""
+    """The change for one build, and the number of its block."""
 
     change: SettingChange
     block: int
 
 
 def changes(variations: Sequence[VariedSetting], seed: int, total: int | None = None) -> Iterator[Drawn]:
-    """The changes for one build after the other, in blocks and by lot: always the same ones for a seed.
+    """The changes for one build after the other, in randomised complete blocks; the same for the same seed.
 
-    ``total``: how many there will be, so that all combinations come equally often; None: without an end.
+    Each block has every combination equally often, in random order (R. A. Fisher, The design of experiments, 1935). In
+    a fixed cycle a setting has a period, and takes the blame for everything else with that period: every second run on
+    a hot core, every fourth with a full cache. ``total``: how many changes are yielded; None: endlessly many.
     """
     keys = [variation.key for variation in variations]
     every = [
         joined(change_of(f"{key}={value}") for key, value in zip(keys, chosen, strict=True))
-        for chosen in itertools.product(*(one.values for one in variations))
+        for chosen in itertools.product(*(variation.values for variation in variations))
     ]
-    lot = random.Random(seed)  # noqa: S311 -- no secret
+    generator = random.Random(seed)  # noqa: S311 -- no secret
     usual = len(every) * max(1, LEAST_BLOCK // len(every))
     for block in itertools.count():
-        # The last block of a known number takes what is left.
-        size = usual if total is None or total >= 2 * usual else total
-        whole = every * (size // len(every)) + lot.sample(every, size % len(every))
-        lot.shuffle(whole)
-        yield from (Drawn(change, block) for change in whole)
+        size = usual if total is None or total >= 2 * usual else total  # the last block takes what is left
+        shuffled = every * (size // len(every)) + generator.sample(every, size % len(every))
+        generator.shuffle(shuffled)
+        yield from (Drawn(change, block) for change in shuffled)
         total = None if total is None else total - size
         if total == 0:
             return
 
 
 def require_possible(spec: EngineSpec, variations: Sequence[VariedSetting]) -> None:
-    """Raise UsageError now if a value that varies is none of the engine's, or a key varies twice."""
+    """Raise UsageError if a value is not valid for the engine, or a key is given twice."""
     keys = [variation.key for variation in variations]
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:

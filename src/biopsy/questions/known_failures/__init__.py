@@ -1,1 +1,1 @@
-"""Public bugs, and the fingerprints by which their small failing models are known again."""
+"""Known bugs, and the fingerprints by which their small failing models are recognized."""

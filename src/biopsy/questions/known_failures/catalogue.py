@@ -1,5 +1,8 @@
-"""The catalogue of known bugs: what an entry tells, the form of its file, which a stranger may have written, and the
-folders in which entries stand.
+"""The catalogue of known bugs: its entries, the folders with their files, and the files, which strangers may write.
+
+A file is YAML (docs/reference/file-formats.md), read strictly: texts, lists and mappings of them, and nothing else.
+Every plain value stays text: a release 1.20 is no number and "no" is no truth value. Anchors, aliases and tags are
+refused, so that no small file becomes large, and nothing but plain values is made of it.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
@@ -24,7 +28,7 @@ from biopsy.text import did_you_mean, first_line
 
 OWN_FOLDER = Path(__file__).parent / "catalogue"
 ORIGIN = "biopsy"
-"""What an entry says of where it is, if it comes with biopsy."""
+"""The origin of the entries that come with biopsy."""
 
 SUFFIX = ".yaml"
 _MOST_FILES = 2000
@@ -32,7 +36,7 @@ _MOST_FILES = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """The bugs, and a line for each file that cannot be used."""
+    """The known bugs, and a line for each file that cannot be used."""
 
     failures: tuple[KnownFailure, ...]
     broken: tuple[str, ...] = ()
@@ -41,7 +45,7 @@ class Catalogue:
 def users_folder() -> Path | None:
     """``$BIOPSY_KNOWN_DIR``, ``$XDG_CONFIG_HOME/biopsy/known``, else ``~/.config/biopsy/known``; None without a home.
 
-    Never below the current folder, which may be anybody's.
+    Never below the current folder, which a stranger may have filled.
     """
     own = Path(os.environ.get("BIOPSY_KNOWN_DIR", ""))
     if own.is_absolute():
@@ -53,7 +57,7 @@ def users_folder() -> Path | None:
 def catalogue_of(folders: Sequence[Path] = ()) -> Catalogue:
     """The bugs that come with biopsy, those in the user's folder, and those in ``folders``.
 
-    Raises UsageError for one of ``folders`` that is none.
+    Raises UsageError if one of ``folders`` does not exist.
     """
     failures: list[KnownFailure] = []
     broken: list[str] = []
@@ -79,11 +83,11 @@ def catalogue_of(folders: Sequence[Path] = ()) -> Catalogue:
 
 
 ReleaseKind = Literal["fails", "mended", "unknown"]
-"""What is known of a release: the bug was seen in it; it was seen to be gone; neither."""
+"""Whether a release was tried and fails, was tried and does not fail, or was not tried."""
 
 
 def release_of(text: str) -> Version | None:
-    """The release in a version as an engine tells it, such as "2026.4.1-22982-e213a1"; None if there is none."""
+    """The release in an engine's version, such as "2026.4.1-22982-e213a1"; None if there is none."""
     try:
         return Version(text.partition("-")[0])
     except InvalidVersion:
@@ -92,7 +96,7 @@ def release_of(text: str) -> Version | None:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownSignature:
-    """How a bug shows: what of a signature is stable from release to release. "" is anything."""
+    """How a bug fails: the parts of a signature that are the same in all releases. Empty parts match anything."""
 
     stage: str = ""
     kinds: tuple[str, ...] = ()
@@ -104,14 +108,14 @@ class KnownSignature:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownWorkaround:
-    """What avoids a bug: in words, and as an engine with settings, where that is what it is."""
+    """What avoids a bug: a sentence, and, if settings do, an engine with these settings."""
 
     text: str
     engine: str = ""
 
     @property
     def full(self) -> str:
-        """The sentence, with the engine as it is written."""
+        """The sentence with the engine."""
         return f"{self.text} ({self.engine})" if self.engine else self.text
 
 
@@ -121,10 +125,10 @@ KnownPattern: TypeAlias = "FailurePattern | str"
 
 @dataclass(frozen=True, kw_only=True)
 class KnownFailure:
-    """A bug. ``name`` is that of its file, ``origin`` where that is: "biopsy", or a path.
+    """A known bug. ``name`` is that of its file, ``origin`` the path of the file, or "biopsy".
 
-    ``issue`` is the address of a public report, "" if there is none. ``fails`` and ``mended`` are the releases of
-    ``package`` that were tried, as specifiers; "" for none. ``conditions`` are sentences.
+    ``issue`` is the address of a public report, "" if there is none. ``fails`` and ``mended`` are specifiers of the
+    releases of ``package`` that were tried, "" if there are none. ``conditions`` are sentences.
     """
 
     name: str
@@ -142,7 +146,7 @@ class KnownFailure:
 
     @property
     def reference(self) -> str:
-        """What people call it: ``microsoft/onnxruntime#30513`` for an issue on GitHub, else its address or name."""
+        """``microsoft/onnxruntime#30513`` for an issue on GitHub, else its address or the name."""
         words = self.issue.removeprefix("https://github.com/").split("/")
         is_github = self.issue.startswith("https://github.com/") and len(words) == 4
         if is_github and words[2] in ("issues", "pull"):
@@ -150,7 +154,7 @@ class KnownFailure:
         return self.issue or self.name
 
     def release_kind(self, release: str) -> ReleaseKind:
-        """What is known of a release of the package."""
+        """Whether a release of the package fails."""
         version = release_of(release)
         if version is None:
             return "unknown"
@@ -161,27 +165,28 @@ class KnownFailure:
         return "unknown"
 
     def shows_as(self, stage: str, kind: str) -> bool | None:
-        """Whether it shows at this stage as this kind of failure; "" is not known, and None says that nobody knows."""
+        """Whether it fails at this stage with this kind of failure, "" if not known; None if it cannot be compared."""
         if not self.signatures or not (stage or kind):
             return None
         return any(
-            (not one.stage or not stage or one.stage == stage) and (not one.kinds or not kind or kind in one.kinds)
-            for one in self.signatures
+            (not known.stage or not stage or known.stage == stage)
+            and (not known.kinds or not kind or kind in known.kinds)
+            for known in self.signatures
         )
 
     def as_json(self) -> Mapping[str, object]:
-        """What a report says of it."""
+        """The part of a report about it."""
         return {
             **{name: getattr(self, name) for name in ("name", "origin", "reference", "title")},
             "issue": self.issue or None,
             **{name: getattr(self, name) for name in ("engine", "package", "fails")},
             "mended": self.mended or None,
             "conditions": list(self.conditions),
-            "workarounds": [{"text": one.text, "engine": one.engine or None} for one in self.workarounds],
+            "workarounds": [
+                {"text": workaround.text, "engine": workaround.engine or None} for workaround in self.workarounds
+            ],
         }
 
-
-# The form of a file of the catalogue (docs/reference/file-formats.md): read strictly, and written.
 
 VERSION = "2"
 STAGES = ("load", "build", "run", "compare")
@@ -191,7 +196,7 @@ _MOST_ITEMS = 50
 
 
 def read_entry(path: Path, origin: str | None = None) -> KnownFailure:
-    """The bug that a file describes. Raises DataError, in one line that names the file, for what is no such file."""
+    """The bug that a file describes. Raises DataError, with one line that names the file, if it is not valid."""
     try:
         tree = value_in(read_plain(path, MOST_BYTES).decode("utf-8"))
         entry = _fields(tree, "the file", _ENTRY, ("biopsy_known", "title", "engine", "package", "patterns"))
@@ -208,17 +213,17 @@ def read_entry(path: Path, origin: str | None = None) -> KnownFailure:
 
 
 _Reader: TypeAlias = Callable[[Any, str], Any]
-"""Reads a value, given what it is. Raises ValueError for another one."""
+"""Returns a value as it is kept, given the value in the file and its key. Raises ValueError if it is not valid."""
 
 
 def _fields(tree: Any, what: str, readers: Mapping[str, _Reader], required: Sequence[str] = ()) -> dict[str, Any]:
-    """The values of a mapping that has no other keys than ``readers``, each of which reads one."""
+    """The values of a mapping, each read by the one of ``readers`` for its key; there may be no other keys."""
     if not isinstance(tree, dict):
         raise ValueError(f"{what}: keys with values are wanted")
-    strange = next((key for key in tree if not isinstance(key, str) or key not in readers), None)
-    if strange is not None:
-        near = did_you_mean(strange, readers, most=1) if isinstance(strange, str) else []
-        raise ValueError(f"{what}: the key {strange!r:.60} is not known{f' ({near[0]})' if near else ''}")
+    unknown = next((key for key in tree if not isinstance(key, str) or key not in readers), None)
+    if unknown is not None:
+        near = did_you_mean(unknown, readers, most=1) if isinstance(unknown, str) else []
+        raise ValueError(f"{what}: the key {unknown!r:.60} is not known{f' ({near[0]})' if near else ''}")
     missing = next((key for key in required if key not in tree), None)
     if missing is not None:
         raise ValueError(f"{what}: there is no key {missing!r}".removeprefix("the file: "))
@@ -250,7 +255,7 @@ def _text(value: Any, what: str, *, empty: bool = False) -> str:
 
 
 def _matching(pattern: str, objection: str) -> _Reader:
-    """Reads a text that matches; an empty one if the pattern does."""
+    """A reader of texts that match the pattern."""
     empty = re.fullmatch(pattern, "") is not None
 
     def read(value: Any, what: str) -> str:
@@ -305,20 +310,13 @@ _ENTRY: Mapping[str, _Reader] = {
 }
 
 
-# Reading YAML that a stranger may have written: texts, lists and mappings of them, and nothing else.
-#
-# Every plain value stays the text that it is: a release 1.20 is no number and "no" is no truth value. Anchors,
-# aliases and tags are refused, so that nothing small becomes large and nothing is made of it but plain values.
-
 MOST_BYTES = 1 << 20
 _DEEPEST = 8
 _MOST_EVENTS = 20_000
 
 
 def value_in(text: str) -> Any:
-    """What a text holds. Raises ValueError, in one line, for what is no YAML or is not allowed in ours."""
-    import yaml
-
+    """The value of a YAML text. Raises ValueError, with one line, if it is no YAML or has what is not allowed here."""
     loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
         events = yaml.parse(text, Loader=loader)
@@ -344,14 +342,14 @@ def value_in(text: str) -> Any:
 
 
 def _without_repeated_keys(loader: Any) -> Any:
-    """A loader that refuses a mapping with the same key twice, of which others keep the last."""
+    """A loader that refuses a mapping with the same key twice."""
 
-    class Strict(loader):  # type: ignore[misc]  # which one is known at run time
+    class Strict(loader):  # type: ignore[misc]  # the base class is known at run time only
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             keys = [key.value for key, _ in node.value]
             repeated = next((key for number, key in enumerate(keys) if key in keys[:number]), None)
             if repeated is not None:
-                raise ValueError(f"line {node.start_mark.line + 1}: the key {repeated!r:.60} stands there twice")
+                raise ValueError(f"line {node.start_mark.line + 1}: the key {repeated!r:.60} is given twice")
             return super().construct_mapping(node, deep=deep)
 
     return Strict

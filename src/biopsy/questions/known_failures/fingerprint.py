@@ -1,5 +1,11 @@
-"""The pattern of a model without names, sizes and weights; and its fingerprint: one text and one digest, the same
-for all isomorphic patterns.
+"""The pattern of a model without names, sizes and weights, and its fingerprint: a text and a digest of it.
+
+Isomorphic patterns have the same fingerprint, because their vertices are put in a canonical order. Colour refinement
+(Weisfeiler and Leman 1968) distinguishes vertices by their surroundings. Vertices that remain alike are split into
+components that touch only distinguished ones; each is ordered by itself, so that many equal branches cost no more than
+one of them each. In a component that remains alike, each vertex of one colour is individualized in turn, and the least
+description counts (McKay 1981, without his search for automorphisms). That may take exponential time, so the work has a
+limit.
 """
 
 from __future__ import annotations
@@ -12,25 +18,25 @@ from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
 ABSENT = "none"
-"""What stands for an input that is left out."""
+"""The word for an optional input that is not given."""
 
 BODY, FUNCTION = "[body]", "[function]"
-"""Labels of the body of a node or function, and of a call: no operator is written with brackets."""
+"""Labels of the body of a node or function, and of a call; the names of operators have no brackets."""
 
 
 class Tensor(NamedTuple):
-    """What a node reads: the output number ``slot`` of the vertex number ``source``."""
+    """Output number ``slot`` of the vertex number ``source``."""
 
     source: int
     slot: int
 
 
 Operand: TypeAlias = "Tensor | str"
-"""What is read: a tensor, or a word for what no other vertex makes: ``const float32``, ``none`` for one left out."""
+"""What a node reads: a tensor, or a word such as ``const float32``, or ``none`` for an input that is not given."""
 
 
 class Edge(NamedTuple):
-    """That one vertex has to do with another, and how: ``role`` is unlike for each way."""
+    """A relation of two vertices; ``role`` is its kind."""
 
     source: int
     target: int
@@ -39,11 +45,11 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Vertex:
-    """One thing in a pattern: a node, an input, a body of a node, an argument of a body.
+    """A node, an input, a body of a node, or an argument of a body.
 
-    ``label`` is its operator with the domain, or what else it is. ``attributes`` are ``name=value``, sorted by name;
-    ``bodies`` are those of a node: the attribute and the number of the vertex. ``home`` is the body that it stands in;
-    None for the model's own graph. ``results``: which of its outputs are outputs of the model.
+    ``label`` is the operator with its domain, or the kind of vertex. ``attributes`` are ``name=value``, sorted by name;
+    ``bodies`` are those of a node: the attribute and the number of the vertex. ``home`` is the body that the vertex is
+    in; None: the main graph. ``results``: which of its outputs are outputs of the model.
     """
 
     label: str
@@ -55,60 +61,60 @@ class Vertex:
 
     @property
     def is_node(self) -> bool:
-        """Whether it is a node: no input, no body, no argument."""
+        """Whether it is a node."""
         return self.label != BODY and " " not in self.label
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """All vertices; they refer to each other by their places."""
+    """All vertices of a model, which refer to each other by their places here."""
 
     vertices: tuple[Vertex, ...]
 
     @property
     def nodes(self) -> tuple[int, ...]:
         """The places of nodes."""
-        return tuple(place for place, one in enumerate(self.vertices) if one.is_node)
+        return tuple(place for place, vertex in enumerate(self.vertices) if vertex.is_node)
 
     def edges(self) -> Iterator[Edge]:
-        """How each vertex depends on others."""
-        for place, one in enumerate(self.vertices):
-            for number, operand in enumerate(one.operands):
+        """The edges between vertices."""
+        for place, vertex in enumerate(self.vertices):
+            for number, operand in enumerate(vertex.operands):
                 if isinstance(operand, Tensor):
                     yield Edge(operand.source, place, f"{number}.{operand.slot}")
-            for name, body in one.bodies:
+            for name, body in vertex.bodies:
                 yield Edge(body, place, f"@{name}")
-            if one.home is not None:
-                yield Edge(place, one.home, "in")
+            if vertex.home is not None:
+                yield Edge(place, vertex.home, "in")
 
     def reordered(self, order: Sequence[int]) -> Pattern:
-        """The same pattern with its vertices in another order; those that nothing refers to may be left out."""
+        """The same pattern with its vertices in another order, which may lack vertices that no other refers to."""
         place_of = {old: new for new, old in enumerate(order)}
         return Pattern(
             tuple(
                 replace(
-                    one,
+                    vertex,
                     operands=tuple(
                         Tensor(place_of[each.source], each.slot) if isinstance(each, Tensor) else each
-                        for each in one.operands
+                        for each in vertex.operands
                     ),
-                    bodies=tuple((name, place_of[body]) for name, body in one.bodies),
-                    home=None if one.home is None else place_of[one.home],
+                    bodies=tuple((name, place_of[body]) for name, body in vertex.bodies),
+                    home=None if vertex.home is None else place_of[vertex.home],
                 )
-                for one in (self.vertices[old] for old in order)
+                for vertex in (self.vertices[old] for old in order)
             )
         )
 
 
-def own_text(one: Vertex) -> str:
-    """All that is said of a vertex besides its edges: two that differ in it are never the same."""
-    operands = ",".join("" if isinstance(operand, Tensor) else operand for operand in one.operands)
-    results = ",".join(map(str, one.results))
-    return f"{one.label}({operands}) {' '.join(one.attributes)} -> {results}"
+def own_text(vertex: Vertex) -> str:
+    """A vertex without its edges as text: vertices with different texts are never the same."""
+    operands = ",".join("" if isinstance(operand, Tensor) else operand for operand in vertex.operands)
+    results = ",".join(map(str, vertex.results))
+    return f"{vertex.label}({operands}) {' '.join(vertex.attributes)} -> {results}"
 
 
 FORM = "k2"
-"""What a digest begins with: the rules of what belongs to a pattern, which change with it."""
+"""The prefix of digests, which changes with the rules of what belongs to a pattern."""
 
 _DIGITS = 20
 _MOST_ROUNDS = 64
@@ -171,11 +177,12 @@ def _neighbours(edges: Sequence[tuple[str, int]], colours: Sequence[int]) -> tup
 
 
 def text_of(pattern: Pattern) -> str:
-    """A pattern as lines, in the order that its vertices have; each begins with a letter for its kind and a number."""
+    """A pattern as lines, one for each vertex in order, which begin with a letter for its kind and a number."""
     numbers: Counter[str] = Counter()
     names: list[str] = []
-    for one in pattern.vertices:
-        letter = "g" if one.label == BODY else "n" if one.is_node else _PREFIXES.get(one.label.partition(" ")[0], "n")
+    for vertex in pattern.vertices:
+        kind = vertex.label.partition(" ")[0]
+        letter = "g" if vertex.label == BODY else "n" if vertex.is_node else _PREFIXES.get(kind, "n")
         numbers[letter] += 1
         names.append(f"{letter}{numbers[letter]}")
 
@@ -185,23 +192,23 @@ def text_of(pattern: Pattern) -> str:
         return f"{names[operand.source]}.{operand.slot}" if operand.slot else names[operand.source]
 
     lines = []
-    for one, name in zip(pattern.vertices, names, strict=True):
-        operands = "" if " " in one.label else f"({', '.join(map(read, one.operands))})"
-        words = [f"{name} = {one.label}{operands}", *one.attributes]
-        words += [f"@{attribute}={names[body]}" for attribute, body in one.bodies]
-        words += [] if one.home is None else ["in", names[one.home]]
-        if one.results:
-            words.append("-> output" + ("" if one.results == (0,) else f" {','.join(map(str, one.results))}"))
+    for vertex, name in zip(pattern.vertices, names, strict=True):
+        operands = "" if " " in vertex.label else f"({', '.join(map(read, vertex.operands))})"
+        words = [f"{name} = {vertex.label}{operands}", *vertex.attributes]
+        words += [f"@{attribute}={names[body]}" for attribute, body in vertex.bodies]
+        words += [] if vertex.home is None else ["in", names[vertex.home]]
+        if vertex.results:
+            words.append("-> output" + ("" if vertex.results == (0,) else f" {','.join(map(str, vertex.results))}"))
         lines.append(f"{' '.join(words)}\n")
     return "".join(lines)
 
 
 def _readable(pattern: Pattern, ranked: Sequence[int]) -> list[int]:
-    """The order in which every vertex stands behind those it reads, as far as there is no circle."""
+    """The topological order with the first ranks first; vertices in or behind cycles come last."""
     rank = {place: number for number, place in enumerate(ranked)}
     missing, after = {}, defaultdict(list)
-    for place, one in enumerate(pattern.vertices):
-        sources = {operand.source for operand in one.operands if isinstance(operand, Tensor)}
+    for place, vertex in enumerate(pattern.vertices):
+        sources = {operand.source for operand in vertex.operands if isinstance(operand, Tensor)}
         missing[place] = len(sources)
         for source in sources:
             after[source].append(place)

@@ -1,5 +1,7 @@
-"""Looking up a piece among known bugs: how it fails, which bugs it looks like, what agrees and what does not; and a
-new entry for a bug that is not known yet.
+"""Looking up a piece among known bugs, and writing a new entry for a bug that is not known yet.
+
+A match is no proof, because two bugs may have the same pattern. So a match says what else agrees: the engine, the way
+in which it fails, the release.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import yaml
 
 from biopsy import errors, events
 from biopsy.checks.judge import Rules, signature_of
@@ -43,9 +47,9 @@ from biopsy.text import count, first_of, html_table, printable
 def seen_in(
     engine: str, *, release: str = "", stage: str = "", kind: str = "", is_checked: bool = False
 ) -> SeenFailure:
-    """A failure of an engine as it is written, such as "onnxrt:optimization=none"; "" if nobody knows of which.
+    """A failure of an engine such as "onnxrt:optimization=none"; "" if it is not known.
 
-    Without a ``release``, it is the installed one; unless a check is going to tell, with ``is_checked``. Raises
+    Without a ``release``, the installed one is looked up, unless ``is_checked``: a check will find it. Raises
     UnknownEngine.
     """
     if not engine:
@@ -56,12 +60,11 @@ def seen_in(
 
 
 def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
-    """How a piece fails a check, run once; what ``seen`` says already stays.
+    """``seen``, completed by how the piece fails a check, which is run once.
 
-    Which of two engines computes something wrong a person may know better; which one ends before that, the check does.
-
-    Raises OriginalPasses if the piece passes, CheckError if the check could not be run, UsageError if it is another
-    engine than ``seen`` says that cannot load, build or run the piece.
+    If the check says that another engine cannot load, build or run the piece than ``seen`` says, that is a UsageError;
+    but which of two engines computes something wrong, the user may know better than the check. Raises OriginalPasses if
+    the piece passes, CheckError if the check cannot be run.
     """
     judged = FailureJudge(Rules()).judge(check.run(piece))
     if judged.outcome is Outcome.PASSES:
@@ -69,13 +72,13 @@ def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
             f"{piece} does not fail this check ({judged.reason}), so there is nothing to look up"
         )
     if judged.outcome not in (Outcome.REPRODUCES, Outcome.OTHER_FAILURE):
-        raise errors.CheckError(f"the check says nothing of {piece}: {judged.reason}")
+        raise errors.CheckError(f"the check says nothing about {piece}: {judged.reason}")
     signature = signature_of(judged.evidence)
     name = signature.engine.partition(":")[0]
     engine = seen.engine or name
     if name and name != engine and signature.stage != "compare":
         raise errors.UsageError(
-            f"it is {signature.engine} that fails this check ({judged.reason}), and not {engine}",
+            f"{signature.engine} fails this check ({judged.reason}), and not {engine}",
             next_steps=[f"--engine {name}", "leave out --engine"],
         )
     release = seen.release or (_installed(signature.engine or engine) if name in ("", engine) else "")
@@ -85,7 +88,7 @@ def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
 
 
 def _installed(engine: str) -> str:
-    """The release that an engine as it is written runs; "" if that is not known."""
+    """The release of an engine with settings; "" if it is not known."""
     if not engine:
         return ""
     try:
@@ -96,25 +99,21 @@ def _installed(engine: str) -> str:
         return ""
 
 
-# Looking up a piece: which known bugs it looks like, what agrees, and what does not.
-#
-# A match is no proof: two bugs may have the same pattern. So a match says what is the same, and of the engine, the
-# way in which it fails and the release, whether they are.
-
 Grade = Literal["matches", "possible", "contains"]
-"""The piece is the known pattern and all its conditions hold; so far as is known; it has the pattern and more nodes."""
+"""How a piece compares with a known pattern. ``matches``: it has its nodes, and all conditions hold. ``possible``: it
+leaves some conditions open. ``contains``: it has more nodes."""
 
 _GRADES: Mapping[Grade, tuple[str, str]] = {
     "matches": ("looks like", "all nodes, and all conditions hold"),
     "possible": ("may be", "all nodes; not known from the piece:"),
     "contains": ("contains the pattern of", "all nodes of the known pattern, among others:"),
 }
-"""What is said of a piece, and of its pattern; the best grade first."""
+"""Words for a piece and for its pattern; the best grade first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeenFailure:
-    """How the piece fails here, as far as that is known; "" is not known. ``engine`` is a name without settings."""
+    """How the piece fails here; "" where not known. ``engine`` is a name without settings."""
 
     engine: str = ""
     release: str = ""
@@ -124,11 +123,10 @@ class SeenFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownMatch:
-    """A known bug that has something of the piece.
+    """A known bug whose pattern the piece has.
 
-    ``differences`` are what the piece has besides the pattern, ``more`` nodes, and the conditions that it leaves open.
-    Of the engine, and of how it fails, None says that one of the two does not tell; ``release`` is what is known of the
-    release, None where that is not told.
+    ``differences`` are the nodes that the piece has besides the pattern, ``more`` of them, and the conditions that it
+    leaves open. ``engine_agrees``, ``signature_agrees`` and ``release`` are None if not known.
     """
 
     failure: KnownFailure
@@ -141,18 +139,18 @@ class KnownMatch:
 
     @property
     def looks_like_it(self) -> bool:
-        """Whether the pattern is that of the bug, and nothing that is known speaks against it."""
+        """Whether the piece has the pattern of the bug, and neither its engine nor its failure differs."""
         return self.engine_agrees is not False and self.signature_agrees is not False
 
     @property
     def is_sure(self) -> bool:
-        """Whether all that there is to compare agrees."""
+        """Whether pattern, engine, failure and release all agree."""
         agreements = (self.engine_agrees, self.signature_agrees)
         return self.grade == "matches" and all(agreements) and self.release == "fails"
 
     @property
     def sentence(self) -> str:
-        """One line: what it looks like."""
+        """What the piece looks like, in one line."""
         failure = self.failure
         if self.engine_agrees is False:
             return f"has the pattern of {failure.reference}, a failure of {failure.engine}: {failure.title}"
@@ -164,7 +162,7 @@ class KnownMatch:
         return f"{_GRADES[self.grade][0]} {failure.reference}{doubt}: {failure.title}"
 
     def evidence(self, seen: SeenFailure) -> Iterator[tuple[str, str]]:
-        """What agrees with the known bug, and what does not, each with what it is about; then what is told of it."""
+        """Pairs of a heading and a text: what agrees with the known bug and what does not, then facts about it."""
         yield from self._compared(seen)
         for head, texts in (
             ("needs", self.failure.conditions),
@@ -183,7 +181,7 @@ class KnownMatch:
         yield "pattern", _GRADES[self.grade][1]
         yield from (("", difference) for difference in self.differences)
         engines: Mapping[bool | None, str] = {
-            None: f"{failure.engine} there; nobody has said which fails here",
+            None: f"{failure.engine} there; the engine that fails here is not known",
             True: f"{seen.engine}, as known",
             False: f"{seen.engine} here, {failure.engine} there",
         }
@@ -199,12 +197,12 @@ class KnownMatch:
             "fails": f"{seen.release} is known to fail ({failure.fails})",
             "mended": f"known as mended in {failure.mended}, yet {seen.release} fails here: a regression, or another "
             "bug",
-            "unknown": f"of {seen.release} nothing is known: {known}",
+            "unknown": f"{seen.release} was not tried: {known}",
         }
         yield "release", texts[self.release]
 
     def as_json(self, seen: SeenFailure) -> dict[str, Any]:
-        """What a report says."""
+        """The part of a report about this match."""
         names = ("looks_like_it", "sentence", "differences", "engine_agrees", "signature_agrees", "release")
         return {
             **self.failure.as_json(),
@@ -216,12 +214,12 @@ class KnownMatch:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownLookup:
-    """What was found of a piece: its fingerprint, and the known bugs that have something of it, the best first.
+    """The fingerprint of a piece and the known bugs that match it, the best first.
 
     ``pattern`` is the piece as an entry would have it, None if a pattern cannot say what it is; ``operators`` are those
     of its nodes.
     ``entries`` is how many bugs were compared. ``broken`` are lines about files that could not be read, ``undecided``
-    the bugs for which the limit of the comparison was reached.
+    the bugs whose comparison reached its limit.
     """
 
     fingerprint: Fingerprint
@@ -240,14 +238,14 @@ class KnownLookup:
 
     @property
     def sentence(self) -> str:
-        """One line: the best match, or that there is none."""
+        """The best match, or that there is none, in one line."""
         if self.best is not None:
             return self.best.sentence
         unsure = f"; {len(self.undecided)} could not be compared in time" if self.undecided else ""
         return f"not in our list{unsure}"
 
     def as_json(self) -> dict[str, Any]:
-        """What a report says: the key ``known``."""
+        """The value of ``known`` in a report."""
         return {
             "sentence": self.sentence,
             "fingerprint": self.fingerprint.digest,
@@ -261,7 +259,7 @@ class KnownLookup:
         return f"<KnownLookup: {printable(self.sentence)}>"
 
     def _repr_html_(self) -> str:
-        rows = [(one.failure.reference, one.grade, one.sentence) for one in self.matches]
+        rows = [(match.failure.reference, match.grade, match.sentence) for match in self.matches]
         return html_table(f"{self.fingerprint.digest}: {self.sentence}", ["known failure", "match", ""], rows)
 
 
@@ -273,8 +271,8 @@ def look_up(
 ) -> KnownLookup:
     """Look up the model at ``piece``, which fails as ``seen`` says, in the catalogue and in further ``folders``.
 
-    Files that cannot be read are told to ``listener``. Raises UsageError if there is no such model or folder,
-    ModelError if it cannot be read or is no piece.
+    ``listener`` gets a remark for each file that cannot be read. Raises UsageError if there is no such model or folder,
+    ModelError if the model cannot be read or is too large.
     """
     model = parse(read_bytes(piece), piece)
     pattern = pattern_of(model, str(piece))
@@ -326,7 +324,7 @@ def _matches(failure: KnownFailure, scope: Scope, fingerprint: Fingerprint, seen
 
 
 def _order(match: KnownMatch) -> tuple[object, ...]:
-    """What the best one has the least of."""
+    """The sort key of matches, the best first."""
     return (
         not match.looks_like_it,
         list(_GRADES).index(match.grade),
@@ -340,18 +338,14 @@ def _order(match: KnownMatch) -> tuple[object, ...]:
     )
 
 
-# A file for a bug that is not known yet: from a piece and how it fails, with what a person has to fill in.
-
 _MOST_NAMED = 6
 
 
 def entry_text(lookup: KnownLookup, title: str = "", issue: str = "") -> str:
-    """The text of a file that can be read as it is; comments say what else a person may know.
+    """The text of a valid file for a new bug, with comments on what a person should fill in.
 
-    Raises UsageError if nobody has said which engine fails.
+    Raises UsageError if the engine is not known.
     """
-    import yaml
-
     seen = lookup.seen
     if not seen.engine:
         raise errors.UsageError(
@@ -404,21 +398,21 @@ def entry_text(lookup: KnownLookup, title: str = "", issue: str = "") -> str:
 
 
 def new_file(name: str) -> Path:
-    """Where ``--add NAME`` puts a file: in the user's folder. Raises UsageError for what is no name, or no home."""
+    """The path of ``--add NAME``, in the user's folder. Raises UsageError for a bad name, or without a home folder."""
     folder = users_folder()
     if folder is None:
         raise errors.UsageError("there is no home folder to add it to", next_steps=["--save FILE.yaml"])
     stem = name.removesuffix(SUFFIX)
     if not stem or stem.startswith(".") or not all(char.isalnum() or char in "-_." for char in stem):
         raise errors.UsageError(
-            f"--add {printable(name)!r}: it is a name of letters, digits, '-', '_' and '.'",
+            f"--add {printable(name)!r}: a name has only letters, digits, '-', '_' and '.'",
             next_steps=["--add my-bug", "--save FILE.yaml    writes it anywhere"],
         )
     return folder / f"{stem}{SUFFIX}"
 
 
 def write_entry(path: Path, text: str) -> None:
-    """Write a new file, whole or not at all. Raises UsageError if it is there already, or cannot be written."""
+    """Write a new file atomically. Raises UsageError if it exists already, or cannot be written."""
     if path.exists() or path.is_symlink():
         raise errors.UsageError(
             f"{path} is there already: nothing was written", next_steps=["give another name, or remove it"]

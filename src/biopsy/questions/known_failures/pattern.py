@@ -111,11 +111,11 @@ class FailurePattern(NodePattern):
                     best = Occurrence(more=more, unknown=unknown)
         return best
 
-    def _found(self, scope: Scope, part: ast.expr, tensor: str, names: Names) -> Iterator[Names]:
+    def _matches(self, scope: Scope, part: ast.expr, tensor: str, names: Names) -> Iterator[Names]:
         if isinstance(part, ast.Name) and part.id == _ABSENT:
             yield from [] if tensor else [names]
         else:
-            yield from super()._found(scope, part, tensor, names)
+            yield from super()._matches(scope, part, tensor, names)
 
     def _at_node(self, scope: Scope, part: ast.expr, tensor: str, names: Names) -> Iterator[Names]:
         self._steps_left -= 1

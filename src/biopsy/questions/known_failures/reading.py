@@ -1,5 +1,14 @@
-"""From a model to its pattern: operators, what they read, and the kinds of their attributes. What does not matter is
-left out here.
+"""From a model to its pattern: operators, what they read, and the kinds of their attributes.
+
+The rules for attributes, in the order in which they are applied (docs/explanation/fingerprints.md explains them):
+
+1. Sizes and values (``kernel_shape``, ``hidden_size``, ``epsilon``, ...) are left out, because weights say the same. Of
+   a tensor, the element type is kept.
+2. Axes become ``first``, ``last`` or ``inner``, counted in the rank of what is read, also if they are the default.
+3. The default of the operator's schema, and strides, pads and dilations that do nothing, are left out.
+4. Element types are named; texts and ``perm`` are kept; letters of an equation are renamed in their order.
+5. Other strides, pads, output_shape and the like become ``some``.
+6. Any other number becomes its kind: 0, 1, ``more``, ``negative``, ``fraction``; a list becomes the kinds in it.
 """
 
 from __future__ import annotations
@@ -25,7 +34,7 @@ if TYPE_CHECKING:
     import onnx
 
 MOST_VERTICES = 2000
-"""A pattern is that of a piece, which a person can read."""
+"""Of a piece, which is so small that a person can read it."""
 
 _MOST_AXES = 64
 _LAST_IR_WITH_INPUTS_FOR_WEIGHTS = 3
@@ -34,14 +43,14 @@ _Scope: TypeAlias = dict[str, Operand]
 
 
 def pattern_of(model: onnx.ModelProto, name: str = "the model") -> Pattern:
-    """The pattern of a model. ``name`` is what a message calls it.
+    """The pattern of a model, which error messages call ``name``.
 
-    Raises ModelError if it has more than 2,000 nodes and inputs, or reads a tensor that nothing makes.
+    Raises ModelError if it has more than 2,000 nodes and inputs, or reads a tensor that nothing computes.
     """
     size = sum(1 for _ in walk.nodes(model)) + len(model.graph.input)
     if size > MOST_VERTICES:
         raise errors.ModelError(
-            f"{name} has {size:,} nodes and inputs: only a piece of at most {MOST_VERTICES:,} is looked up",
+            f"{name} has {size:,} nodes and inputs: only a piece of at most {MOST_VERTICES:,} can be looked up",
             next_steps=["biopsy debug reduce MODEL -o piece.onnx --check ...    makes a piece of it"],
         )
     reader = _PatternReader(model, name)
@@ -49,19 +58,19 @@ def pattern_of(model: onnx.ModelProto, name: str = "the model") -> Pattern:
         reader.read_model()
     except RecursionError as error:
         raise errors.ModelError(f"{name} has functions or bodies that are nested too deep to be looked up") from error
-    vertices = [one.done() for one in reader.drafts]
-    read = {each.source for one in vertices for each in one.operands if isinstance(each, Tensor)}
+    vertices = [draft.finished() for draft in reader.drafts]
+    read = {operand.source for vertex in vertices for operand in vertex.operands if isinstance(operand, Tensor)}
     kept = [
         place
-        for place, one in enumerate(vertices)
-        if not one.label.startswith("input ") or place in read or one.results
+        for place, vertex in enumerate(vertices)
+        if not vertex.label.startswith("input ") or place in read or vertex.results
     ]
     return Pattern(tuple(vertices)).reordered(kept)
 
 
 @dataclass(kw_only=True)
 class _Draft:
-    """A vertex before all that refers to it is known."""
+    """A vertex that is not complete yet."""
 
     label: str
     attributes: list[str] = field(default_factory=list)
@@ -70,7 +79,7 @@ class _Draft:
     home: int | None = None
     results: set[int] = field(default_factory=set)
 
-    def done(self) -> Vertex:
+    def finished(self) -> Vertex:
         while self.operands and self.operands[-1] == ABSENT and self.label != BODY:
             self.operands.pop()
         return Vertex(
@@ -84,13 +93,13 @@ class _Draft:
 
 
 class _PatternReader:
-    """Reads graphs one inside the other; ``drafts`` are the vertices so far."""
+    """Reads graphs and the bodies inside them; ``drafts`` are the vertices so far."""
 
     def __init__(self, model: onnx.ModelProto, name: str) -> None:
         self.drafts: list[_Draft] = []
         self._model = model
         self._name = name
-        self._functions = {walk.function_key(one): one for one in model.functions}
+        self._functions = {walk.function_key(function): function for function in model.functions}
         self._definitions: dict[FunctionKey, int] = {}
         self._opsets = _opsets(model.opset_import)
         self._tensors = _TensorFacts(model)
@@ -100,11 +109,11 @@ class _PatternReader:
         graph = self._model.graph
         self._keeps_identities = all(node.op_type in ("Identity", "Constant") for node in graph.node)
         scope: _Scope = {}
-        # An initializer that is an input too is a weight in older models, which write all of theirs so.
+        # old models declare all weights as inputs too
         is_old = self._model.ir_version <= _LAST_IR_WITH_INPUTS_FOR_WEIGHTS
-        held = {weight.name for weight in graph.initializer} if is_old else set()
+        weights = {weight.name for weight in graph.initializer} if is_old else set()
         for info in graph.input:
-            if info.name not in held:
+            if info.name not in weights:
                 scope[info.name] = Tensor(self._add(_Draft(label=f"input {_type_text(info.type)}")), 0)
         self._read_nodes(graph, scope, None)
         for info in graph.output:
@@ -122,17 +131,15 @@ class _PatternReader:
         if not name:
             return ABSENT
         if name not in scope:
-            raise errors.ModelError(f"{self._name} reads a tensor that nothing makes: {name!r:.100}")
+            raise errors.ModelError(f"{self._name} reads a tensor that nothing computes: {name!r:.100}")
         return scope[name]
 
-    # Graphs
-
     def _read_nodes(self, graph: onnx.GraphProto | onnx.FunctionProto, scope: _Scope, home: int | None) -> None:
-        """Add the nodes of a graph; what they make is in ``scope`` afterwards."""
-        fed = {one if isinstance(one, str) else one.name for one in graph.input} & scope.keys()
+        """Add the nodes of a graph to the drafts, and their outputs to ``scope``."""
+        fed = {each if isinstance(each, str) else each.name for each in graph.input} & scope.keys()
         scope.update({name: constant for name, constant in _constants(graph) if name not in fed})
         added = []
-        for node in graph.node:  # in any order: what is read may stand behind
+        for node in graph.node:  # all first, because the nodes need not be sorted
             if not self._skips(node):
                 place = self._add(_Draft(label=self._label(node), home=home))
                 scope.update({name: Tensor(place, slot) for slot, name in enumerate(node.output) if name})
@@ -143,10 +150,10 @@ class _PatternReader:
             if node.op_type == "Identity" and self._skips(node) and node.input and node.output
         }
         for name, source in copies.items():
-            passed = {name}
-            while source in copies and source not in passed:
-                passed.add(source)
-                source = copies[source]  # noqa: PLW2901 -- the tensor that the copies begin with
+            visited = {name}
+            while source in copies and source not in visited:
+                visited.add(source)
+                source = copies[source]  # noqa: PLW2901 -- the tensor that was copied first
             scope[name] = self._operand(source, scope)
         for node, place in added:
             self._fill(self.drafts[place], node, scope, place)
@@ -198,7 +205,7 @@ class _PatternReader:
         return place
 
     def _definition(self, key: FunctionKey) -> int:
-        """The body of a function of the model: one, however often it is called."""
+        """The vertex of a function's body, which all calls share."""
         if key in self._definitions:
             return self._definitions[key]
         function = self._functions[key]
@@ -206,15 +213,15 @@ class _PatternReader:
         scope: _Scope = {}
         for number, name in enumerate(function.input):
             scope[name] = Tensor(self._add(_Draft(label=f"argument {number} any", home=place)), 0)
-        outside, self._opsets = self._opsets, _opsets(function.opset_import) or self._opsets
+        outer_opsets, self._opsets = self._opsets, _opsets(function.opset_import) or self._opsets
         self._read_nodes(function, scope, place)
-        self._opsets = outside
+        self._opsets = outer_opsets
         self.drafts[place].operands = [self._operand(name, scope) for name in function.output]
         return place
 
 
 class _TensorFacts:
-    """Types and ranks of tensors of a model's own graph, and constant lists of axes; found out when first asked for."""
+    """Types and ranks of tensors of the main graph, and constant lists of axes; computed when first needed."""
 
     def __init__(self, model: onnx.ModelProto | None) -> None:
         self._model = model
@@ -225,13 +232,13 @@ class _TensorFacts:
 
     @cached_property
     def axes(self) -> dict[str, list[int]]:
-        """The numbers of small constants."""
+        """The values of small integer constants."""
         return {} if self._model is None else dict(_small_integers(self._model.graph))
 
     def rank(self, node: onnx.NodeProto, axes: int | None = None) -> int | None:
-        """The rank in which a node counts its axes, of which it has so many; None where nobody knows.
+        """The rank in which a node counts its axes; None if it is not known.
 
-        It is that of what the node reads first; Unsqueeze adds as many dimensions as it has axes.
+        It is that of its first input; Unsqueeze adds as many dimensions as it has ``axes``.
         """
         kind = self._types.get(node.input[0]) if node.input else None
         if kind is None or kind.shape is None:
@@ -240,12 +247,12 @@ class _TensorFacts:
         if node.op_type != "Unsqueeze":
             return rank
         if axes is None:
-            axes = next((len(one.ints) for one in node.attribute if one.name == "axes"), 0)
+            axes = next((len(attribute.ints) for attribute in node.attribute if attribute.name == "axes"), 0)
         return rank + axes
 
 
 def _read_axes(draft: _Draft, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, facts: _TensorFacts) -> None:
-    """Write axes that are an input, and constant, as older versions do: as an attribute."""
+    """Turn axes that are a constant input into an attribute, which they are in older opsets."""
     for number, formal in enumerate(schema.inputs if schema is not None else ()):
         if formal.name in AXES and number < len(node.input) and isinstance(draft.operands[number], str):
             axes = facts.axes.get(node.input[number])
@@ -260,29 +267,28 @@ def _small_integers(graph: onnx.GraphProto) -> Iterator[tuple[str, list[int]]]:
     stored = [(weight.name, weight) for weight in graph.initializer]
     for node in graph.node:
         if node.op_type == "Constant" and node.output:
-            stored += [(node.output[0], one.t) for one in node.attribute if one.name == "value"]
-            for one in node.attribute:
-                if one.name in ("value_int", "value_ints"):
-                    yield node.output[0], list(one.ints) if one.name == "value_ints" else [one.i]
+            for attribute in node.attribute:
+                if attribute.name == "value":
+                    stored.append((node.output[0], attribute.t))
+                elif attribute.name in ("value_int", "value_ints"):
+                    is_list = attribute.name == "value_ints"
+                    yield node.output[0], list(attribute.ints) if is_list else [attribute.i]
     for name, tensor in stored:
         if tensor.data_type not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32) or tensor.data_location:
             continue
         if len(tensor.dims) <= 1 and all(0 <= size <= _MOST_AXES for size in tensor.dims):
             try:
-                yield name, [int(one) for one in onnx.numpy_helper.to_array(tensor).ravel()]
-            except (ValueError, TypeError):  # fewer bytes than it says
+                yield name, [int(value) for value in onnx.numpy_helper.to_array(tensor).ravel()]
+            except (ValueError, TypeError):  # the tensor has too few bytes
                 continue
 
 
 _NO_FACTS = _TensorFacts(None)
-"""Of tensors inside bodies: their names say nothing outside."""
-
-
-# Constants and types
+"""For nodes in bodies, whose tensors may have the names of others outside."""
 
 
 def _constants(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[str, str]]:
-    """What a graph holds by itself: the tensor, and the word for it."""
+    """The names of the constants of a graph, and the words for them."""
     for weight in getattr(graph, "initializer", ()):
         yield weight.name, f"const {element_type(weight.data_type)}"
     for sparse in getattr(graph, "sparse_initializer", ()):
@@ -307,7 +313,7 @@ _OF_CONSTANT = {
 
 
 def _type_text(kind: onnx.TypeProto) -> str:
-    """The element type, and what holds the elements where that is no tensor."""
+    """The element type, with the kind of container if it is no tensor."""
     which = kind.WhichOneof("value")
     if which == "tensor_type":
         return element_type(kind.tensor_type.elem_type) if kind.tensor_type.elem_type else "any"
@@ -319,20 +325,8 @@ def _type_text(kind: onnx.TypeProto) -> str:
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    return {"" if one.domain == "ai.onnx" else one.domain: one.version for one in imports}
+    return {"" if opset.domain == "ai.onnx" else opset.domain: opset.version for opset in imports}
 
-
-# What of an attribute belongs to a pattern: its kind, and no size or value.
-#
-# The rule, in the order in which it is applied (docs/explanation/fingerprints.md tells it to people):
-#
-# 1. Sizes and values are left out by name (``kernel_shape``, ``hidden_size``, ``epsilon``, ...): weights say the
-# same.    Of a value that is a tensor, the element type is kept. 2. Axes become ``first``, ``last`` or ``inner``,
-# counted in the rank of what is read, also where they are the default. 3. What says the default of the operator's
-# schema, or that nothing is padded, strided or dilated, is left out. 4. Element types are named; texts and ``perm``
-# are kept as they are; letters of an equation are those of their order. 5. Of strides, pads, output_shape and their
-# like it is told that there are some. 6. Of any other number only the kind is kept: 0, 1, ``more``, ``negative``,
-# ``fraction``; of a list, the kinds in it.
 
 SIZES = frozenset(
     {
@@ -344,23 +338,23 @@ SIZES = frozenset(
 """Attributes that are sizes."""
 
 VALUES = frozenset({"epsilon", "seed", "ratio", "scale", "value", "values", "high", "low", "mean", "spatial_scale"})
-"""Attributes that are values as weights are."""
+"""Attributes that are values, like weights."""
 
 AXES = frozenset({"axis", "axes", "batch_axis", "time_axis", "scan_input_axes", "scan_output_axes"})
-"""Attributes, and inputs that are constants, that say axes."""
+"""Attributes and constant inputs that are axes."""
 
 _TYPES = frozenset({"to", "dtype", "output_dtype", "stash_type", "detect_type", "softmax_precision", "precision"})
 _EXACT = frozenset({"perm"})
 _NEUTRAL: Mapping[str, int] = {"strides": 1, "dilations": 1, "pads": 0, "output_padding": 0}
-_TOLD_TO_BE_THERE = frozenset({*_NEUTRAL, "output_shape"})
+_SOME = frozenset({*_NEUTRAL, "output_shape"})
 _LONGEST_TEXT = 60
 _SAFE = "_-.:+"
 
 
 def attribute_text(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema | None, rank: int | None) -> str | None:
-    """``name=value`` of an attribute that matters; None for one that does not, and for a body.
+    """``name=value`` of an attribute; None if it is left out or a body.
 
-    ``rank`` is that of the first tensor that the node reads; None where nobody knows.
+    ``rank`` is that of the node's first input; None if it is not known.
     """
     name = attribute.name
     if attribute.HasField("g") or attribute.graphs:
@@ -374,27 +368,28 @@ def attribute_text(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema | 
     if name in AXES:
         return f"{word(name)}={axes_text(attribute.ints or [attribute.i], rank)}"
     neutral = _NEUTRAL.get(name)
-    is_neutral = neutral is not None and all(number == neutral for number in attribute.ints)  # nothing is done
-    usual = None if schema is None or name not in schema.attributes else schema.attributes[name].default_value
+    is_neutral = neutral is not None and all(number == neutral for number in attribute.ints)
+    default = None if schema is None or name not in schema.attributes else schema.attributes[name].default_value
     fields = ("i", "f", "s", "ints", "floats")
-    is_default = usual and usual.name and all(getattr(usual, each) == getattr(attribute, each) for each in fields)
+    is_default = default and default.name and all(getattr(default, each) == getattr(attribute, each) for each in fields)
     if is_neutral or is_default:
         return None
     return f"{word(name)}={_value(attribute)}"
 
 
 def default_axes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, rank: int | None) -> Iterable[str]:
-    """Axes that a node does not say, since they are the default: written as if it had."""
+    """``name=value`` of axes that are the default, as if the node had them."""
     if schema is None:
         return
-    given = {attribute.name for attribute in node.attribute}
-    for name, one in schema.attributes.items():
-        if name in AXES and name not in given and one.default_value.name:
-            yield f"{word(name)}={axes_text(one.default_value.ints or [one.default_value.i], rank)}"
+    names = {attribute.name for attribute in node.attribute}
+    for name, attribute in schema.attributes.items():
+        default = attribute.default_value
+        if name in AXES and name not in names and default.name:
+            yield f"{word(name)}={axes_text(default.ints or [default.i], rank)}"
 
 
 def axes_text(axes: Iterable[int], rank: int | None) -> str:
-    """``first``, ``last`` and ``inner``, with a plus between them; ``none`` for no axis."""
+    """Axes as ``first``, ``last`` and ``inner``, joined by ``+``; ``none`` for no axis."""
     kinds = set()
     for axis in axes:
         from_end = axis - (rank or 0) if axis >= 0 else axis
@@ -404,23 +399,20 @@ def axes_text(axes: Iterable[int], rank: int | None) -> str:
 
 
 def word(text: str) -> str:
-    """A stranger's text as one word without brackets, commas and spaces; what is long is cut to a digest of it."""
+    """A text of the model as one word without brackets, commas and spaces; a long text becomes its digest."""
     if len(text) > _LONGEST_TEXT:
         return f"text-{sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}"
     return quote(text, safe=_SAFE, errors="replace") or "%"
 
 
 def element_type(elem: int) -> str:
-    """An element type by name."""
+    """The name of an element type."""
     return DTYPE_OF_ELEM.get(elem, f"type{elem}")
-
-
-# Values
 
 
 def _value(attribute: onnx.AttributeProto) -> str:
     kind = attribute.type
-    if attribute.name in _TOLD_TO_BE_THERE:
+    if attribute.name in _SOME:
         return "some"
     if attribute.name in _EXACT:
         return "-".join(map(str, attribute.ints))
@@ -433,7 +425,7 @@ def _value(attribute: onnx.AttributeProto) -> str:
     if kind == attribute.STRING:
         return _text(attribute.name, attribute.s)
     if kind == attribute.STRINGS:
-        return "+".join(_text(attribute.name, one) for one in attribute.strings[:_LONGEST_TEXT]) or "none"
+        return "+".join(_text(attribute.name, text) for text in attribute.strings[:_LONGEST_TEXT]) or "none"
     if kind == attribute.TENSOR:
         return element_type(attribute.t.data_type)
     return f"kind{kind}"
@@ -454,5 +446,5 @@ def _text(name: str, value: bytes) -> str:
     if name == "equation":  # of Einsum: its letters are names
         letters = dict.fromkeys(re.findall(r"[A-Za-z]", text))
         letter_of = {letter: chr(ord("a") + number % 26) for number, letter in enumerate(letters)}
-        text = re.sub(r"[A-Za-z]", lambda found: letter_of[found[0]], text.replace(" ", ""))
+        text = re.sub(r"[A-Za-z]", lambda letter: letter_of[letter[0]], text.replace(" ", ""))
     return word(text)

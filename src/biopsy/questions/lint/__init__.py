@@ -1,1 +1,1 @@
-"""What is wrong with a model, node by node: its form, the standard's own checker, and what an engine makes of it."""
+"""What is wrong with a model, node by node: by rules on its form, by onnx's own checker, and by an engine."""

@@ -1,5 +1,8 @@
-"""All that is said against a model, in one report: by our rules, by onnx, and by an engine that is asked down to
-single nodes.
+"""One report on a model: findings of our rules, of onnx, and of an engine that runs it down to single nodes.
+
+The engine runs the whole model; if that fails, the nodes, and those that fail by bisection down to single ones. Each
+part is fed with the values that the nodes before it have computed. Nodes behind one that fails have no values to run
+with; they are only built, as far as types are known.
 """
 
 from __future__ import annotations
@@ -48,11 +51,11 @@ def lint(
 ) -> Report:
     """The report on the model in a file.
 
-    ``folder`` is where its external data stands, ``engine`` a spec, such as ``onnxrt``; ``samples`` gives the inputs to
-    run it with, and then further ones if the first were made up: what fails with one of them and runs with another is a
-    warning. ``timeout`` is in seconds, for each question; ``memory``: bytes that the engine
-    may take, None for what ``Worker`` gives it. What cannot be read as a model is an exception
-    of the report. Raises UsageError if there is no such file, EngineMissing, and what ``samples`` raises.
+    ``folder`` is that of its external data, ``engine`` a spec such as ``onnxrt``. ``samples`` yields inputs to run it
+    with, and then others if the first were random: a node that fails with some and runs with others is a warning.
+    ``timeout`` is in seconds, for each run; ``memory`` is the limit of the engine in bytes, None: that of ``Worker``. A
+    file that is no model is an exception in the report. Raises UsageError if there is no such file, EngineMissing, and
+    what ``samples`` raises.
     """
     report = Report()
     load.require_file(path)
@@ -69,25 +72,24 @@ def lint(
     if not model.graph.node:
         report.add([LintEntry(level="warning", source=LOADER, message="ONNX model has no nodes")])
         return report
-    beside = folder.resolve() == path.parent.resolve()
-    whole = beside or next(external.external_tensors(model), None) is None
-    report.add(specification.entries(path, whole=whole, timeout=timeout))
+    is_complete = folder.resolve() == path.parent.resolve() or next(external.external_tensors(model), None) is None
+    report.add(specification.entries(path, is_complete=is_complete, timeout=timeout))
     name = engine.partition(":")[0]
     source = ENGINE_SOURCES.get(name, name)
     untyped = [indexed.names[tensor] for tensor in indexed.fed_inputs() if indexed.value_type(tensor) is None]
     if untyped:
-        message = f"no node was run: the model does not tell the type of its inputs {listed(untyped)}"
+        message = f"no node was run: the model does not say the type of its inputs {listed(untyped)}"
         report.add([LintEntry(level="warning", source=source, message=message)])
     else:
         with temporary_folder("biopsy-lint-") as scratch, Worker(engine, scratch, timeout, memory=memory) as worker:
-            _ask_engine(report, indexed, worker, scratch, samples, source)
+            _run_in_engine(report, indexed, worker, scratch, samples, source)
     named = {node for entry in report.entries for node in entry.nodes}
     sources = {node: noted_source(indexed, node) for node in sorted(named)}
     report.sources = {node: source for node, source in sources.items() if source is not None}
     return report
 
 
-def _ask_engine(
+def _run_in_engine(
     report: Report,
     index: ModelIndex,
     worker: Worker,
@@ -95,16 +97,16 @@ def _ask_engine(
     samples: Callable[[ModelIndex], Iterable[Sequence[Feed]]],
     source: str,
 ) -> None:
-    """Run the nodes with some inputs after the other, until none fails because of them."""
+    """Run the nodes with one set of inputs after the other, until no node fails because of its values."""
     worker.version()
     runs: NodeRuns | None = None
     try:
         for feeds in samples(index):
-            again = NodeRuns(index, feeds, worker, scratch, source)
-            again.examine()
+            next_runs = NodeRuns(index, feeds, worker, scratch, source)
+            next_runs.examine()
             if runs is not None:
-                runs.allow_for(again)
-            runs = runs or again
+                runs.merge(next_runs)
+            runs = runs or next_runs
             if not runs.failed_on_values:
                 break
     except errors.ModelError as error:
@@ -113,11 +115,11 @@ def _ask_engine(
     assert runs is not None
     report.ran = runs.ran
     report.add(runs.entries)
-    if runs.unasked:
-        message = "could not be run: it depends on what fails, or on values that cannot be fed"
-        nodes = tuple(sorted(runs.unasked))
+    if runs.untried:
+        message = "could not be run: it depends on a node that fails, or on values that cannot be fed"
+        nodes = tuple(sorted(runs.untried))
         report.add([LintEntry(level="info", source=source, message=message, nodes=nodes)])
-    report.entries = [  # what shape inference alone objects to is a warning if the engine runs it
+    report.entries = [  # an objection of shape inference is only a warning if the engine runs the node
         replace(entry, level="warning")
         if entry.source == INFERENCE and entry.nodes and runs.ran.issuperset(entry.nodes)
         else entry
@@ -125,28 +127,23 @@ def _ask_engine(
     ]
 
 
-# Which nodes an engine refuses or fails at: the whole model is run, then what fails by halves, down to single nodes.
-#
-# Each part is fed with the values that the nodes before it have given. What depends on a node that fails has no
-# values to run with; it is still built, as far as types are known.
-
 _MOST_BUILT = 500
-"""Nodes without values that are built alone."""
+"""Nodes without values that are built one by one."""
 
 _FAILURES = (errors.EngineFailure, errors.TooMuchMemory)
 
 
 class NodeRuns:
-    """What an engine makes of the nodes, run with the inputs ``samples``; ``scratch`` is a folder for transient files.
+    """Runs the nodes in an engine with the inputs ``samples``; ``scratch`` is a folder for transient files.
 
-    ``ran`` are nodes that ran, ``unasked`` those that could not be asked about. ``failed_on_values`` are nodes that may
-    have failed because of the values, or their shapes, that they were given.
+    ``ran`` are nodes that ran, ``untried`` those that could not be run or built. ``failed_on_values`` are nodes that
+    may have failed because of the values or shapes of their inputs.
     """
 
     def __init__(self, index: ModelIndex, samples: Sequence[Feed], worker: Worker, scratch: Path, source: str) -> None:
         self.entries: list[LintEntry] = []
         self.ran: set[int] = set()
-        self.unasked: set[int] = set()
+        self.untried: set[int] = set()
         self.failed_on_values: set[int] = set()
         self._index = index
         self._samples: list[dict[str, Array]] = [dict(sample) for sample in samples]
@@ -155,42 +152,42 @@ class NodeRuns:
         self._source = source
         self._failed: set[int] = set()
 
-    def allow_for(self, other: NodeRuns) -> None:
-        """Take in what became of the nodes with other values: what failed on values alone is a warning then."""
+    def merge(self, other: NodeRuns) -> None:
+        """Merge runs with other values: a node that failed on its values and now runs is only a warning."""
         excused = self.failed_on_values & other.ran
-        fails = "it fails with some made-up inputs, and runs with others"
+        reason = "it fails with some made-up inputs, and runs with others"
         self.entries = [
-            replace(entry, level="warning", message=f"{fails}: {entry.message}")
+            replace(entry, level="warning", message=f"{reason}: {entry.message}")
             if excused.issuperset(entry.nodes or {-1})
             else entry
             for entry in self.entries
         ]
-        self.entries += [entry for entry in other.entries if entry.nodes and self.unasked.issuperset(entry.nodes)]
-        asked = self.unasked - other.unasked
-        self.failed_on_values = (self.failed_on_values - excused) | (other.failed_on_values & asked)
-        self.ran |= excused | (asked & other.ran)
-        self.unasked -= asked
+        self.entries += [entry for entry in other.entries if entry.nodes and self.untried.issuperset(entry.nodes)]
+        newly_tried = self.untried - other.untried
+        self.failed_on_values = (self.failed_on_values - excused) | (other.failed_on_values & newly_tried)
+        self.ran |= excused | (newly_tried & other.ran)
+        self.untried -= newly_tried
 
     def examine(self) -> None:
         """Run every node that can be run.
 
-        Raises what ``Worker.run`` raises, but for EngineFailure, which is the answer, and for TooMuchMemory, a warning.
+        Raises what ``Worker.run`` raises, except EngineFailure and TooMuchMemory, which become entries.
         """
         index = self._index
         try:
             self._run_model(bytes(index.buffer[:]), index.fed_inputs())
         except errors.TooMuchMemory as failure:
-            self._blame((), failure, "no node was run: ")
+            self._add_failure((), failure, "no node was run: ")
         except errors.EngineFailure as failure:
             self._run_parts()
-            self._build_the_rest()
+            self._build_untried()
             if not self.entries:
-                self._blame((), failure, "no node fails alone, but the model does: ")
+                self._add_failure((), failure, "no node fails alone, but the model does: ")
         else:
             self.ran.update(node.number for node in index.nodes)
 
     def _run_parts(self) -> None:
-        """Run the nodes in order, what fails by halves."""
+        """Run the nodes in order, bisecting those that fail."""
         index = self._index
         unknown = unknown_operators(index)
         for number in sorted(unknown):
@@ -199,29 +196,29 @@ class NodeRuns:
             self.entries.append(LintEntry(level="warning", source=self._source, message=message, nodes=(number,)))
         self._failed = set(unknown)
         self._run(neighbourhood_order(index, without_dependents(index, unknown)))
-        self.unasked = {node.number for node in index.nodes} - self.ran - self._failed
+        self.untried = {node.number for node in index.nodes} - self.ran - self._failed
 
-    def _build_the_rest(self) -> None:
-        """Build, one by one, what cannot be run since something before it fails."""
-        waiting = sorted(self.unasked)[:_MOST_BUILT]
-        parts = Parts(self._index) if waiting else None
-        for number in waiting:
+    def _build_untried(self) -> None:
+        """Build, one by one, the nodes that cannot be run because a node before them fails."""
+        untried = sorted(self.untried)[:_MOST_BUILT]
+        parts = Parts(self._index) if untried else None
+        for number in untried:
             assert parts is not None
-            with contextlib.suppress(errors.UsageError):  # nothing tells the type of what it reads
+            with contextlib.suppress(errors.UsageError):  # the types of its inputs are unknown
                 try:
                     self._worker.build(ModelInput(parts.bytes_of([number]), self._index.folder))
                 except _FAILURES as failure:
-                    self._blame((number,), failure)
-                    self.unasked.discard(number)
+                    self._add_failure((number,), failure)
+                    self.untried.discard(number)
 
-    def _blame(self, nodes: Iterable[int], failure: errors.BiopsyError, before: str = "") -> None:
-        """An exception of the engine, with a few words before it; a warning if it was only ended at its limit."""
+    def _add_failure(self, nodes: Iterable[int], failure: errors.BiopsyError, prefix: str = "") -> None:
+        """Add an entry for a failure of the engine; a warning if it only reached its memory limit."""
         level: Level = "warning" if isinstance(failure, errors.TooMuchMemory) else "exception"
-        message = f"{before}{plain_message(failure.message)}"
+        message = f"{prefix}{plain_message(failure.message)}"
         self.entries.append(LintEntry(level=level, source=self._source, message=message, nodes=tuple(nodes)))
 
     def _run(self, nodes: Sequence[int]) -> None:
-        """Run some nodes, in the order in which they depend on each other."""
+        """Run those of some nodes that have values, given in topological order."""
         index, values = self._index, ValuesInMemory(self._samples)
         able = set(without_dependents(index, self._failed))
         computed = {tensor for number in nodes for tensor in index.node_writes[number]}
@@ -229,33 +226,34 @@ class NodeRuns:
         def is_there(tensor: int) -> bool:
             return tensor in computed or tensor in index.weights or index.names[tensor] in values
 
-        left = [number for number in nodes if number in able and all(map(is_there, index.node_reads[number]))]
-        if not left:
+        part = [number for number in nodes if number in able and all(map(is_there, index.node_reads[number]))]
+        if not part:
             return
         try:
-            self._run_part(left)
+            self._run_part(part)
         except _FAILURES as failure:
-            if len(left) == 1 or isinstance(failure, errors.TooMuchMemory):  # as long to look for as to fill it
-                self._failed.update(left)
+            # bisecting one that fills the memory would fill it again and again
+            if len(part) == 1 or isinstance(failure, errors.TooMuchMemory):
+                self._failed.update(part)
                 is_of_values = isinstance(failure, errors.EngineFailure) and failure.stage == "run"
-                # Shapes that the model does not declare come from what it was run with.
-                kinds = [index.tensor_type(tensor) for tensor in index.node_reads[left[0]]]
+                # shapes that the model does not declare come from the inputs
+                kinds = [index.tensor_type(tensor) for tensor in index.node_reads[part[0]]]
                 if is_of_values or not all(kind is not None and kind.is_static for kind in kinds):
-                    self.failed_on_values.add(left[0])
-                self._blame(left, failure)
+                    self.failed_on_values.add(part[0])
+                self._add_failure(part, failure)
                 return
-            middle = len(left) // 2
-            self._run(left[:middle])
-            self._run(left[middle:])
-        except errors.CannotCompare:  # what it reads is there, but cannot be fed
+            middle = len(part) // 2
+            self._run(part[:middle])
+            self._run(part[middle:])
+        except errors.CannotCompare:  # its inputs are known, but cannot be fed
             return
         else:
-            self.ran.update(left)
+            self.ran.update(part)
 
     def _run_part(self, nodes: Sequence[int]) -> None:
         index, values = self._index, ValuesInMemory(self._samples)
         subset = Subset(index, tuple(sorted(nodes)))
-        ends = [  # what is read behind the part
+        ends = [  # tensors that nodes outside the part read
             tensor for tensor in sorted(subset.written) if not subset.kept.issuperset(index.consumers.get(tensor, ()))
         ]
         kinds = {tensor: values.tensor_type(index.names[tensor]) for tensor in subset.outside}
@@ -267,7 +265,7 @@ class NodeRuns:
             sample.update(outputs)
 
     def _run_model(self, data: bytes, inputs: Iterable[int]) -> list[dict[str, Array]]:
-        """What the engine gives for a model of which these tensors are fed, for every sample."""
+        """The outputs of a model for every sample, fed with these tensors."""
         names = [self._index.names[tensor] for tensor in inputs]
         feeds = [{name: sample[name] for name in names if name in sample} for sample in self._samples]
         write_feeds(self._feeds, feeds)

@@ -1,4 +1,7 @@
-"""The findings of a lint, and what the form of a graph must obey, whichever engine reads it."""
+"""The findings of a lint, and rules on the form of a graph that hold for every engine.
+
+The rules are from ONNX's IR.md: names are unique (single static assignment), nodes are sorted, opsets are imported.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,17 @@ if TYPE_CHECKING:
 
 
 Level: TypeAlias = Literal["exception", "warning", "info"]
-"""An exception is an error: the model is invalid, or does not run. A warning or info leaves it usable."""
+"""An exception means that the model is invalid or does not run. With a warning or info it is usable."""
 
 RULES, CHECKER, INFERENCE, LOADER = "biopsy", "onnx_checker", "onnx_shape_inference", "onnx_loader"
-"""Sources of entries; an engine is the source called by its name, ONNX Runtime "onnxruntime"."""
+"""Sources of entries. Engines are sources by their name, except for those in ``ENGINE_SOURCES``."""
 
 ENGINE_SOURCES = {"onnxrt": "onnxruntime"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LintEntry:
-    """One finding. ``nodes`` are numbers of nodes of the main graph; none if the whole model is meant."""
+    """One finding. ``nodes`` are numbers of nodes of the main graph; empty if it is about the whole model."""
 
     level: Level
     source: str
@@ -38,9 +41,9 @@ class LintEntry:
 
 @dataclass(kw_only=True)
 class Report:
-    """All findings. ``names`` is what each node is called; ``ran`` are the nodes that the engine has run.
+    """All findings. ``names`` are those of the nodes; ``ran`` are the nodes that ran in the engine.
 
-    ``sources`` tell of nodes that something was found about where they come from, if an exporter says so.
+    ``sources`` say where the nodes with findings come from, if an exporter noted that.
     """
 
     names: Sequence[str] = ()
@@ -49,7 +52,7 @@ class Report:
     sources: Mapping[int, NodeSource] = field(default_factory=dict)
 
     def add(self, entries: Iterable[LintEntry]) -> None:
-        """Take in entries, none twice."""
+        """Add entries that are not there yet."""
         known = set(self.entries)
         for entry in entries:
             if entry not in known:
@@ -87,13 +90,11 @@ class Report:
 
 
 def node_names(nodes: Iterable[tuple[str, str]]) -> list[str]:
-    """What each node is called in a report, by its (name, operator): ``Relu #3`` where it has no name."""
+    """The names of nodes in a report, from their names and operators: ``Relu #3`` for one without a name."""
     return [name or f"{op_type} #{number}" for number, (name, op_type) in enumerate(nodes)]
 
 
-# What an engine says against a node, without what is around it: the report tells the node anyway.
-
-_AROUND = (
+_PREFIXES = (
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : ",
     r"^(Load model from .* failed|Failed to load model with error|Error|Exception during (loading|initialization)):",
     r"^This is an invalid model\.",
@@ -101,25 +102,19 @@ _AROUND = (
     r"^Node ?\(.*\) Op ?\(.*\) \[\w+\]",
     r"^Non-zero status code returned while running .* Status Message:",
 )
-"""How ONNX Runtime begins its messages, in the order in which these heads follow each other."""
+"""The prefixes of ONNX Runtime's messages, in the order in which they follow each other."""
 
 
 def plain_message(message: str) -> str:
-    """The message in one line, without the heads that ONNX Runtime puts before it; never empty if there is one."""
-    rest = " ".join(message.split())
-    for head in _AROUND:
-        shorter = re.sub(head, "", rest).strip()
-        rest = shorter or rest
-    return rest
-
-
-# What the form of a graph must obey, whichever engine reads it: names, order, what is produced and what is used.
-#
-# Rules from ONNX's IR.md: names are unique (single static assignment), nodes are sorted, opsets are imported.
+    """The message in one line, without ONNX Runtime's prefixes unless it consists of them."""
+    text = " ".join(message.split())
+    for prefix in _PREFIXES:
+        text = re.sub(prefix, "", text).strip() or text
+    return text
 
 
 def entries(model: onnx.ModelProto) -> Iterator[LintEntry]:
-    """All findings in a model's form, in the order of the rules."""
+    """The findings of all rules, in order."""
     for rule in _RULES:
         yield from rule(model)
 
@@ -128,18 +123,18 @@ def _entry(level: Level, message: str, nodes: Iterable[int] = ()) -> LintEntry:
     return LintEntry(level=level, source=RULES, message=message, nodes=tuple(nodes))
 
 
-def _places(names: Iterable[tuple[int, Iterable[str]]]) -> dict[str, list[int]]:
-    """The numbers that each name stands beside, but for the empty one."""
-    places: dict[str, list[int]] = {}
-    for number, named in names:
-        for name in filter(None, named):
-            places.setdefault(name, []).append(number)
-    return places
+def _numbers_by_name(names: Iterable[tuple[int, Iterable[str]]]) -> dict[str, list[int]]:
+    """The numbers that come with each name, except for the empty name."""
+    numbers: dict[str, list[int]] = {}
+    for number, names_of_number in names:
+        for name in filter(None, names_of_number):
+            numbers.setdefault(name, []).append(number)
+    return numbers
 
 
 def _duplicate_names(model: onnx.ModelProto) -> Iterator[LintEntry]:
     graph = model.graph
-    for name, numbers in _places((number, [node.name]) for number, node in enumerate(graph.node)).items():
+    for name, numbers in _numbers_by_name((number, [node.name]) for number, node in enumerate(graph.node)).items():
         if len(numbers) > 1:
             yield _entry("exception", f"{len(numbers)} nodes are called {name!r}: {numbers}", numbers)
     for kind, names in _named_tensors(graph).items():
@@ -147,7 +142,7 @@ def _duplicate_names(model: onnx.ModelProto) -> Iterator[LintEntry]:
             if times > 1:
                 yield _entry("exception", f"{times} {kind}s are called {name!r}")
     given = {value.name for value in graph.input} | set(_weight_names(graph))
-    for name, numbers in _places((number, node.output) for number, node in enumerate(graph.node)).items():
+    for name, numbers in _numbers_by_name((number, node.output) for number, node in enumerate(graph.node)).items():
         if name in given:
             yield _entry("exception", f"{name!r} is computed, but is an input or initializer too", numbers)
         elif len(numbers) > 1:
@@ -168,11 +163,11 @@ def _empty_names(model: onnx.ModelProto) -> Iterator[LintEntry]:
             yield _entry("warning", "the node computes nothing: it has no output", [number])
     unnamed = [number for number, node in enumerate(graph.node) if not node.name]
     if unnamed:
-        yield _entry("info", f"{len(unnamed)} of {len(graph.node)} nodes have no name: they are told by their places")
+        yield _entry("info", f"{len(unnamed)} of {len(graph.node)} nodes have no name: they are named by their numbers")
 
 
 def _inputs(model: onnx.ModelProto) -> Iterator[LintEntry]:
-    """Inputs without an element type, and those whose default value, an initializer, is of another type or shape."""
+    """Inputs without an element type, and those whose default value (an initializer) has another type or shape."""
     declared = {value.name: value.type.tensor_type for value in model.graph.input if value.type.HasField("tensor_type")}
     for name, kind in declared.items():
         if not kind.elem_type:
@@ -186,7 +181,7 @@ def _inputs(model: onnx.ModelProto) -> Iterator[LintEntry]:
             yield _entry("exception", "the input {!r} is {}, its default value {}".format(weight.name, *types))
         elif kind.HasField("shape") and (
             len(kind.shape.dim) != len(weight.dims)
-            or any(  # what is negative there is open to ONNX Runtime
+            or any(  # for ONNX Runtime, a negative size is an open one
                 dim.HasField("dim_value") and dim.dim_value >= 0 and dim.dim_value != size
                 for dim, size in zip(kind.shape.dim, weight.dims, strict=True)
             )
@@ -200,7 +195,7 @@ def _missing_producers(model: onnx.ModelProto) -> Iterator[LintEntry]:
     for number, node in enumerate(model.graph.node):
         missing = sorted(walk.reads(node) - known)
         if missing:
-            yield _entry("exception", f"nothing computes what it reads: {listed(missing)}", [number])
+            yield _entry("exception", f"it reads what nothing computes: {listed(missing)}", [number])
     for value in model.graph.output:
         if value.name and value.name not in known:
             yield _entry("exception", f"nothing computes the output {value.name!r}")
@@ -215,14 +210,14 @@ def _order(model: onnx.ModelProto) -> Iterator[LintEntry]:
     for cycle in cycles:
         nodes_stand = "a node stands" if len(cycle) == 1 else f"{len(cycle)} nodes stand"
         yield _entry("exception", f"{nodes_stand} in a circle: each waits for what the next computes", cycle)
-    for number, before in enumerate(reads):
-        late = sorted(name for other, name in before.items() if other > number and number not in in_cycle)
+    for number, sources in enumerate(reads):
+        late = sorted(name for source, name in sources.items() if source > number and number not in in_cycle)
         if late:
             yield _entry("exception", f"not sorted: it comes before what computes {listed(late)}", [number])
 
 
 def _cycles(reads: Sequence[Collection[int]]) -> list[list[int]]:
-    """Sets of nodes that wait for each other: S. R. Kosaraju's two searches, in and against the order of reading."""
+    """The strongly connected components that have a cycle, by S. R. Kosaraju's algorithm."""
     readers: list[list[int]] = [[] for _ in reads]
     for node, sources in enumerate(reads):
         for source in sources:
@@ -259,7 +254,7 @@ def _opsets(model: onnx.ModelProto) -> Iterator[LintEntry]:
     lacking: dict[str, list[int]] = {}
     for number, node in enumerate(model.graph.node):
         inner = [other for graph in walk.graphs_within([node]) for other in graph.node]
-        for domain in {_domain(one.domain) for one in (node, *inner)} - set(imported):
+        for domain in {_domain(each.domain) for each in (node, *inner)} - set(imported):
             lacking.setdefault(domain, []).append(number)
     for domain, numbers in sorted(lacking.items()):
         yield _entry("exception", f"no opset is imported for the domain {domain!r}", numbers)
@@ -287,7 +282,7 @@ def _unused(model: onnx.ModelProto) -> Iterator[LintEntry]:
             yield _entry("warning", "Does not affect outputs, can be removed.", [number])
     unknown = sorted({value.name for value in graph.value_info} - walk.defined(graph) - {""})
     if unknown:
-        yield _entry("warning", f"value_info speaks of tensors that there are not: {listed(unknown)}")
+        yield _entry("warning", f"value_info names tensors that do not exist: {listed(unknown)}")
     called = walk.called(model)
     for function in model.functions:
         if walk.function_key(function) not in called:
@@ -311,9 +306,9 @@ def _used(graph: onnx.GraphProto) -> set[str]:
 def _shadowed(model: onnx.ModelProto) -> Iterator[LintEntry]:
     outer = walk.defined(model.graph)
     for number, node in enumerate(model.graph.node):
-        again = sorted({name for body in walk.bodies(node) for name in _shadowing(body, outer)})
-        if again:
-            message = f"a body of the node defines again what is defined outside: {listed(again)}"
+        shadowed = sorted({name for body in walk.bodies(node) for name in _shadowing(body, outer)})
+        if shadowed:
+            message = f"a body of the node defines again what is defined outside: {listed(shadowed)}"
             yield _entry("warning", message, [number])
 
 
@@ -326,7 +321,7 @@ def _shadowing(graph: onnx.GraphProto, outer: set[str]) -> Iterator[str]:
 
 
 def _bodies(model: onnx.ModelProto) -> Iterator[LintEntry]:
-    """What is computed twice or in no order within the bodies of If, Loop and Scan."""
+    """Bodies of If, Loop and Scan that compute a tensor twice or are not sorted."""
     for number, node in enumerate(model.graph.node):
         for graph in walk.graphs_within([node]):
             written = Counter(name for inner in graph.node for name in inner.output if name)
@@ -338,12 +333,12 @@ def _bodies(model: onnx.ModelProto) -> Iterator[LintEntry]:
                 name for at, inner in enumerate(graph.node) for name in walk.reads(inner) if place.get(name, -1) >= at
             }
             if late:
-                message = f"a body of the node is not sorted: it reads too early {listed(sorted(late))}"
+                message = f"a body of the node is not sorted: it reads {listed(sorted(late))} too early"
                 yield _entry("exception", message, [number])
 
 
 def _named_tensors(graph: onnx.GraphProto) -> dict[str, list[str]]:
-    """The names of the tensors that a graph gets and gives, by what they are."""
+    """The names of a graph's inputs, outputs and initializers."""
     inputs, outputs = ([value.name for value in values] for values in (graph.input, graph.output))
     return {"input": inputs, "output": outputs, "initializer": _weight_names(graph)}
 

@@ -1,1 +1,1 @@
-"""Which release of a package broke a model, or mended it: a check is asked in environments that hold releases."""
+"""Which release of a package broke a model, or mended it: a check is run in environments with different releases."""

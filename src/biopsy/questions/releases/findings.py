@@ -1,4 +1,4 @@
-"""What is known of the releases of a package: what each answers, and between which ones that changes."""
+"""The outcome of a check with each release of a package, and the releases at which it changes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _WORDS: Mapping[Outcome, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TriedRelease:
-    """What a check said with a release, after how many ``runs``.
+    """The outcome of a check with a release, after how many ``runs``.
 
-    ``obstacle`` is why the release could not be installed, or not be imported; None if it could. ``packages`` are the
-    versions of what stands beside it, ``added`` the requirements that it was found to need.
+    ``obstacle`` is why the release could not be installed or imported; None if it could. ``packages`` are the versions
+    of the other packages in its environment, ``added`` the requirements that it turned out to need.
     """
 
     release: Release
@@ -46,7 +46,7 @@ class TriedRelease:
 
     @property
     def side(self) -> Side:
-        """Whether the failure is there; None if nobody can tell."""
+        """Whether the release fails; None if it could not be tested."""
         return {Outcome.REPRODUCES: True, Outcome.PASSES: False}.get(self.outcome)
 
     @property
@@ -62,9 +62,9 @@ class TriedRelease:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseBorder:
-    """Two releases of which one fails and one passes; of ``undecided`` ones between them nobody can tell.
+    """Two releases of which one fails and one passes; the ``undecided`` ones between them could not be tested.
 
-    ``verified``: asked once more, the one still fails and the other still passes.
+    ``verified``: run again, the one still fails and the other still passes.
     """
 
     before: Release
@@ -76,13 +76,13 @@ class ReleaseBorder:
 
     @property
     def text(self) -> str:
-        """``1.21.0 broke it, 1.20.1 is right``; or between which two it was broken, and of which nobody can tell."""
+        """``1.21.0 broke it, 1.20.1 is right``; or between which two it was broken, and which could not be tested."""
         if not self.undecided:
             changed, other = ("broke", "is right") if self.broke else ("mended", "fails")
             return f"{self.after.version} {changed} it, {self.before.version} {other}"
-        names = ", ".join(f"{one.release.version} ({one.words})" for one in self.undecided)
+        names = ", ".join(f"{tried.release.version} ({tried.words})" for tried in self.undecided)
         change = "broken" if self.broke else "mended"
-        return f"{change} between {self.before.version} and {self.after.version}; nobody can tell of {names}"
+        return f"{change} between {self.before.version} and {self.after.version}; could not test {names}"
 
     def as_json(self) -> dict[str, Any]:
         """Its facts as plain values."""
@@ -91,7 +91,7 @@ class ReleaseBorder:
             "text": self.text,
             "before": _json_of(self.before),
             "after": _json_of(self.after),
-            "undecided": [one.release.version for one in self.undecided],
+            "undecided": [tried.release.version for tried in self.undecided],
             "verified": self.verified,
             "notes": self.notes,
         }
@@ -99,12 +99,12 @@ class ReleaseBorder:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseFindings:
-    """Which release of a package a failure comes from.
+    """Which release of a package broke a model, or mended it.
 
-    ``failure`` is the failure in words, as the release ``failure_of`` shows it in ``failed`` of ``runs`` runs.
-    ``tried`` are the releases that were asked, the oldest first, of ``known`` ones. ``borders`` are all changes that
-    were seen, the oldest first: every release between the two of a border was asked. ``yardstick`` says what does not
-    vary in the check, "" if all of it does. ``doubt`` is what makes the answer worth less, "" if nothing does.
+    ``failure`` is the failure in words, which the release ``failure_of`` shows in ``failed`` of ``runs`` runs.
+    ``tried`` are the releases that were tried, the oldest first; ``known`` is how many there are. ``borders`` are all
+    changes, the oldest first: every release between the two of a border was tried. ``yardstick`` says what does not
+    vary in the check, "" if everything does. ``doubt`` is a reason not to trust the answer, "" if there is none.
     """
 
     package: str
@@ -122,8 +122,8 @@ class ReleaseFindings:
 
     @property
     def answer(self) -> Answer | None:
-        """What was found; None if nobody can tell of any release."""
-        sides = {one.side for one in self.tried} - {None}
+        """The answer; None if no release could be tested."""
+        sides = {tried.side for tried in self.tried} - {None}
         if len(sides) == 2:
             return "changed"
         if not sides:
@@ -136,51 +136,52 @@ class ReleaseFindings:
         if self.borders:
             changes = "; ".join(border.text for border in self.borders)
             return f"{self.package}: {changes}" + (" (more than one change)" if len(self.borders) > 1 else "")
-        told = [one for one in self.tried if one.side is not None]
-        if not told:
+        tested = [tried for tried in self.tried if tried.side is not None]
+        if not tested:
             return f"{self.package}: no release could be judged"
-        range_ = f"{told[0].release.version} to {told[-1].release.version}"
-        says = "fails" if told[0].side else "passes"
-        return f"{self.package}: every release tried {says} ({len(told)} of {self.known}, {range_})"
+        range_ = f"{tested[0].release.version} to {tested[-1].release.version}"
+        outcome = "fails" if tested[0].side else "passes"
+        return f"{self.package}: every release tried {outcome} ({len(tested)} of {self.known}, {range_})"
 
     @property
     def pins(self) -> tuple[str, ...]:
-        """Specifiers that keep to releases without the failure, the newest first: ``>=1.31.1``, ``<1.21.0``.
+        """Specifiers of releases without the failure, the newest first: ``>=1.31.1``, ``<1.21.0``, ``==1.20.1``.
 
-        A range is open at one end. Single releases are the last before each break and the first after a mend that did
-        not last.
+        Single releases are the last one before each break, and the first one after a mend that was broken again.
         """
-        found = []
+        specifiers = []
         for place, border in reversed(list(enumerate(self.borders))):
             if border.broke:
                 first = border.undecided[0].release if border.undecided else border.after
-                found += [f"<{first.version}"] if place == 0 else []
-                found.append(f"=={border.before.version}")
+                specifiers += [f"<{first.version}"] if place == 0 else []
+                specifiers.append(f"=={border.before.version}")
             elif place == len(self.borders) - 1:
-                found.append(f">={border.after.version}")
+                specifiers.append(f">={border.after.version}")
             else:
-                found.append(f"=={border.after.version}")
-        return tuple(found)
+                specifiers.append(f"=={border.after.version}")
+        return tuple(specifiers)
 
     def __repr__(self) -> str:
         return f"<ReleaseFindings: {printable(self.text)}; {count(self.checks, 'check')}>"
 
     def _repr_html_(self) -> str:
-        rows = [(one.release.version, _day(one.release.date) or "", one.words, one.reason) for one in self.tried]
+        rows = [
+            (tried.release.version, _day(tried.release.date) or "", tried.words, tried.reason) for tried in self.tried
+        ]
         return html_table(self.text, ["release", "date", "outcome", "reason"], rows, 60)
 
     def as_json(self) -> dict[str, Any]:
-        """The part of the report that tells what was found."""
+        """The part of the report with these findings."""
         return {
             "package": self.package,
             "python": self.python,
             "answer": self.answer,
             "text": self.text,
             "failure": {"text": self.failure, "release": self.failure_of, "failed": self.failed, "runs": self.runs},
-            "borders": [one.as_json() for one in self.borders],
+            "borders": [border.as_json() for border in self.borders],
             "pins": list(self.pins),
             "monotone": len(self.borders) < 2,
-            "tried": [one.as_json() for one in self.tried],
+            "tried": [tried.as_json() for tried in self.tried],
             **{name: getattr(self, name) for name in ("known", "checks", "yardstick", "doubt")},
         }
 

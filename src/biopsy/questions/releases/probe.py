@@ -1,5 +1,8 @@
-"""Asking one release after the other: its environment is made, the check is run in it, and what it says is judged,
-down to whether it is the same failure.
+"""Running the check with one release after the other, and judging whether their failures are the same.
+
+Failures of two releases are compared by stage and meaning, because words and codes change. For example, ONNX Runtime
+reported the same refusal as RUNTIME_EXCEPTION up to 1.23.2 and as FAIL since 1.24: the status, its code, the line of
+its source and the Python class of the exception changed, and the sentence did not.
 """
 
 from __future__ import annotations
@@ -31,16 +34,13 @@ _EVERY_TIME = "whether it passes every time"
 
 
 class ReleaseProbe:
-    """Has the check run with releases, and judges and counts what it says.
-
-    The first failure is the one that all others are compared with.
-    """
+    """Runs the check with releases, and judges and counts the runs. The first failure is the reference."""
 
     def __init__(
         self, question: ReleaseQuestion, listener: events.Listener = events.ignore, runs: ReleaseRuns | None = None
     ) -> None:
         self.question = question
-        self.asked = CheckRuns(STAGE, question.rules, listener)
+        self.check_runs = CheckRuns(STAGE, question.rules, listener)
         self.pythons: dict[str, str] = {}
         self.failure = ""
         self.failure_of = ""
@@ -51,20 +51,20 @@ class ReleaseProbe:
 
     @property
     def needed(self) -> int:
-        """How many runs that pass make a pass."""
-        return self.asked.rate.needed
+        """How many runs must pass before a release counts as passing."""
+        return self.check_runs.rate.needed
 
-    def again(self, whole: ReleaseQuestion) -> ReleaseProbe:
-        """A probe that knows the failure, to ask releases once more with another question."""
+    def for_question(self, question: ReleaseQuestion) -> ReleaseProbe:
+        """A probe with another question that knows the failure of this one, to try releases again."""
         listener = events.without(events.ReleaseTried, self._listener)
-        probe = ReleaseProbe(whole, listener, self._runs)
-        probe.asked = self.asked.on_another_model(listener)
-        probe.asked.checks = self.asked.checks
+        probe = ReleaseProbe(question, listener, self._runs)
+        probe.check_runs = self.check_runs.on_another_model(listener)
+        probe.check_runs.checks = self.check_runs.checks
         probe.failure, probe.failure_of = self.failure, self.failure_of
         return probe
 
     def ask(self, release: Release) -> TriedRelease:
-        """What the check says with a release: a failure at once, a pass after as many runs as it takes to believe it.
+        """The outcome with a release: a failure after one run, a pass after ``needed`` ones.
 
         Raises CheckError if the check cannot be run, CannotInstall if this machine can install nothing.
         """
@@ -75,9 +75,9 @@ class ReleaseProbe:
                 self.pythons[release.version] = str(self._environment.python)
                 if judged.outcome is Outcome.REPRODUCES and not self.failure:
                     self.failure, self.failure_of = judged.reason, release.version
-                    self.asked.failure.original = judged.evidence.verdict.mismatches
-                    self.asked.take_failure(judged)
-                    runs = self.asked.measure(judged, once, self._expecting(release)).runs
+                    self.check_runs.failure.original = judged.evidence.verdict.mismatches
+                    self.check_runs.take_failure(judged)
+                    runs = self.check_runs.measure(judged, once, self._expecting(release)).runs
                 elif judged.outcome is Outcome.PASSES and self.needed > 1:
                     self._expecting(release)(self.needed - 1)
                     judged, more = until_no_pass(partial(once, _EVERY_TIME), self.needed - 1)
@@ -92,20 +92,20 @@ class ReleaseProbe:
                 hint=judged.evidence.verdict.hint,
             )
         except errors.CannotInstall as error:
-            if error.concerns_all:  # to go on would be to say of every release what nobody knows
+            if error.concerns_all:  # every other release would fail to install too
                 raise
             tried = TriedRelease(
                 release=release, outcome=Outcome.INFRASTRUCTURE, reason=error.summary, runs=0, obstacle=error.kind
             )
-        self.tell(tried)
+        self.report(tried)
         return tried
 
     def foresee(self, releases: Iterable[Release]) -> None:
-        """Say which releases may be asked next, the likeliest first."""
+        """Announce releases that may be tried next, the likeliest first."""
         self._runs.foresee(list(map(self._run, releases)))
 
-    def tell(self, tried: TriedRelease) -> None:
-        """Say what is known of a release."""
+    def report(self, tried: TriedRelease) -> None:
+        """Emit the outcome of a release as an event."""
         date = tried.release.date
         self._listener(
             events.ReleaseTried(
@@ -118,10 +118,10 @@ class ReleaseProbe:
             )
         )
 
-    def pass_again(self, tried: TriedRelease, runs: int) -> TriedRelease:
-        """What the check says of a release that passed, in up to ``runs`` runs more. Raises as ``ask`` does.
+    def recheck_pass(self, tried: TriedRelease, runs: int) -> TriedRelease:
+        """Run a release that passed up to ``runs`` times more. Raises what ``ask`` raises.
 
-        Of a failure it is measured how often it shows, since there were passes before.
+        If it fails now, the rate of the failure is measured.
         """
         with self._running(tried.release, runs) as once:
             judged, done = until_no_pass(partial(once, _EVERY_TIME), runs)
@@ -132,10 +132,10 @@ class ReleaseProbe:
                 done += measured.runs - 1
         return _with(tried, judged, runs=tried.runs + done)
 
-    def fail_again(self, tried: TriedRelease) -> TriedRelease:
-        """What the check says of a release that failed, in as many runs as its failure may need to show. Raises so too.
+    def recheck_failure(self, tried: TriedRelease) -> TriedRelease:
+        """Run a release that failed up to ``needed`` times more. Raises what ``ask`` raises.
 
-        If it does not show, it is measured how often it does. One that never does again is unstable.
+        If all runs pass, the rate of the failure is measured. A release that never fails again is unstable.
         """
         needed = self.needed
         with self._running(tried.release, needed) as once:
@@ -145,19 +145,19 @@ class ReleaseProbe:
             measured = measured_rate(judged, once, expect=self._expecting(tried.release))
         done += measured.runs - 1
         if measured.failed == 0:
-            reason = f"it failed, and passed {done} times since"
+            reason = f"it failed once, and then passed {done} times"
             return replace(tried, outcome=Outcome.UNSTABLE, reason=reason, runs=tried.runs + done)
         self._believe_less(rate_of(measured.failed + 1, tried.runs + done))
         return replace(tried, runs=tried.runs + done)
 
     def _believe_less(self, rate: MeasuredRate) -> None:
-        """Have a release pass more often before that is believed, if the failure is seldomer than it was taken for."""
+        """Require more passing runs, if the failure is rarer than was known."""
         if rate.needed > self.needed:
-            self.asked.believe(rate)
+            self.check_runs.believe(rate)
 
     @contextmanager
     def _running(self, release: Release, times: int) -> Iterator[Callable[[str], Judged]]:
-        """What runs the check once with a release, about so many ``times``, and is told why."""
+        """A function that runs the check once, given why; it is called about ``times`` times."""
         with self._opened(release):
             self._expecting(release)(times)
             yield partial(self._once, release)
@@ -168,14 +168,14 @@ class ReleaseProbe:
         return self._runs.opened(check or self.question.check, release, self._listener)
 
     def _run(self, release: Release) -> ReleaseRun:
-        """A run of the check with a release, by what is known now."""
+        """A run of the check with a release."""
         return ReleaseRun(
             check=self.question.check,
             release=release,
             model=self.question.model,
             default_name=self.question.default_name,
             timeout=self._timeout,
-            original=self.asked.failure.original,
+            original=self.check_runs.failure.original,
         )
 
     def _expecting(self, release: Release) -> Callable[[int], None]:
@@ -191,7 +191,7 @@ class ReleaseProbe:
             self._timeout = check.timeout
             return evidence
 
-        return self.asked.once(
+        return self.check_runs.once(
             evidence_of_run,
             line=check.line(self.question.model),
             description=f"{self.question.check.package} {release.version}{f': {why}' if why else ''}",
@@ -199,32 +199,31 @@ class ReleaseProbe:
         )
 
     def _judged(self, version: str, evidence: Evidence) -> Judged:
-        """The outcome with a release, as if it were the installed one; its words are understood by those of another."""
+        """The outcome with a release, compared with the reference across the different wording of releases."""
         evidence = self.question.check.as_if_installed(evidence, version)
-        judged, reference = self.asked.failure.judge(evidence), self.asked.failure.reference
+        judged, reference = self.check_runs.failure.judge(evidence), self.check_runs.failure.reference
         lenient = self.question.rules.match in ("auto", "status") and not self.question.rules.decide_alone
-        wanted = Outcome.REPRODUCES if reference is None and self.asked.checks > 1 else Outcome.OTHER_FAILURE
-        if judged.outcome is not wanted or not lenient:
+        unclear = Outcome.REPRODUCES if reference is None and self.check_runs.checks > 1 else Outcome.OTHER_FAILURE
+        if judged.outcome is not unclear or not lenient:
             return judged
-        found = signature_of(evidence)
-        if is_too_old(found, reference):
+        signature = signature_of(evidence)
+        if is_too_old(signature, reference):
             return replace(judged, outcome=Outcome.INVALID, reason=f"it cannot read this model: {judged.reason}")
-        if reference is not None and same_across_releases(found, reference, self.question.operators):
+        if reference is not None and same_across_releases(signature, reference, self.question.operators):
             return replace(judged, outcome=Outcome.REPRODUCES)
         return judged
 
-    def fails_on_anything(self, release: Release) -> str:
-        """Whether a model of one Identity node fails as the model does: then the check says nothing. How it fails."""
+    def failure_on_identity(self, release: Release) -> str:
+        """How the check fails on a model of one Identity node, which makes it vacuous; "" if it does not."""
         with temporary_folder("biopsy-") as folder:
             identity = folder / "identity.onnx"
             identity.write_bytes(identity_of(index_file(self.question.model, self.question.weights)))
-            # One that fails in some runs only passes by chance.
             return self._failure_of(replace(self._run(release), model=identity, original=()), self.needed)
 
-    def fails_without_it(self, release: Release) -> str:
-        """Whether the check fails as it does though the interpreter has no packages at all: then it uses no release.
+    def failure_without_packages(self, release: Release) -> str:
+        """How the check fails in an interpreter without packages, so that it uses no release; "" if it does not.
 
-        So it is where the folder of a script has a module of the same name, or any exception counts. How it fails.
+        For example, a script's folder may have a module of the same name, or any exception may count as the failure.
         """
         check = self.question.check
         if check.is_own_run or not check.names_python:
@@ -232,19 +231,19 @@ class ReleaseProbe:
         return self._failure_of(replace(self._run(release), original=(), is_bare=True), 1)
 
     def _failure_of(self, run: ReleaseRun, times: int) -> str:
-        """How a run fails, if it does in up to ``times`` times."""
+        """How a run fails in up to ``times`` tries; "" if it does not."""
         with self._opened(run.release):
             judged, runs = until_no_pass(lambda: self._judged(run.release.version, self._runs.run(run)[0]), times)
-        self.asked.checks += runs
+        self.check_runs.checks += runs
         return judged.reason if judged.outcome is Outcome.REPRODUCES else ""
 
     def is_right_by_float64(self, release: Release) -> bool:
-        """Whether a release that fails is right all the same: alone, it errs by no more than rounding.
+        """Whether a release that fails errs by no more than rounding: then what it is compared with is wrong.
 
-        Then what it is compared with is what is wrong. False where nobody can tell.
+        False if that is unknown.
         """
         alone = self.question.check.by_itself()
-        if alone is None or not self.asked.failure.original:
+        if alone is None or not self.check_runs.failure.original:
             return False
         run = replace(self._run(release), check=alone, original=())
         with self._opened(release, alone):
@@ -255,13 +254,8 @@ def _with(tried: TriedRelease, judged: Judged, *, runs: int) -> TriedRelease:
     return replace(tried, outcome=judged.outcome, reason=judged.reason, runs=runs, hint=judged.evidence.verdict.hint)
 
 
-# Whether failures of two releases are the same one: by stage and meaning, for words and codes change.
-#
-# ONNX Runtime reported the same refusal as RUNTIME_EXCEPTION up to 1.23.2 and as FAIL since 1.24: the status, its
-# code, the line of its source and the Python class that it raises changed, and the sentence did not.
-
-_ALIKE = 0.6
-"""Two messages mean the same if so much of their words is the same, in the same order."""
+_LEAST_RATIO = 0.6
+"""The least similarity (``SequenceMatcher.ratio``) of the words of two messages that mean the same."""
 
 _BEFORE_IT_RUNS = frozenset({"load", "build"})
 
@@ -278,46 +272,46 @@ _TOO_NEW = re.compile(
 )
 
 
-def same_across_releases(found: Signature, reference: Signature, operators: Collection[str] = ()) -> bool:
-    """Whether a failure with one release is the ``reference``, that of another one, in other words.
+def same_across_releases(failure: Signature, reference: Signature, operators: Collection[str] = ()) -> bool:
+    """Whether a failure with one release is the ``reference`` of another release, in other words.
 
-    ``operators`` are those of the model: messages that speak of different ones are different. What a comparison has
-    found has no words that could change, so this is for failures of engines and for Python exceptions.
+    Meant for failures of engines and Python exceptions; mismatches have no words that could change. ``operators`` are
+    those of the model: messages that name different ones are different.
     """
-    ended, expected = ((one.status, one.timed_out, one.out_of_memory) for one in (found, reference))
-    if ended != expected or found.stage == "compare" or found.engine != reference.engine:
+    ends = [(each.status, each.timed_out, each.out_of_memory) for each in (failure, reference)]
+    if ends[0] != ends[1] or failure.stage == "compare" or failure.engine != reference.engine:
         return False
-    if found.reported or reference.reported:
-        same_stage = found.stage == reference.stage or {found.stage, reference.stage} <= _BEFORE_IT_RUNS
-        return same_stage and _mean_the_same(found.message, reference.message, operators)
-    frames, wanted = ([(each.function, each.line) for each in one.raised] for one in (found, reference))
-    return bool(frames) and frames == wanted and _mean_the_same(found.words, reference.words, operators)
+    if failure.reported or reference.reported:
+        same_stage = failure.stage == reference.stage or {failure.stage, reference.stage} <= _BEFORE_IT_RUNS
+        return same_stage and _mean_the_same(failure.message, reference.message, operators)
+    frames = [[(frame.function, frame.line) for frame in each.raised] for each in (failure, reference)]
+    return bool(frames[0]) and frames[0] == frames[1] and _mean_the_same(failure.words, reference.words, operators)
 
 
-def is_too_old(found: Signature, reference: Signature | None) -> bool:
-    """Whether a release cannot read the model at all, which is not what the ``reference`` failed at.
+def is_too_old(failure: Signature, reference: Signature | None) -> bool:
+    """Whether a release fails because it cannot read the model, which is not how the ``reference`` fails.
 
-    Such a release says nothing of the failure: it came before the operators, or the version of the format. None: no
-    failure is known by now.
+    Such a release is older than the operators or the file format of the model. ``reference`` is None before the first
+    failure.
     """
-    if reference is not None and _TOO_NEW.search(_said(reference)):
+
+    def names_something_new(signature: Signature) -> bool:
+        return _TOO_NEW.search(f"{signature.message.exact}\n{signature.words.exact}") is not None
+
+    if reference is not None and names_something_new(reference):
         return False
-    if found.stage not in _BEFORE_IT_RUNS and not found.raised:
+    if failure.stage not in _BEFORE_IT_RUNS and not failure.raised:
         return False
-    at_loading = reference is not None and found.stage == "load" and reference.stage != "load"
-    return at_loading or bool(_TOO_NEW.search(_said(found)))
+    at_loading = reference is not None and failure.stage == "load" and reference.stage != "load"
+    return at_loading or names_something_new(failure)
 
 
-def _said(signature: Signature) -> str:
-    return f"{signature.message.exact}\n{signature.words.exact}"
-
-
-def _mean_the_same(one: Message, other: Message, operators: Collection[str]) -> bool:
-    if bool(one.items) != bool(other.items) or (one.items and set(one.items).isdisjoint(other.items)):
+def _mean_the_same(first: Message, second: Message, operators: Collection[str]) -> bool:
+    if bool(first.items) != bool(second.items) or (first.items and set(first.items).isdisjoint(second.items)):
         return False
-    named = [(set(re.findall(r"\w+", message.exact)) & set(operators)) for message in (one, other)]
+    named = [(set(re.findall(r"\w+", message.exact)) & set(operators)) for message in (first, second)]
     if all(named) and named[0].isdisjoint(named[1]):
         return False
-    # Names of codes, and the class that it was raised as, change.
-    said, expected = (_WORD.findall(_CODE_NAMES.sub(" ", _CLASS.sub("", message.meaning))) for message in (one, other))
-    return said == expected or SequenceMatcher(None, said, expected, autojunk=False).ratio() >= _ALIKE
+    # names of codes and the class of the exception change from release to release
+    words = [_WORD.findall(_CODE_NAMES.sub(" ", _CLASS.sub("", message.meaning))) for message in (first, second)]
+    return words[0] == words[1] or SequenceMatcher(None, words[0], words[1], autojunk=False).ratio() >= _LEAST_RATIO

@@ -1,6 +1,4 @@
-"""What is asked of releases: which model fails which check, how the check comes to use a release, which releases are
-looked at, and where the search begins.
-"""
+"""The question which release broke a model: the model, the check and how it uses a release, the releases to try."""
 
 from __future__ import annotations
 
@@ -28,25 +26,25 @@ from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, VARIA
 from biopsy.text import normalized, printable
 
 PYTHON_PLACE = "{python}"
-"""What stands in a command for the interpreter of the environment that holds a release."""
+"""The placeholder in a command for the interpreter of the environment with a release."""
 
 PYTHON_VARIABLE = "BIOPSY_PYTHON"
-"""Environment variable that tells a check the same."""
+"""The environment variable with the path of the same interpreter."""
 
 _JUDGES = frozenset({"--compare-with", "--compare-func-script", "--validate"})
-"""Options of our own ``run`` by which something else judges than the comparison of two engines, or with a file."""
+"""Options of ``biopsy run`` that judge otherwise than by comparing engines with each other or with a file."""
 
 _PLACES = (PYTHON_PLACE, ENGINE_PLACE, SETTINGS_PLACE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseCheck:
-    """The words of a check, and how they come to use a release of ``package``.
+    """The words of a check, and how they use a release of ``package``.
 
     ``words`` hold ``{python}``, or ``{engine}`` or ``{settings}`` for the engine ``spec``, or none of them: then only
-    the environment tells. ``beside`` are requirements that every release gets, such as "numpy<2". ``python`` is the
-    interpreter that environments are made for, by ``python_text`` as a person wrote it; None: this interpreter.
-    ``yardstick`` says which engines of the same package do not vary, "" if there are none.
+    environment variables name the release. ``beside`` are further requirements for every environment, such as
+    "numpy<2". ``python`` is the interpreter of the environments, and ``python_text`` how the user wrote it; None: this
+    interpreter. ``yardstick`` says which engines of the same package do not vary, "" if there are none.
     """
 
     package: str
@@ -65,15 +63,15 @@ class ReleaseCheck:
 
     @property
     def names_python(self) -> bool:
-        """Whether the words of the check have a place for the path of the interpreter."""
+        """Whether the words have a placeholder for the interpreter."""
         return any(PYTHON_PLACE in word for word in self.words)
 
     def requirements(self, version: str) -> list[str]:
-        """What the environment of a release holds."""
+        """The requirements of the environment with a release."""
         return [f"{self.package}=={version}", *self.beside]
 
     def settings(self, version: str) -> SettingChange:
-        """What an engine is told so that it uses a release."""
+        """The settings with which the engine uses a release."""
         assert self.spec is not None
         distribution = normalized(self.package)
         return SettingChange(
@@ -81,41 +79,43 @@ class ReleaseCheck:
         )
 
     def words_of(self, version: str, python: str) -> tuple[str, ...]:
-        """The words with a release whose environment has the interpreter ``python``."""
+        """The words for a release whose environment has the interpreter ``python``."""
         words = self.words if self._template is None else self._template.with_change(self.settings(version))
         return tuple(word.replace(PYTHON_PLACE, python) for word in words)
 
     def variables_of(self, version: str, environment: Environment) -> Mapping[str, str | None]:
-        """Changes of the variables of a check. A foreign one takes no module from elsewhere than its environment."""
-        told = {PYTHON_VARIABLE: str(environment.python), **self.engine_variables(version)}
-        return told if self.is_own_run else {**environment.variables, **told}
+        """The environment variables to change. A check of the user's takes modules from its environment only."""
+        variables = {PYTHON_VARIABLE: str(environment.python), **self.engine_variables(version)}
+        return variables if self.is_own_run else {**environment.variables, **variables}
 
     def engine_variables(self, version: str) -> Mapping[str, str]:
-        """The variable that tells a check the engine with its release; none if it has no engine."""
+        """The environment variable with the engine and its release; empty if the check has no engine."""
         return {} if self._template is None else {VARIABLE: self._template.changed(self.settings(version)).text}
 
     def command(
         self, version: str, environment: Environment, default_name: str, timeout: float | None = None
     ) -> CommandCheck:
-        """The check with a release. Each run is a process of its own; ``timeout`` is in seconds."""
+        """The check with a release. Each run is a new process; ``timeout`` is in seconds."""
         words, variables = self.words_of(version, str(environment.python)), self.variables_of(version, environment)
         return CommandCheck(words, default_name, timeout, environment=variables)
 
     def by_itself(self) -> ReleaseCheck | None:
-        """Our own ``run`` of the engine that varies alone, judged against float64; None for any other check."""
-        own = parse(self.words)
-        if not isinstance(own, OwnRun):
+        """``biopsy run`` of the varying engine alone, judged against float64; None for any other check."""
+        run = parse(self.words)
+        if not isinstance(run, OwnRun):
             return None
         numbers = [
-            at for at, (first, count) in enumerate(own.engine_places) if ENGINE_PLACE in own.words[first + count - 1]
+            number
+            for number, (first, count) in enumerate(run.engine_places)
+            if ENGINE_PLACE in run.words[first + count - 1]
         ]
-        if len(numbers) != 1 or any(word.partition("=")[0] in _JUDGES for word in own.words):
+        if len(numbers) != 1 or any(word.partition("=")[0] in _JUDGES for word in run.words):
             return None
-        alone = own.with_only_engine(numbers[0]).without_option(LOAD_OUTPUTS)
+        alone = run.with_only_engine(numbers[0]).without_option(LOAD_OUTPUTS)
         return replace(self, words=alone.with_options("--compare-with", "noise").words)
 
     def as_if_installed(self, evidence: Evidence, version: str) -> Evidence:
-        """What a check left, with the engine called as if its release were the installed one."""
+        """Evidence that names the engine as if its release were the installed one."""
         if self._template is None:
             return evidence
         return self._template.as_if_unchanged(evidence, self.settings(version))
@@ -126,35 +126,36 @@ class ReleaseCheck:
 
 
 def engine_of(package: str) -> str | None:
-    """The name of the engine that a distribution is; None if it is none."""
+    """The engine that a distribution provides; None if it provides none."""
     return next(iter(engines_of_distribution(normalized(package))), None)
 
 
 def requirements_of(package: str, beside: Sequence[str]) -> tuple[str, ...]:
-    """What stands beside a package, as it was given. Raises UsageError for what is no name or no requirement."""
-    (wanted,) = parsed([package])
-    if wanted.text != wanted.requirement.name:
+    """The requirements ``beside`` a package. Raises UsageError if one is invalid, or ``package`` is not a mere name."""
+    (parsed_package,) = parsed([package])
+    name = parsed_package.name
+    if parsed_package.text != parsed_package.requirement.name:
         raise errors.UsageError(
             f"{printable(package)!r} is more than the name of a package",
             next_steps=[
-                *(f"--package {wanted.name} --bad {one.version}" for one in wanted.requirement.specifier),
-                f"--package {wanted.name} --versions RANGE",
+                *(f"--package {name} --bad {each.version}" for each in parsed_package.requirement.specifier),
+                f"--package {name} --versions RANGE",
             ],
         )
     return tuple(each.text for each in parsed(beside)) if beside else ()
 
 
 def has_place(words: Sequence[str]) -> bool:
-    """Whether words of a check say themselves where a release belongs."""
+    """Whether the words of a check have a placeholder for a release."""
     return any(place in word for word in words for place in _PLACES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseQuestion:
-    """Which model fails which check. ``default_name`` stands for it in the words, as ``{}`` does.
+    """A model and the check that it fails. ``default_name`` stands for the model in the words, as ``{}`` does.
 
-    ``weights`` is the folder of its external weights, if that is not its own. ``timeout`` is in seconds; None for 20
-    times as long as the first run took, at least 60.
+    ``weights`` is the folder of its external weights, if not its own. ``timeout`` is in seconds; None: 20 times as long
+    as the first run takes, at least 60.
     """
 
     check: ReleaseCheck
@@ -166,23 +167,21 @@ class ReleaseQuestion:
 
     @cached_property
     def operators(self) -> frozenset[str]:
-        """The types of the nodes: messages of releases are told apart by those that they name."""
+        """The types of the nodes. Messages that name different ones are different failures."""
         return frozenset(node.op_type for node in index_file(self.model, self.weights).nodes)
 
 
-# Which releases are looked at, and where the search begins: from what a person said of good and bad ones.
-
 _NUMBERS = re.compile(r"\d+(?:\.\d+)+")
 _SHOWN = 4
-"""Releases that a message names on each side of one that is not there."""
+"""How many releases a message names on each side of one that does not exist."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseSpan:
-    """Releases to look at, the oldest first.
+    """Releases to try, the oldest first.
 
-    ``start`` is the place of the release where the failure is looked for first. ``end`` is the place of the one that a
-    person said to be without it; None if that is to be found.
+    ``start`` is the place of the release to try first, ``end`` that of the one that the user says is good; None if the
+    user names none.
     """
 
     releases: tuple[Release, ...]
@@ -192,7 +191,7 @@ class ReleaseSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedReleases:
-    """What a person said: a release without the failure, one with it, and which to look at; None where nothing.
+    """What the user says: a release without the failure, one with it, and which ones to try; None if not said.
 
     ``versions`` is ``A..B``, releases joined by commas, or a specifier such as ``>=1.20,!=1.23.0``.
     """
@@ -202,21 +201,20 @@ class NamedReleases:
     versions: str | None = None
 
 
-def span_of(package: str, known: Sequence[Release], asked: NamedReleases) -> ReleaseSpan:
-    """The releases to look at. Raises UsageError for a release that is not among the ``known`` ones."""
-    chosen = _chosen(package, known, asked.versions)
-    bad = _installed(package, chosen) if asked.bad is None else _place(package, chosen, asked.bad)
-    if asked.good is None:
+def span_of(package: str, known: Sequence[Release], named: NamedReleases) -> ReleaseSpan:
+    """The releases to try. Raises UsageError for a release that is not among the ``known`` ones."""
+    chosen = _chosen(package, known, named.versions)
+    bad = _installed(package, chosen) if named.bad is None else _place(package, chosen, named.bad)
+    if named.good is None:
         return ReleaseSpan(releases=tuple(chosen), start=bad)
-    good = _place(package, chosen, asked.good)
-    if good == bad and asked.bad is not None:
+    good = _place(package, chosen, named.good)
+    if good == bad and named.bad is not None:
         raise errors.UsageError(f"--good and --bad are the same release of {package}: {chosen[good].version}")
-    if good == bad:  # the installed one is the one without the failure
+    if good == bad:  # the installed release is the good one
         bad = len(chosen) - 1
     if good == bad:
         raise errors.UsageError(
-            f"{package} {chosen[good].version} is the newest release to look at, and --good says it is without the "
-            "failure",
+            f"{package} {chosen[good].version} is the newest release to try, and --good says it is without the failure",
             next_steps=["--bad VERSION    a release that fails"],
         )
     first, last = sorted((good, bad))
@@ -224,13 +222,13 @@ def span_of(package: str, known: Sequence[Release], asked: NamedReleases) -> Rel
 
 
 def _installed(package: str, chosen: Sequence[Release]) -> int:
-    """The place of the release that is installed here, else that of the newest."""
+    """The place of the installed release; of the newest if none of the ``chosen`` ones is installed."""
+    newest = len(chosen) - 1
     try:
-        here = Version(metadata.version(package))
+        installed = Version(metadata.version(package))
     except (metadata.PackageNotFoundError, InvalidVersion):
-        return len(chosen) - 1
-    found = [place for place, release in enumerate(chosen) if Version(release.version) == here]
-    return found[0] if found else len(chosen) - 1
+        return newest
+    return next((place for place, release in enumerate(chosen) if Version(release.version) == installed), newest)
 
 
 def _chosen(package: str, known: Sequence[Release], versions: str | None) -> Sequence[Release]:
@@ -240,10 +238,13 @@ def _chosen(package: str, known: Sequence[Release], versions: str | None) -> Seq
         )
     if versions is None:
         return known
-    found = _matching(package, known, versions)
-    if not found:
-        raise errors.UsageError(f"no release of {package} is in --versions {printable(versions)}; {_there_are(known)}")
-    return found
+    matching = _matching(package, known, versions)
+    if not matching:
+        raise errors.UsageError(
+            f"no release of {package} is in --versions {printable(versions)}; "
+            f"there are {known[0].version}, ..., {known[-1].version}"
+        )
+    return matching
 
 
 def _matching(package: str, known: Sequence[Release], versions: str) -> list[Release]:
@@ -251,30 +252,32 @@ def _matching(package: str, known: Sequence[Release], versions: str) -> list[Rel
     if dots:
         low, high = (_version(text, "--versions") if text.strip() else None for text in (first, last))
         return [
-            one
-            for one in known
-            if (low is None or Version(one.version) >= low) and (high is None or Version(one.version) <= high)
+            release
+            for release in known
+            if (low is None or Version(release.version) >= low) and (high is None or Version(release.version) <= high)
         ]
     if versions.strip()[:1] in "<>=!~":
         try:
-            wanted = SpecifierSet(versions)
+            specifiers = SpecifierSet(versions)
         except InvalidSpecifier as error:
             raise errors.UsageError(
                 f"--versions {printable(versions)} is no specifier", next_steps=["--versions '>=1.20,<1.25'"]
             ) from error
-        return [one for one in known if wanted.contains(one.version)]
+        return [release for release in known if specifiers.contains(release.version)]
     places = {_place(package, known, text) for text in versions.replace(",", " ").split()}
     return [known[place] for place in sorted(places)]
 
 
 def _place(package: str, known: Sequence[Release], text: str) -> int:
-    wanted = _version(text, package)
+    version = _version(text, package)
     for place, release in enumerate(known):
-        if Version(release.version) == wanted:
+        if Version(release.version) == version:
             return place
+    older = [release.version for release in known if Version(release.version) < version]
+    newer = [release.version for release in known if Version(release.version) > version]
     raise errors.UsageError(
-        f"{package} has no release {printable(text)} to look at with a wheel for this Python; "
-        f"{_there_are(known, wanted)}"
+        f"{package} has no release {printable(text)} with a wheel for this Python among those to try; "
+        f"its neighbours: {', '.join([*older[-_SHOWN:], *newer[:_SHOWN]])}"
     )
 
 
@@ -282,15 +285,8 @@ def _version(text: str, what: str) -> Version:
     try:
         return Version(text.strip())
     except InvalidVersion as error:
-        found = _NUMBERS.findall(text)
-        meant = "--versions " + "..".join(found) if len(found) == 2 else " ".join(found[:1])
+        numbers = _NUMBERS.findall(text)
+        meant = "--versions " + "..".join(numbers) if len(numbers) == 2 else " ".join(numbers[:1])
         raise errors.UsageError(
             f"{what}: {printable(text)!r} is no version", next_steps=[meant or "1.20.1    the form of one"]
         ) from error
-
-
-def _there_are(known: Sequence[Release], near: Version | None = None) -> str:
-    before = [one.version for one in known if near is not None and Version(one.version) < near][-_SHOWN:]
-    after = [one.version for one in known if near is not None and Version(one.version) > near][:_SHOWN]
-    shown = [*before, *after] if near is not None else [known[0].version, "...", known[-1].version]
-    return f"there are {', '.join(shown)}" if near is None else f"its neighbours: {', '.join(shown)}"

@@ -1,8 +1,7 @@
-"""Runs of a check with releases: in environments of this machine, one run at a time; or on other machines, several at
-once, each of which makes the environment that it needs.
+"""Runs of a check with releases: on this machine, one at a time; or on other machines, several at once.
 
-On other machines, what will be asked for, or may be, is begun ahead. Answers are taken in the order of the search,
-which therefore comes to the same end as on one machine.
+Other machines make the environments that they need, and begin runs that will or may be needed ahead of time. Answers
+are used in the order of the search, so its result is the same as on one machine.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from biopsy.questions.releases.question import PYTHON_PLACE, PYTHON_VARIABLE, Re
 from biopsy.session.machines import OtherMachines, PreparedRun, tell_of_machines
 from biopsy.session.pool import RunsAhead
 
-_LOOK = 0.1
-"""Seconds between two looks at whether an installation is still wanted."""
+_POLL_SECONDS = 0.1
+"""Between two looks at whether an installation is still wanted."""
 
 Preparing: TypeAlias = Callable[[ReleaseCheck, Release, events.Listener], AbstractContextManager[Environment]]
-"""Makes the environment that holds a release. Raises CannotInstall."""
+"""Makes the environment with a release. Raises CannotInstall."""
 
 
 def installed(check: ReleaseCheck, release: Release, listener: events.Listener) -> AbstractContextManager[Environment]:
@@ -62,9 +61,9 @@ class ReleaseRun:
 
 
 class RunsHere:
-    """Runs in environments of this machine, one at a time. ``ahead`` environments are made at once.
+    """Runs in environments of this machine, one at a time; up to ``ahead`` environments are made at once.
 
-    What goes wrong with one that is made ahead is left to whoever opens it later. ``close`` begins no more; what is
+    If making one ahead of time fails, ``opened`` fails again and raises the error. After ``close``, the one that is
     being made may be finished, and stays in the cache.
     """
 
@@ -77,7 +76,7 @@ class RunsHere:
 
     @contextmanager
     def opened(self, check: ReleaseCheck, release: Release, listener: events.Listener) -> Iterator[Environment | None]:
-        """Have a release to run the check with, as long as it is open: its environment. Raises CannotInstall."""
+        """The environment with a release, in which ``run`` runs the check. Raises CannotInstall."""
         begun = self._begun.get(release.version)
         if begun is not None:
             begun.result()
@@ -85,12 +84,12 @@ class RunsHere:
             yield self._environment
 
     def command(self, run: ReleaseRun) -> CommandCheck:
-        """The command in the environment that is open."""
+        """The command in the open environment."""
         assert self._environment is not None
         return run.check.command(run.release.version, self._environment, run.default_name, run.timeout)
 
     def run(self, run: ReleaseRun) -> tuple[Evidence, Environment]:
-        """What the check leaves with the release that is open, and where. Raises CheckError if it cannot be run."""
+        """The evidence of a run in the open environment, and that environment. Raises CheckError if it cannot run."""
         assert self._environment is not None
         if not run.is_bare:
             return run_check(Task(self.command(run), run.model, None, run.original)), self._environment
@@ -100,12 +99,12 @@ class RunsHere:
             return run_check(Task(command, run.model, None, run.original)), self._environment
 
     def expect(self, run: ReleaseRun, times: int) -> None:
-        """A run will be asked for so many times. Each is begun when it is asked for."""
+        """Announce that a run will be needed several times; nothing is begun ahead of time here."""
 
     def foresee(self, runs: Iterable[ReleaseRun]) -> None:
-        """These may be asked for next, the likeliest first: their environments are made.
+        """Announce runs that may be needed next, the likeliest first: their environments are made, each once.
 
-        Each is made once; those that wait from before are dropped.
+        Environments announced before that are not begun yet are not made.
         """
         for version, future in list(self._begun.items()):
             if future.cancel():
@@ -115,7 +114,7 @@ class RunsHere:
                 self._begun[run.release.version] = self._pool.submit(self._make, run)
 
     def close(self) -> None:
-        """Begin no more."""
+        """Make no more environments."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _make(self, run: ReleaseRun) -> None:
@@ -124,18 +123,15 @@ class RunsHere:
 
 
 def bare_python(folder: Path, environment: Environment) -> Path:
-    """The interpreter of an environment without any packages, as a program in ``folder``."""
+    """A program in ``folder`` that starts the interpreter of an environment without its packages."""
     bare = folder / "python"
     bare.write_text(f'#!/bin/sh\nexec {shlex.quote(str(environment.interpreter.path))} -S "$@"\n')
     bare.chmod(0o700)
     return bare
 
 
-# On other machines.
-
-
 class RunsElsewhere:
-    """Runs on ``machines``, of which up to ``ahead`` go on at once. ``close`` stops what nobody waits for any more."""
+    """Runs on ``machines``, up to ``ahead`` at once. ``close`` stops runs that are not needed any more."""
 
     def __init__(self, machines: OtherMachines, jobs: int, listener: events.Listener = events.ignore) -> None:
         self.ahead = jobs
@@ -150,50 +146,50 @@ class RunsElsewhere:
 
     @contextmanager
     def opened(self, check: ReleaseCheck, release: Release, listener: events.Listener) -> Iterator[Environment | None]:
-        """Nothing is made here: environments are made on the machines that run the check with them."""
+        """None: environments are made on the machines that run the check."""
         yield None
 
     def command(self, run: ReleaseRun) -> CommandCheck:
-        """The command, with a place for the interpreter."""
+        """The command, with a placeholder for the interpreter."""
         return _command(run)
 
     def expect(self, run: ReleaseRun, times: int) -> None:
-        """Begin so many runs, as far as there is room."""
+        """Begin a run ``times`` times, as far as there is room."""
         self._runs.expect(run, times)
 
     def foresee(self, runs: Iterable[ReleaseRun]) -> None:
-        """Begin these, as far as there is room, and stop all others. A first run has no limit of time, and is alone."""
+        """Begin these, as far as there is room, and stop all others. The first run has no timeout, so it runs alone."""
         likely = [run for run in runs if run.timeout is not None]
         self._runs.forget_all(but=likely)
         for run in likely:
             self._runs.expect(run)
 
     def close(self) -> None:
-        """Stop what runs."""
+        """Stop all runs."""
         self._runs.forget_all()
 
     def run(self, run: ReleaseRun) -> tuple[Evidence, Environment]:
-        """What came of a run, of one that was begun ahead if there is one. Raises CheckError, CannotInstall."""
+        """The evidence of a run, perhaps begun ahead of time, and its environment. Raises CheckError, CannotInstall."""
         begun, prepared_run = self._runs.result(run)
         while begun.original != run.original and prepared_run.evidence and prepared_run.evidence.verdict.mismatches:
-            begun, prepared_run = self._runs.result(run)  # it was not known yet what it is to be compared with
-        told, evidence = prepared_run.told, prepared_run.evidence
-        if "failure" in told:
-            raise from_json(told["failure"])
+            begun, prepared_run = self._runs.result(run)  # it was begun before the original's mismatches were known
+        report, evidence = prepared_run.told, prepared_run.evidence
+        if "failure" in report:
+            raise from_json(report["failure"])
         assert evidence is not None
         if evidence.remark:
             self._listener(events.Remark(evidence.remark))
         environment = Environment(
-            python=Path(told["python"]),
-            added=told["added"],
-            packages=told["packages"],
+            python=Path(report["python"]),
+            added=report["added"],
+            packages=report["packages"],
             interpreter=_interpreter_of(run.check),
         )
         return evidence, environment
 
 
 def task_of(run: ReleaseRun) -> PreparedTask:
-    """A run as a machine can do it, which makes the environment of its release first."""
+    """A run for another machine, which makes the environment of the release first."""
     check = run.check
     return PreparedTask(
         check=_command(run),
@@ -211,9 +207,10 @@ def task_of(run: ReleaseRun) -> PreparedTask:
 
 
 def _command(run: ReleaseRun) -> CommandCheck:
-    """The command of a run, with ``{python}`` for an interpreter that is known on the machine only."""
-    words, told = run.check.words_of(run.release.version, PYTHON_PLACE), run.check.engine_variables(run.release.version)
-    check = CommandCheck(words, run.default_name, run.timeout, environment=told)
+    """The command of a run, with ``{python}`` for the interpreter, whose path only the other machine knows."""
+    version = run.release.version
+    words, variables = run.check.words_of(version, PYTHON_PLACE), run.check.engine_variables(version)
+    check = CommandCheck(words, run.default_name, run.timeout, environment=variables)
     require_names(check, run.model)
     return check
 
@@ -222,24 +219,21 @@ _own_interpreter = cache(interpreter_of)
 
 
 def _interpreter_of(check: ReleaseCheck) -> Interpreter:
-    """That which the releases were chosen for."""
+    """The interpreter for which the releases were chosen."""
     return check.python or _own_interpreter()
 
 
 ReleaseRuns: TypeAlias = RunsHere | RunsElsewhere
-"""Whoever runs checks with releases. ``ahead`` says how many runs, or what they need, may be begun at once."""
-
-
-# On the other machine
+"""Runs checks with releases; ``ahead`` says how many runs or environments may be begun at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasePreparation:
     """An environment that another machine makes for a check; see ``checks.task.Preparation``.
 
-    ``python`` is the interpreter that it is for, as a person wrote it; it must be of the ``series`` ("3.11") that the
-    releases were chosen for. ``is_bare``: the check is given this interpreter without any packages. It tells
-    ``python``, the path of its interpreter there, ``added`` and ``packages``; or the ``failure``, as JSON has it.
+    ``python`` is the interpreter, as the user wrote it; it must be of the ``series`` ("3.11") that the releases were
+    chosen for. ``is_bare``: the check gets this interpreter without packages. The other machine reports ``python``, the
+    path of the interpreter there, ``added`` and ``packages``; or the ``failure`` as JSON.
     """
 
     requirements: tuple[str, ...]
@@ -252,7 +246,7 @@ class ReleasePreparation:
     def prepared(self, site: TaskSite, stop: Stop) -> Iterator[Prepared]:
         """Make the environment, or find it in the cache of this machine.
 
-        Raises UsageError if this machine has another series of Python than the releases are for.
+        Raises UsageError if this machine has another series of Python.
         """
         interpreter = interpreter_of(self.python)
         if interpreter.series != self.series:
@@ -264,12 +258,12 @@ class ReleasePreparation:
         with ExitStack() as stack:
             try:
                 if not _is_made(self.requirements, interpreter, stop):
-                    yield Prepared(told={}, is_ready=False)  # nobody waits for it any more
+                    yield Prepared(told={}, is_ready=False)  # the run was stopped
                     return
                 environment = stack.enter_context(prepared(self.requirements, python=interpreter))
             except errors.CannotInstall as error:
-                named = {"message": f"{platform.node()}: {error.summary}"}
-                yield Prepared(told={"failure": as_json(error) | named}, is_ready=False)
+                message = f"{platform.node()}: {error.summary}"
+                yield Prepared(told={"failure": as_json(error) | {"message": message}}, is_ready=False)
                 return
             python = environment.python
             if self.is_bare:
@@ -283,9 +277,9 @@ class ReleasePreparation:
 
 
 def _is_made(requirements: Sequence[str], interpreter: Interpreter, stop: Stop) -> bool:
-    """Make an environment, unless the run is stopped before; whether it was made. Raises what ``prepared`` raises.
+    """Make an environment; returns False if the run is stopped before. Raises what ``prepared`` raises.
 
-    What is being installed then is finished meanwhile, and stays in the cache: this machine may need it soon.
+    The installation is finished in the background then, and stays in the cache: this machine may need it soon.
     """
     raised: list[BaseException] = []
     is_over = threading.Event()
@@ -299,7 +293,7 @@ def _is_made(requirements: Sequence[str], interpreter: Interpreter, stop: Stop) 
         is_over.set()
 
     threading.Thread(target=make, name="biopsy-environment", daemon=True).start()
-    while not is_over.wait(_LOOK):
+    while not is_over.wait(_POLL_SECONDS):
         if stop.is_set:
             return False
     if raised:

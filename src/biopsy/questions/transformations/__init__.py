@@ -1,5 +1,5 @@
-"""Which transformation of a model is wrong: a simplifier, an optimizer, a quantizer, a converter, and which pass of it.
+"""Which tool breaks a model (a simplifier, optimizer, quantizer or converter), and which of its passes.
 
-The modules ``tools`` and ``child`` run in the interpreter that has the tool, which need not have anything else: they
-import the standard library and the tool alone.
+The modules ``tools`` and ``child`` run in the interpreter that has the tool, which may have nothing else: they import
+only the standard library and the tool.
 """

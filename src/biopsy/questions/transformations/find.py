@@ -1,23 +1,25 @@
-"""Finding what a tool does wrong: the control, the whole model, its smallest piece, the passes."""
+"""Finding how a tool breaks a model: the control, the whole model, its smallest piece, the passes to blame."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
+from onnx import helper, numpy_helper
 
 from biopsy import errors, events
 from biopsy.checks.command_line import NO_WORDS, parse
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.engines.registry import PLAIN
-from biopsy.model.index import ModelIndex, index_file
+from biopsy.model.index import index_file
 from biopsy.model.load import parse as load_parse
 from biopsy.model.load import read_bytes
 from biopsy.model.sources import sources_of
@@ -25,14 +27,14 @@ from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole
 from biopsy.questions.transformations.check import (
     STAGE,
-    CommandOfUser,
     CommandTransformer,
     EngineCheck,
     KnownTransformer,
     PassSearch,
     TransformationCheck,
     Transformer,
-    judged_by,
+    UserCommandCheck,
+    judge_with,
 )
 from biopsy.questions.transformations.findings import (
     Fault,
@@ -59,29 +61,25 @@ from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Feed
 from biopsy.text import ask_for, first_line, printable, shortened, similar, some_of
 
-if TYPE_CHECKING:
-    import onnx
-
-ANOTHER = PLAIN[1]
-"""The engine that is asked too: it shares no code with the others."""
+SECOND_ENGINE = PLAIN[1]
+"""The engine of the second opinion: it shares no code with the others."""
 
 CONTROL = "only load and save"
-_FRESH = 2
-_FLAKY = "the tool does not do the same each time: what it makes of the model is right only sometimes"
+_FRESH_RUNS = 2
 
 
 def find_transformation(
     question: TransformationQuestion, listener: events.Listener = events.ignore
 ) -> TransformationFindings:
-    """Find what a tool does wrong to a model.
+    """Find how a tool breaks a model.
 
     Raises OriginalPasses if the transformed model is right, or if the model fails before any transformation;
-    CheckError if nobody can tell, as when the model gives other values in each run; UsageError, ModelError and
-    EngineMissing.
+    CheckError if nothing can be concluded, for example because the outputs differ from run to run; UsageError,
+    ModelError and EngineMissing.
     """
     with ExitStack() as stack:
         scratch = stack.enter_context(temporary_folder("biopsy-"))
-        feeds = scratch / "inputs.safetensors"  # none where a command decides
+        feeds = scratch / "inputs.safetensors"  # not written if a command decides
         decides, tool = question.decides, question.tool
         transformer: Transformer
         if tool.words:
@@ -94,15 +92,16 @@ def find_transformation(
         if isinstance(decides, SameEngine):
             write_feeds(feeds, decides.feeds())
         require_passes(question, transformer)
-        asked: dict[str, Any] = {"transformer": transformer, "by": tool.text, "scratch": scratch}
-        asked["passes"] = question.passes
+        fields: dict[str, Any] = {
+            "transformer": transformer, "by": tool.text, "scratch": scratch, "passes": question.passes,
+        }  # fmt: skip
         check: TransformationCheck
         if isinstance(decides, CommandQuestion):
             require_candidate(decides, question)
-            check = stack.enter_context(closing(CommandOfUser(question=decides, **asked)))
+            check = stack.enter_context(closing(UserCommandCheck(question=decides, **fields)))
         else:
             verdicts = stack.enter_context(EngineVerdicts(decides, tool.rounds_to, scratch))
-            check = EngineCheck(verdicts=verdicts, feeds=feeds, **asked)
+            check = EngineCheck(verdicts=verdicts, feeds=feeds, **fields)
             check.start()
         search = _TransformationSearch(question=question, check=check, scratch=scratch, feeds=feeds, listener=listener)
         return search.run()
@@ -110,7 +109,7 @@ def find_transformation(
 
 @dataclass(kw_only=True)
 class _TransformationSearch:
-    """The steps, one after the other."""
+    """The steps of a search."""
 
     question: TransformationQuestion
     check: TransformationCheck
@@ -125,7 +124,7 @@ class _TransformationSearch:
         self._title = _title(self.question, self.check.transformer)
 
     def run(self) -> TransformationFindings:
-        """Take them."""
+        """Take all steps."""
         started, question = time.monotonic(), self.question
         self._require_right_original()
         fault, judged = self._failure()
@@ -136,11 +135,11 @@ class _TransformationSearch:
         small = self._model if reduction is None else reduction.output
         on_piece = check
         if reduction is not None and reduction.inputs is not None and isinstance(check, EngineCheck):
-            on_piece = check.fed(reduction.inputs)  # what its reduction fed it
-        found = PassFindings()
+            on_piece = check.fed(reduction.inputs)
+        passes_to_blame = PassFindings()
         if fault == "transformation" and question.finds_passes:
             search = PassSearch(check=on_piece, runs=self._runs, piece=small, named=question.passes)
-            found = search.run(self.check, self._model)
+            passes_to_blame = search.run(self.check, self._model)
         where = JudgedIn()
         if isinstance(question.decides, SameEngine) and isinstance(on_piece, EngineCheck):
             where = JudgedIn(
@@ -157,19 +156,17 @@ class _TransformationSearch:
             judged=judged,
             signature=signature,
             piece=self._piece(small, reduction, check),
-            passes=found,
+            passes=passes_to_blame,
             reduction=reduction,
             checks=self._runs.checks + (reduction.checks if reduction else 0),
             seconds=time.monotonic() - started,
             stopped=reduction.stopped if reduction else None,
         )
 
-    # What must hold before anything is blamed
-
     def _require_right_original(self) -> None:
-        """Raise OriginalPasses if the model fails by itself, CheckError if it is never twice the same."""
+        """Raise OriginalPasses if the model itself fails, CheckError if its outputs differ from run to run."""
         model, check = self._model, self.check
-        if isinstance(check, CommandOfUser) and check.fails_before(model):
+        if isinstance(check, UserCommandCheck) and check.fails_before(model):
             raise errors.OriginalPasses(
                 f"{model} does not pass the check before it is transformed: no tool is to blame",
                 next_steps=["--check names the transformed model as {}, and the model itself as {original}"],
@@ -187,73 +184,72 @@ class _TransformationSearch:
         values = [value for outputs in first for value in outputs.values() if value.size]
         if all(value.dtype.kind in "fc" and not np.isfinite(value).any() for value in values):
             raise errors.CheckError(
-                f"{model} gives no finite number: nothing can be compared",
-                next_steps=["--load-inputs FILE    with inputs for which the outputs are numbers"],
+                f"the outputs of {model} are never finite: nothing can be compared",
+                next_steps=["--load-inputs FILE    with inputs for which the outputs are finite"],
             )
         if not check.verdicts.agree(first, second):
             raise errors.CheckError(
-                f"{model} gives other values in each run of the same engine: nothing can be compared",
+                f"the outputs of {model} differ from run to run of the same engine: nothing can be compared",
                 next_steps=["biopsy debug repeat    shows how it varies; is there a random operator?"],
             )
 
     def _judged(self, passes: tuple[str, ...] | None, description: str, *, cold: bool = False) -> Judged:
-        return judged_by(replace(self.check, passes=passes, is_cold=cold), self._runs, self._model, description)
+        return judge_with(replace(self.check, passes=passes, is_cold=cold), self._runs, self._model, description)
 
     def _failure(self) -> tuple[Fault, Judged]:
-        """The control, then the transformation."""
+        """The failure of the control, or else of the transformation. Raises OriginalPasses if neither fails."""
         control = self._judged((), CONTROL)
-        _require_told(control, "what only was loaded and saved")
+        _require_conclusive(control, "the model that was only loaded and saved")
         if control.outcome is not Outcome.PASSES:
             return "control", control
-        whole = self._judged(self.question.passes, "the whole model")
-        _require_told(whole, "the transformed model")
-        if whole.outcome is Outcome.PASSES:
-            fault, whole = self._wider() or ("transformation", whole)
+        transformed = self._judged(self.question.passes, "the whole model")
+        _require_conclusive(transformed, "the transformed model")
+        if transformed.outcome is Outcome.PASSES:
+            fault, transformed = self._failure_with_wider_sample() or ("transformation", transformed)
             if fault == "control":
-                return fault, whole
-        whole = self._once_more(whole)
-        if whole.outcome is Outcome.PASSES:
+                return fault, transformed
+        transformed = self._once_more(transformed)
+        if transformed.outcome is Outcome.PASSES:
             raise errors.OriginalPasses(f"what {self._title} makes of {self._model} is right: nothing is to blame")
-        return "transformation", whole
+        return "transformation", transformed
 
-    def _wider(self) -> tuple[Fault, Judged] | None:
-        """The same with one more sample, of numbers that the others do not reach; None where that tells nothing.
+    def _failure_with_wider_sample(self) -> tuple[Fault, Judged] | None:
+        """The failure with one more sample, of larger numbers than the others; None if there is none.
 
-        Where it shows a failure it is among the samples from here on. The model need not be defined for it.
+        A sample that shows a failure is used from here on. One for which the model's outputs are not finite is not.
         """
         decides, check = self.question.decides, self.check
         wider = decides.wider() if isinstance(decides, SameEngine) else None
         if wider is None or not isinstance(check, EngineCheck):
             return None
-        given = read_feeds(self.feeds)
-        write_feeds(self.feeds, [*given, wider])
-        if _gives_numbers(check, self._model):
-            in_turn: list[tuple[Fault, tuple[str, ...] | None, str]] = [
+        samples = read_feeds(self.feeds)
+        write_feeds(self.feeds, [*samples, wider])
+        if _outputs_are_finite(check, self._model):
+            steps: list[tuple[Fault, tuple[str, ...] | None, str]] = [
                 ("control", (), CONTROL),
                 ("transformation", self.question.passes, "the whole model"),
             ]
-            for fault, passes, what in in_turn:
-                judged = self._judged(passes, f"{what}, a wider range")
+            for fault, passes, description in steps:
+                judged = self._judged(passes, f"{description}, a wider range")
                 if judged.outcome is Outcome.REPRODUCES:
                     return fault, judged
                 if judged.outcome is not Outcome.PASSES:
                     break
-        write_feeds(self.feeds, given)
+        write_feeds(self.feeds, samples)
         return None
 
     def _once_more(self, first: Judged) -> Judged:
-        """The transformation in fresh processes: some tools do not do the same in each. The failure, if one fails."""
-        every = [first]
+        """The failure if one of some fresh processes fails, else ``first``: some tools are flaky."""
+        runs = [first]
         if first.evidence.verdict.kind == "Timeout":
             return first
-        for _ in range(_FRESH):
-            every.append(self._judged(self.question.passes, "the whole model, afresh", cold=True))
-            if len({each.outcome is Outcome.PASSES for each in every}) > 1:
-                self.listener(events.Remark(f"flaky      {_FLAKY}", warning=True))
+        for _ in range(_FRESH_RUNS):
+            runs.append(self._judged(self.question.passes, "the whole model, afresh", cold=True))
+            if len({run.outcome is Outcome.PASSES for run in runs}) > 1:
+                text = "the tool does not do the same each time: what it makes of the model is right only sometimes"
+                self.listener(events.Remark(f"flaky      {text}", warning=True))
                 break
-        return next((each for each in every if each.outcome is not Outcome.PASSES), first)
-
-    # The piece
+        return next((run for run in runs if run.outcome is not Outcome.PASSES), first)
 
     def _reduced(self, check: TransformationCheck) -> Reduction:
         question = self.question
@@ -270,57 +266,58 @@ class _TransformationSearch:
         return run_job(question.index, check, job, self.listener)
 
     def _piece(self, small: Path, reduction: Reduction | None, check: TransformationCheck) -> Piece:
-        """Both models of the piece, written beside each other if that is asked for."""
+        """Both models of the piece, written beside each other if the question has an ``output``."""
         output = self.question.output
         after = self.scratch / "after.onnx"
-        fed = None if reduction is None else reduction.inputs
-        if isinstance(check, EngineCheck) and fed is None:
-            fed = check.feeds_for(small)
+        inputs = None if reduction is None else reduction.inputs
+        if isinstance(check, EngineCheck) and inputs is None:
+            inputs = check.feeds_for(small)
             if output is not None:
                 beside = inputs_file(output)
-                write_feeds(beside, read_feeds(fed))
-                fed = beside
-        failed = check.cold().transformed(small, after, fed)
-        written = None if failed is not None or output is None else after_file(output)
-        index, index_after = index_file(small), None if failed is not None else _index_of(after)
+                write_feeds(beside, read_feeds(inputs))
+                inputs = beside
+        failure = check.cold().transformed(small, after, inputs)
+        after_path = None if failure is not None or output is None else after_file(output)
+        index, index_after = index_file(small), None
         after_lines: tuple[str, ...] = ()
-        if failed is None:
+        if failure is None:
+            with suppress(errors.ModelError):
+                index_after = index_file(after)
             try:
                 after_lines = model_lines(after)
             except errors.ModelError as error:
                 after_lines = (f"no model: {first_line(error.summary)}",)
-        if written is not None:
+        if after_path is not None:
             data = after.read_bytes()
             if index_after is not None and index_after.has_external_data:
-                import onnx
-
                 data = onnx.load(after).SerializeToString()
-            write_whole(written, [data])  # it stands in no need of other files
+            write_whole(after_path, [data])
         return Piece(
             path=output if reduction is not None and output is not None else None,
-            after_path=written,
-            inputs=fed if output is not None else None,
+            after_path=after_path,
+            inputs=inputs if output is not None else None,
             nodes_before=len(self.question.index.nodes),
             nodes=reduction.nodes if reduction is not None else tuple(node.label for node in index.nodes),
             before=model_lines(small),
             after=after_lines,
-            made=() if index_after is None else tuple(node.label for node in index_after.nodes),
+            nodes_after=() if index_after is None else tuple(node.label for node in index_after.nodes),
             sources=reduction.sources if reduction is not None else sources_of(index),
         )
 
     def _second_opinion(self, small: Path, check: EngineCheck, decides: SameEngine, judged: Judged) -> SecondOpinion:
-        """What another engine gives of both models: where they agree, the engine may be what is wrong."""
-        if decides.engine.startswith(ANOTHER) or judged.evidence.verdict.stage != "compare":
+        """The verdict of another engine: if it is "right", the first engine may be wrong."""
+        if decides.engine.startswith(SECOND_ENGINE) or judged.evidence.verdict.stage != "compare":
             return ""
-        with EngineVerdicts(replace(decides, engine=ANOTHER), self.question.tool.rounds_to, self.scratch) as verdicts:
-            said = replace(check, verdicts=verdicts).run(small).verdict
-        if said.outcome == "passes":
+        other = replace(decides, engine=SECOND_ENGINE)
+        with EngineVerdicts(other, self.question.tool.rounds_to, self.scratch) as verdicts:
+            verdict = replace(check, verdicts=verdicts).run(small).verdict
+        if verdict.outcome == "passes":
             return "right"
-        return "wrong" if said.outcome == "fails" and said.stage == "compare" else ""
+        return "wrong" if verdict.outcome == "fails" and verdict.stage == "compare" else ""
 
 
-def _gives_numbers(check: EngineCheck, model: Path) -> bool:
-    """Whether the engine runs a model, and all that it gives is finite."""
+def _outputs_are_finite(check: EngineCheck, model: Path) -> bool:
+    """Whether the engine runs a model and all its outputs are finite."""
     try:
         values = [value for outputs in check.before(model)[1] for value in outputs.values()]
     except errors.BiopsyError:
@@ -328,44 +325,33 @@ def _gives_numbers(check: EngineCheck, model: Path) -> bool:
     return all(value.dtype.kind not in "fc" or bool(np.isfinite(value).all()) for value in values)
 
 
-def _index_of(path: Path) -> ModelIndex | None:
-    """The index of what a tool has written; None of what is no model."""
-    try:
-        return index_file(path)
-    except errors.ModelError:
-        return None
-
-
 def _title(question: TransformationQuestion, transformer: Transformer) -> str:
     return f"{question.tool.text} {transformer.release}".strip()
 
 
-def _require_told(judged: Judged, what: str) -> None:
+def _require_conclusive(judged: Judged, model: str) -> None:
     if judged.outcome not in {Outcome.PASSES, Outcome.REPRODUCES}:
         raise errors.CheckError(
-            f"nothing can be said of {what}: {judged.reason}",
-            next_steps=["--atol 1e-2 --rtol 1e-2    decide then alone"],
+            f"nothing can be concluded about {model}: {judged.reason}",
+            next_steps=["--atol 1e-2 --rtol 1e-2    then decide alone"],
         )
 
 
-# What a question about a tool must say, or its answer would be the same whatever the tool does.
-
-
 def require_passes(question: TransformationQuestion, transformer: Transformer) -> None:
-    """Raise UsageError for passes that would not run: without them the model is right whatever the tool does."""
-    wanted = question.passes or ()
+    """Raise UsageError for passes that would not run, because then the model is right whatever the tool does."""
+    named = question.passes or ()
     assert question.index.path is not None
     known = transformer.passes(question.index.path)
-    if question.tool.words and wanted and not known:
+    if question.tool.words and named and not known:
         raise errors.UsageError(
             f"--passes: the command has no {PASSES}, so it is not told which passes may run",
             next_steps=[f"--by '{question.tool.text} {PASSES}'"],
         )
-    strange = [name for name in wanted if known and name not in known]
-    if strange:
+    unknown = [name for name in named if known and name not in known]
+    if unknown:
         raise errors.UsageError(
-            f"--passes: no pass {strange[0]!r} of {_title(question, transformer)} runs on {question.index.path}",
-            next_steps=[*ask_for(similar(strange[0], known)), f"those that do: {some_of(known, 12)}"],
+            f"--passes: no pass {unknown[0]!r} of {_title(question, transformer)} runs on {question.index.path}",
+            next_steps=[*ask_for(similar(unknown[0], known)), f"those that do: {some_of(known, 12)}"],
         )
 
 
@@ -377,25 +363,23 @@ def require_candidate(decides: CommandQuestion, question: TransformationQuestion
         )
 
 
-# A small model as lines of text, to be read beside another one.
-
 _MOST_VALUES = 8
-_LONGEST = 160
+_LONGEST_LINE = 160
 _MOST_LINES = 200
 _NARROWEST = 60
 
 
 def model_lines(path: Path) -> tuple[str, ...]:
-    """Inputs, weights, nodes and outputs of a model, a line each; what is too long is cut. Raises ModelError."""
+    """Inputs, weights, nodes and outputs of a model, a line each, shortened. Raises ModelError."""
     model = load_parse(read_bytes(path), path)
-    lines = [shortened(printable(line), _LONGEST) for line in _lines(model.graph)]
+    lines = [shortened(printable(line), _LONGEST_LINE) for line in _lines(model.graph)]
     more = len(lines) - _MOST_LINES
     return tuple(lines if more <= 0 else [*lines[:_MOST_LINES], f"... {more} more lines"])
 
 
 def side_by_side(left: Sequence[str], right: Sequence[str], width: int, head: tuple[str, str]) -> list[str]:
-    """Two texts in columns, the left one as wide as it needs, at most half of ``width``; 0 for any width."""
-    width = max(_NARROWEST, width) if width else 2 * _LONGEST + 3
+    """Two texts in columns, the left one as wide as it needs, at most half of ``width``; 0: no limit."""
+    width = max(_NARROWEST, width) if width else 2 * _LONGEST_LINE + 3
     column = min((width - 3) // 2, max(map(len, [head[0], *left])))
     rows = zip_longest([head[0], *left], [head[1], *right], fillvalue="")
     return [f"{shortened(a, column):<{column}}   {shortened(b, width - column - 3)}".rstrip() for a, b in rows]
@@ -417,15 +401,13 @@ def _lines(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _node(node: onnx.NodeProto) -> str:
-    attributes = ", ".join(f"{one.name}={_attribute(one)}" for one in node.attribute)
+    attributes = ", ".join(f"{attribute.name}={_attribute(attribute)}" for attribute in node.attribute)
     operator = f"{node.domain}.{node.op_type}" if node.domain not in {"", "ai.onnx"} else node.op_type
-    inside = f"<{attributes}>" if attributes else ""
-    return f"{', '.join(node.output)} = {operator}{inside}({', '.join(node.input)})"
+    listed = f"<{attributes}>" if attributes else ""
+    return f"{', '.join(node.output)} = {operator}{listed}({', '.join(node.input)})"
 
 
 def _attribute(attribute: onnx.AttributeProto) -> str:
-    from onnx import helper
-
     kinds = type(attribute)
     if attribute.type == kinds.TENSOR:
         return _weight(attribute.t)
@@ -440,8 +422,6 @@ def _attribute(attribute: onnx.AttributeProto) -> str:
 
 
 def _weight(weight: onnx.TensorProto) -> str:
-    from onnx import helper, numpy_helper
-
     kind = helper.tensor_dtype_to_string(weight.data_type).partition(".")[2].lower()
     shape = f"{kind}{list(weight.dims)}"
     if math.prod(weight.dims) > _MOST_VALUES or weight.data_location == weight.EXTERNAL:
@@ -450,12 +430,10 @@ def _weight(weight: onnx.TensorProto) -> str:
         values = numpy_helper.to_array(weight).reshape(-1).tolist()
     except (ValueError, TypeError):
         return shape
-    return f"{shape} {{{', '.join(f'{one:g}' if isinstance(one, float) else str(one) for one in values)}}}"
+    return f"{shape} {{{', '.join(f'{item:g}' if isinstance(item, float) else str(item) for item in values)}}}"
 
 
 def _value(value: onnx.ValueInfoProto) -> str:
-    from onnx import helper
-
     if not value.type.HasField("tensor_type"):
         return value.name
     kind = value.type.tensor_type

@@ -1,4 +1,4 @@
-"""What was found of a transformation that breaks a model."""
+"""The findings about a tool that breaks a model."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _LONGEST = 240
 """Characters of a message of a tool or an engine in a sentence."""
 
 Fault = Literal["transformation", "control"]
-"""What is wrong: what the tool makes of the model, or already what comes of loading and saving it with no pass."""
+"""What breaks the model: the passes of the tool, or already loading and saving it without any pass."""
 
 
 SecondOpinion = Literal["", "right", "wrong"]
-"""What the reference evaluator says of the transformed piece; empty where it was not asked, or cannot say."""
+"""The verdict of the reference evaluator on the transformed piece; empty if there is none."""
 
 
 def after_file(output: Path) -> Path:
-    """The file beside a piece that holds what becomes of it."""
+    """The file beside a piece with the transformed piece."""
     return output.with_name(f"{output.stem}.after.onnx")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """The model whose transformation is wrong, small if it was reduced, and what became of it.
+    """The model that the tool breaks, small if it was reduced, and the transformed model.
 
-    ``path`` is None where nothing was written; ``before`` and ``after`` are both models as lines of text, ``after``
-    being empty if the tool fails. ``inputs`` is the file of what it was fed. ``nodes`` are its nodes, by operator and
-    name, of ``nodes_before`` that the whole model has; ``made`` are those that become of them. ``sources`` are, for
-    each of ``nodes``, where an exporter says that it comes from.
+    ``path`` and ``after_path`` are their files, ``inputs`` that of the inputs; None if it was not written. ``before``
+    and ``after`` are the models as lines of text; ``after`` is empty if the tool fails. ``nodes`` and ``nodes_after``
+    are their nodes, by operator and name; ``nodes_before`` is how many the whole model has. ``sources`` say for each of
+    ``nodes`` where it comes from, if the exporter noted that.
     """
 
     path: Path | None
@@ -49,19 +49,19 @@ class Piece:
     nodes: tuple[str, ...]
     before: tuple[str, ...]
     after: tuple[str, ...]
-    made: tuple[str, ...] = ()
+    nodes_after: tuple[str, ...] = ()
     sources: tuple[NodeSource | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PassFindings:
-    """Which passes do it. All are empty where the tool gives its passes no names, or the search came to no end.
+    """The passes to blame; all fields are empty if the passes have no names, or the search did not finish.
 
-    ``all`` may run on the piece. ``alone`` are the fewest that do it with all others off. ``without`` are the smallest
-    sets with which, left out, the piece is right; ``complete`` says whether there are no other sets of that size.
-    ``verified``: fresh processes say the same. ``whole_is_right``: whether the whole model is right without the first
-    of ``without``, None if that was not asked; ``whole`` says how it is wrong then. ``omission`` is how the tool is
-    told to leave them out.
+    ``all`` may run on the piece. ``alone`` is the smallest set that breaks the piece with all others off. ``without``
+    are the smallest sets without which the piece is right; ``complete``: there are no other sets of that size.
+    ``verified``: fresh processes confirm both. ``whole_is_right``: whether the whole model is right without the first
+    of ``without``, None if that was not tried; ``whole_failure`` says how it fails. ``omission`` is how a user of the
+    tool omits the first of ``without``.
     """
 
     all: tuple[str, ...] = ()
@@ -70,16 +70,16 @@ class PassFindings:
     complete: bool = True
     verified: bool = False
     whole_is_right: bool | None = None
-    whole: str = ""
+    whole_failure: str = ""
     omission: Omission = field(default_factory=Omission)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedIn:
-    """Where both models ran: the ``engine`` with its settings, its ``version``, with how many ``samples``.
+    """The ``engine`` that ran both models, with its settings, its ``version``, and the number of ``samples``.
 
-    All are empty where a command decided. ``second_opinion`` is that of the reference evaluator: where that is "right",
-    the engine may be what is wrong.
+    All are empty if a command decided. If the ``second_opinion`` of the reference evaluator is "right", the engine may
+    be wrong.
     """
 
     engine: str = ""
@@ -90,11 +90,11 @@ class JudgedIn:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformationFindings:
-    """What a tool does to a model that is right before it.
+    """How a tool breaks a model that is right without it.
 
-    ``fault`` says what is wrong, ``judged`` in which way, ``signature`` what counts as the same. ``tool`` is as it was
-    asked for, ``release`` its version. ``checks`` counts transformations that were looked at. ``stopped`` names the
-    limit that ended the search.
+    ``fault`` is what breaks it, ``judged`` and ``signature`` describe the failure. ``tool`` is as the user wrote it,
+    ``release`` its version. ``checks`` counts transformations that were judged. ``stopped`` names the limit that ended
+    the search.
     """
 
     tool: str
@@ -112,7 +112,7 @@ class TransformationFindings:
 
     @property
     def failure(self) -> str:
-        """In which way the model is wrong, in a few words."""
+        """The failure of the transformed model in a few words."""
         return failure_text(self.judged)
 
     @property
@@ -133,7 +133,7 @@ class TransformationFindings:
         return html_table(self.sentence, ["before", "after"], rows, 60)
 
     def as_json(self) -> dict[str, Any]:
-        """The part of the report that tells what was found."""
+        """The part of the report with these findings."""
         piece, passes, where, verdict = self.piece, self.passes, self.where, self.judged.evidence.verdict
         worst = worst_of(verdict.mismatches)
         tree: dict[str, Any] = plain(
@@ -157,7 +157,7 @@ class TransformationFindings:
                 "piece": {
                     "nodes_before": piece.nodes_before,
                     "nodes": piece.nodes,
-                    "nodes_after": piece.made,
+                    "nodes_after": piece.nodes_after,
                     "sources": [None if source is None else source.as_tree() for source in piece.sources],
                     "path": piece.path,
                     "after": piece.after_path,
@@ -186,9 +186,9 @@ def failure_text(judged: Judged) -> str:
         return f"output {worst.output!r} differs by {worst.error:.3g}"
     if verdict.stage == "interface":
         return verdict.message
-    said = shortened(first_line(verdict.message), _LONGEST)
+    message = shortened(first_line(verdict.message), _LONGEST)
     if verdict.stage == "transform":
-        return f"it fails: {verdict.kind}: {said}" if said else f"it fails: {verdict.kind}"
+        return f"it fails: {verdict.kind}: {message}" if message else f"it fails: {verdict.kind}"
     if verdict.stage in {"load", "build", "run"}:
-        return f"{verdict.engine or 'onnx'} cannot {verdict.stage} it: {said}"
+        return f"{verdict.engine or 'onnx'} cannot {verdict.stage} it: {message}"
     return judged.reason

@@ -1,5 +1,4 @@
-"""The tools that are known, each of which is called in a process of its own, by the interpreter that has it: how it is
-called, the names of its passes, and how one is left out.
+"""The known tools: how to call each in the interpreter that has it, the names of its passes, and how to omit one.
 
 Only the standard library is imported here: that interpreter may have neither NumPy nor onnx.
 """
@@ -18,20 +17,20 @@ from typing import Any, ClassVar, Literal
 from biopsy.engines.onnxrt_optimizers import KNOWN_RULES, RULES, optimizers_in_log
 
 Rounds = Literal["float32", "float16", "int8"]
-"""To what a transformation may round the values that a model computes, if it is right."""
+"""The type to which a correct tool may round the values that a model computes."""
 
 
 class WrongSettingError(Exception):
-    """A setting of a tool that cannot be used; the message says why."""
+    """A setting that a tool does not have, or a value that the setting cannot have."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformOrder:
-    """One transformation: the file to read, the file to write, and what to do.
+    """One transformation: the file to read, the file to write, and the passes.
 
-    ``passes`` are the names of those that may run; None for all that run by themselves, none at all for the control:
-    load and save. ``samples`` are files of inputs, one .npz for each sample, with the tensors in the order of
-    ``names``, as ``arr_0`` and so on.
+    ``passes`` are the names of those that may run; None: the default ones; empty: the control, which only loads and
+    saves. ``samples`` are .npz files of inputs, one for each sample, with the tensors of ``names`` as ``arr_0`` and so
+    on.
     """
 
     source: str
@@ -43,9 +42,9 @@ class TransformOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class Omission:
-    """How a user of the tool leaves passes out: ``command`` on its own command line, ``python`` in a script.
+    """How a user of the tool omits passes: on its command line (``command``) and in a script (``python``).
 
-    Either is empty where the tool has no such way.
+    Either is empty if the tool has no way to do it.
     """
 
     command: str = ""
@@ -61,33 +60,33 @@ class Setting:
 
 
 class Tool(ABC):
-    """A tool with its settings. ``settings`` has every declared one."""
+    """A tool with its ``settings``, which have every declared one."""
 
     package: ClassVar[str]
-    """The distribution that holds it, as pip knows it."""
+    """The name of its distribution."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """Other distributions that it imports and does not ask for by itself."""
+    """Other distributions that it imports and does not require."""
     module: ClassVar[str]
-    """What is imported to see whether it is there."""
+    """The module to import."""
     declared: ClassVar[Mapping[str, Setting]] = {}
     rounds_to: ClassVar[Rounds] = "float32"
     wants_samples: ClassVar[bool] = False
-    """Whether it looks at input samples, as for a calibration."""
+    """Whether it uses input samples, for example for a calibration."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        """Raises WrongSettingError for a setting that there is not, or a value that is none of its choices."""
-        given = dict(settings or {})
-        for name, value in given.items():
+        """Raises WrongSettingError for an unknown setting, or a value that is none of its choices."""
+        settings = settings or {}
+        for name, value in settings.items():
             if name not in self.declared:
                 known = ", ".join(self.declared) or "it has none"
                 raise WrongSettingError(f"no setting {name!r} ({known})")
             choices = self.declared[name].choices
             if choices and value not in choices:
-                raise WrongSettingError(f"{name}={value}: it is one of {', '.join(choices)}")
-        self.settings = {name: given.get(name, setting.default) for name, setting in self.declared.items()}
+                raise WrongSettingError(f"{name}={value}: it must be one of {', '.join(choices)}")
+        self.settings = {name: settings.get(name, setting.default) for name, setting in self.declared.items()}
 
     def warm_up(self) -> None:
-        """Import what every transformation needs. What is raised is that of the import."""
+        """Import what every transformation needs. Raises what the import raises."""
         import_module(self.module)
 
     def version(self) -> str:
@@ -95,51 +94,49 @@ class Tool(ABC):
         return metadata.version(self.package)
 
     def passes(self, source: str) -> list[str]:
-        """The names of the passes that may run on a model, in their order; none if they have no names."""
+        """The names of the passes that may run on a model, in order; empty if they have no names."""
         return []
 
     @abstractmethod
     def transform(self, order: TransformOrder) -> None:
-        """Write the transformed model. Whatever the tool raises is raised."""
+        """Write the transformed model. Raises what the tool raises."""
 
     def omission(self, passes: Sequence[str]) -> Omission:
-        """How a user leaves these passes out."""
+        """How a user omits these passes."""
         return Omission()
 
 
-def left_out(all_passes: Sequence[str], order: TransformOrder) -> list[str]:
-    """The passes that an order does not allow, of all."""
+def omitted_passes(all_passes: Sequence[str], order: TransformOrder) -> list[str]:
+    """The passes that must not run."""
     return [] if order.passes is None else [name for name in all_passes if name not in order.passes]
 
 
 def write_model(model: Any, target: str) -> None:
-    """Write a ModelProto, its weights inside unless it is too large for one file."""
+    """Write a ModelProto."""
     import_module("onnx").save(model, target)
 
-
-# onnxslim: optimizations and patterns of fusions by name.
 
 _FUSION = "graph_fusion"
 _SHAPES = "shape_inference"
 
 
 class OnnxSlim(Tool):
-    """``onnxslim.slim``."""
+    """``onnxslim.slim``; its passes are optimizations and fusion patterns."""
 
     package = "onnxslim"
     module = "onnxslim"
 
     def passes(self, source: str) -> list[str]:
-        """Optimizations but for the fusion as a whole, then the patterns of that."""
+        """The optimizations without fusion, shape inference, and the patterns of fusion."""
         return [*(name for name in _optimizations() if name != _FUSION), _SHAPES, *_patterns()]
 
     def transform(self, order: TransformOrder) -> None:
-        """Slim a model; in the control, everything that it has a switch for is off."""
-        off = left_out(self.passes(order.source), order)
+        """Slim a model; in the control, everything that has a switch is off."""
+        off = omitted_passes(self.passes(order.source), order)
         skipped = [name for name in off if name in _optimizations()]
         if order.passes is not None and not set(order.passes) & set(_patterns()):
             skipped.append(_FUSION)
-        # None and not an empty list: releases before 0.1.50 ask for the former.
+        # not empty lists, but None: releases before 0.1.50 need it
         model = import_module("onnxslim").slim(
             order.source,
             no_shape_infer=_SHAPES in off,
@@ -149,7 +146,7 @@ class OnnxSlim(Tool):
         write_model(model, order.target)
 
     def omission(self, passes: Sequence[str]) -> Omission:
-        """Three options take what has a name."""
+        """Three options."""
         patterns = [name for name in passes if name not in {*_OPTIMIZATIONS, _SHAPES}]
         optimizations = [name for name in passes if name in _OPTIMIZATIONS]
         return _with_options(
@@ -162,10 +159,10 @@ class OnnxSlim(Tool):
 
 
 def _with_options(command: str, function: str, *options: tuple[bool | list[str], str, str]) -> Omission:
-    """What leaves out passes by options and arguments, each of which is a switch or takes names, if there are any."""
-    given = [each for each in options if each[0]]
-    words = [" ".join([option, *(names if isinstance(names, list) else [])]) for names, option, _ in given]
-    arguments = ", ".join(["model", *(f"{argument}={names}" for names, _, argument in given)])
+    """The omission by ``options``: each a switch or a list of names, its command line option, and its argument."""
+    used = [each for each in options if each[0]]
+    words = [" ".join([option, *(names if isinstance(names, list) else [])]) for names, option, _ in used]
+    arguments = ", ".join(["model", *(f"{argument}={names}" for names, _, argument in used)])
     return Omission(command=" ".join([command, *words]), python=f"{function}({arguments})")
 
 
@@ -180,8 +177,6 @@ def _optimizations() -> list[str]:
 def _patterns() -> list[str]:
     return list(import_module("onnxslim.core.pattern.registry").DEFAULT_FUSION_PATTERNS)
 
-
-# onnxsim: the passes of its optimizer by name, besides constant folding and shape inference.
 
 _FOLDING = "constant_folding"
 
@@ -198,18 +193,18 @@ _OPTIMIZERS = (
     "eliminate_identity", "eliminate_shape_op", "fuse_consecutive_slices", "eliminate_unused_initializer",
     "eliminate_duplicate_initializer", "rewrite_where",
 )  # fmt: skip
-"""Its optimizers, of onnxsim 0.8.1. A name that a release does not have is skipped by it without a word."""
+"""The optimizers of onnxsim 0.8.1. Other releases ignore names that they do not know."""
 
 
 class OnnxSim(Tool):
-    """``onnxsim.simplify``, with no check of its own."""
+    """``onnxsim.simplify``, without its own check."""
 
     package = "onnxsim"
     module = "onnxsim"
     needs = ("onnxruntime",)
 
     def passes(self, source: str) -> list[str]:
-        """Constant folding and shape inference, then the optimizers that the release has."""
+        """Constant folding, shape inference, and the optimizers of the release."""
         compiled = import_module("onnxsim.onnxsim_cpp2py_export")
         listed = getattr(compiled, "list_default_optimizers", None) or getattr(
             compiled, "_get_default_optimizers", None
@@ -217,10 +212,10 @@ class OnnxSim(Tool):
         return [_FOLDING, _SHAPES, *(listed() if callable(listed) else _OPTIMIZERS)]
 
     def transform(self, order: TransformOrder) -> None:
-        """Simplify a model; in the control, no optimizer, no folding and no inference."""
-        everything = self.passes(order.source)
-        off = left_out(everything, order)
-        optimizers = [name for name in everything if name not in {_FOLDING, _SHAPES}]
+        """Simplify a model; in the control, without any optimizer, folding and inference."""
+        passes = self.passes(order.source)
+        off = omitted_passes(passes, order)
+        optimizers = [name for name in passes if name not in {_FOLDING, _SHAPES}]
         model, _ = import_module("onnxsim").simplify(
             import_module("onnx").load(order.source),
             check_n=0,
@@ -232,7 +227,7 @@ class OnnxSim(Tool):
         write_model(model, order.target)
 
     def omission(self, passes: Sequence[str]) -> Omission:
-        """Optimizers by one option, the others by one each."""
+        """One option for the optimizers, and one each for the others."""
         return _with_options(
             "onnxsim model.onnx out.onnx",
             "onnxsim.simplify",
@@ -242,32 +237,27 @@ class OnnxSim(Tool):
         )
 
 
-# onnxoptimizer: every pass has a name, and the passes to run are named.
-
-
 class OnnxOptimizer(Tool):
-    """``onnxoptimizer.optimize``, with the passes that it runs by itself."""
+    """``onnxoptimizer.optimize`` with its default passes."""
 
     package = "onnxoptimizer"
     module = "onnxoptimizer"
 
     def passes(self, source: str) -> list[str]:
-        """Those that fuse and eliminate, which are the default."""
+        """The passes that fuse and eliminate, which are the default."""
         return list(import_module("onnxoptimizer").get_fuse_and_elimination_passes())
 
     def transform(self, order: TransformOrder) -> None:
-        """Optimize a model; in the control, it goes through the tool's own form of a graph and back."""
+        """Optimize a model; in the control, convert it to the tool's own graph and back."""
         model = import_module("onnx").load(order.source)
-        wanted = None if order.passes is None else list(order.passes)
-        write_model(import_module("onnxoptimizer").optimize(model, wanted), order.target)
+        passes = None if order.passes is None else list(order.passes)
+        write_model(import_module("onnxoptimizer").optimize(model, passes), order.target)
 
     def omission(self, passes: Sequence[str]) -> Omission:
-        """It has no option that leaves out: all others are named."""
-        rest = f"[p for p in onnxoptimizer.get_fuse_and_elimination_passes() if p not in {list(passes)}]"
-        return Omission(python=f"onnxoptimizer.optimize(model, {rest})")
+        """A list of all other passes, as the tool has no option to omit one."""
+        others = f"[p for p in onnxoptimizer.get_fuse_and_elimination_passes() if p not in {list(passes)}]"
+        return Omission(python=f"onnxoptimizer.optimize(model, {others})")
 
-
-# ONNX Runtime's optimizer, offline: the optimized model is written to a file.
 
 _LEVELS = {
     "basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED", "layout": "ORT_ENABLE_LAYOUT",
@@ -276,21 +266,31 @@ _LEVELS = {
 
 
 class OnnxRuntimeOffline(Tool):
-    """``SessionOptions.optimized_model_filepath``."""
+    """ONNX Runtime's optimizer, which writes the model to ``SessionOptions.optimized_model_filepath``."""
 
     package = "onnxruntime"
     module = "onnxruntime"
     declared: ClassVar[Mapping[str, Setting]] = {"level": Setting(default="all", choices=tuple(_LEVELS))}
 
     def passes(self, source: str) -> list[str]:
-        """Optimizers that run on the model at this level, by their own log; rules by their own names."""
-        ran = self._names_in_log(source)
+        """The optimizers that run on the model at this level, as the log names them, and the rewrite rules."""
+        sys.stderr.flush()
+        before = os.dup(2)
+        with tempfile.TemporaryFile() as log:
+            os.dup2(log.fileno(), 2)  # the log goes to the file descriptor of stderr
+            try:
+                _build(source, self._level, (), None, severity=0)
+            finally:
+                os.dup2(before, 2)
+                os.close(before)
+            log.seek(0)
+            ran = optimizers_in_log(log.read().decode("utf-8", "replace"))
         single = [name for name in ran if not name.endswith(RULES)]
         return [*single, *(KNOWN_RULES if len(single) < len(ran) else ())]
 
     def transform(self, order: TransformOrder) -> None:
-        """Build a session, which writes what it has optimized; in the control, at the level "none"."""
-        off = left_out(self.passes(order.source), order) if order.passes else []
+        """Build a session that writes the optimized model; in the control, at the level "none"."""
+        off = omitted_passes(self.passes(order.source), order) if order.passes else []
         _build(order.source, "ORT_DISABLE_ALL" if order.passes == () else self._level, off, order.target)
 
     def omission(self, passes: Sequence[str]) -> Omission:
@@ -300,20 +300,6 @@ class OnnxRuntimeOffline(Tool):
     @property
     def _level(self) -> str:
         return _LEVELS[self.settings["level"]]
-
-    def _names_in_log(self, source: str) -> list[str]:
-        """The optimizers that a session tells of in its log, which it writes to the descriptor of stderr."""
-        sys.stderr.flush()
-        before = os.dup(2)
-        with tempfile.TemporaryFile() as log:
-            os.dup2(log.fileno(), 2)
-            try:
-                _build(source, self._level, (), None, severity=0)
-            finally:
-                os.dup2(before, 2)
-                os.close(before)
-            log.seek(0)
-            return list(optimizers_in_log(log.read().decode("utf-8", "replace")))
 
 
 def _build(source: str, level: str, off: Sequence[str], target: str | None, *, severity: int = 3) -> Any:
@@ -328,11 +314,8 @@ def _build(source: str, level: str, off: Sequence[str], target: str | None, *, s
     return onnxruntime.InferenceSession(source, options, providers=providers, disabled_optimizers=list(off) or None)
 
 
-# ``onnxruntime.transformers.optimizer``: fusions written in Python, each with a switch.
-
-
 class OnnxRuntimeTransformers(Tool):
-    """``optimize_model`` with ONNX Runtime's own optimizer off: that is the tool ``onnxruntime``."""
+    """``onnxruntime.transformers.optimizer.optimize_model``: fusions in Python, without ONNX Runtime's own."""
 
     package = "onnxruntime"
     module = "onnxruntime.transformers.optimizer"
@@ -345,12 +328,12 @@ class OnnxRuntimeTransformers(Tool):
     }
 
     def passes(self, source: str) -> list[str]:
-        """Fusions that are on by themselves."""
+        """The fusions that are on by default."""
         options = self._options()
         return [name for name, value in vars(options).items() if name.startswith("enable_") and value is True]
 
     def transform(self, order: TransformOrder) -> None:
-        """Fuse; in the control, the model goes through the tool's own load and save."""
+        """Fuse; in the control, only load and save the model with the tool's own class."""
         optimizer = import_module(self.module)
         if order.passes == ():
             model = import_module("onnxruntime.transformers.onnx_model").OnnxModel(
@@ -359,7 +342,7 @@ class OnnxRuntimeTransformers(Tool):
             write_model(model.model, order.target)
             return
         options = self._options()
-        for name in left_out(self.passes(order.source), order):
+        for name in omitted_passes(self.passes(order.source), order):
             setattr(options, name, False)
         settings = self.settings
         fused = optimizer.optimize_model(
@@ -390,29 +373,27 @@ class OnnxRuntimeTransformers(Tool):
         return options
 
 
-# ``onnxscript.optimizer``: constant folding, and rewriting rules by the names that they have in its modules.
-
 _INLINING = "inlining"
 
 
 class OnnxScript(Tool):
-    """``onnxscript.optimizer.optimize``."""
+    """``onnxscript.optimizer.optimize``; its passes are constant folding, inlining, and rewrite rules."""
 
     package = "onnxscript"
     module = "onnxscript.optimizer"
 
     def passes(self, source: str) -> list[str]:
-        """Folding and inlining, then the rules."""
+        """Folding, inlining, and the names of the rules."""
         return [_FOLDING, _INLINING, *dict.fromkeys(_names_of_rules())]
 
     def transform(self, order: TransformOrder) -> None:
-        """Optimize; in the control, the model goes through the tool's own form of a graph and back."""
+        """Optimize; in the control, convert the model to the tool's own graph and back."""
         onnx, ir = import_module("onnx"), import_module("onnxscript").ir
         if order.passes == ():
             model = ir.serde.serialize_model(ir.serde.deserialize_model(onnx.load(order.source)))
             write_model(model, order.target)
             return
-        off = set(left_out(self.passes(order.source), order))
+        off = set(omitted_passes(self.passes(order.source), order))
         rules = [rule for rule, name in zip(_rules(), _names_of_rules(), strict=True) if name not in off]
         vars(import_module("onnxscript.rewriter"))["_DEFAULT_REWRITE_RULES"] = tuple(rules)
         model = ir.serde.deserialize_model(onnx.load(order.source))
@@ -421,7 +402,7 @@ class OnnxScript(Tool):
         write_model(ir.serde.serialize_model(model), order.target)
 
     def omission(self, passes: Sequence[str]) -> Omission:
-        """It has no option for rules: they are taken out of the list that it reads."""
+        """Arguments, and for rules, which have none, a change of the list that the tool reads."""
         rules = [name for name in passes if name not in {_FOLDING, _INLINING}]
         arguments = ["should_fold=lambda node: False"] * (_FOLDING in passes) + ["inline=False"] * (_INLINING in passes)
         call = f"onnxscript.optimizer.optimize_ir({', '.join(['model', *arguments])})"
@@ -436,7 +417,7 @@ def _rules() -> list[Any]:
 
 
 def _names_of_rules() -> list[str]:
-    """The name of each rule: its own, else that of the variable that holds it."""
+    """The name of each rule: its own, or that of the variable that holds it."""
     known: dict[int, str] = {}
     for module in [name for name in sys.modules if name.startswith("onnxscript.rewriter.")]:
         for name, value in vars(sys.modules[module]).items():
@@ -449,11 +430,8 @@ def _names_of_rules() -> list[str]:
     ]
 
 
-# ``onnxruntime.quantization.quantize_static``: its passes are the operators that it quantizes.
-
-
 class QuantizeStatic(Tool):
-    """Static quantization, calibrated with the input samples."""
+    """``onnxruntime.quantization.quantize_static``, calibrated with the samples; its passes are the operator types."""
 
     package = "onnxruntime"
     module = "onnxruntime.quantization"
@@ -468,14 +446,14 @@ class QuantizeStatic(Tool):
     }
 
     def passes(self, source: str) -> list[str]:
-        """The operators of the model that it can quantize."""
+        """The operator types of the model that it can quantize."""
         registry = import_module("onnxruntime.quantization.registry")
-        known = {*registry.QLinearOpsRegistry, *registry.QDQRegistry}  # its default, whatever the format
+        known = {*registry.QLinearOpsRegistry, *registry.QDQRegistry}  # its default for both formats
         model = import_module("onnx").load(source, load_external_data=False)
         return list(dict.fromkeys(node.op_type for node in model.graph.node if node.op_type in known))
 
     def transform(self, order: TransformOrder) -> None:
-        """Quantize; in the control, the model goes through the tool's own load, with inferred shapes, and save."""
+        """Quantize; in the control, only load the model as the tool does, with inferred shapes, and save it."""
         quantization = import_module(self.module)
         if order.passes == ():
             load = import_module("onnxruntime.quantization.quant_utils").load_model_with_shape_infer
@@ -494,33 +472,33 @@ class QuantizeStatic(Tool):
         )
 
     def omission(self, passes: Sequence[str]) -> Omission:
-        """The operators to quantize are named, the others are not."""
-        rest = f"[op for op in QDQRegistry if op not in {list(passes)}]"
-        return Omission(python=f"quantize_static(model, out, reader, op_types_to_quantize={rest})")
+        """A list of all other operator types."""
+        others = f"[op for op in QDQRegistry if op not in {list(passes)}]"
+        return Omission(python=f"quantize_static(model, out, reader, op_types_to_quantize={others})")
 
 
 def _reader(quantization: Any, order: TransformOrder) -> Any:
-    """The samples, as a calibration reads them: one after the other, then None."""
+    """A CalibrationDataReader of the samples."""
 
     def samples() -> Iterator[Mapping[str, Any]]:
         for path in order.samples:
             with import_module("numpy").load(path, allow_pickle=False) as arrays:
                 yield {name: arrays[f"arr_{number}"] for number, name in enumerate(order.names)}
 
-    left = samples()
+    remaining = samples()
 
     class SampleReader(quantization.CalibrationDataReader):  # type: ignore[misc]
         def get_next(self) -> Mapping[str, Any] | None:
-            return next(left, None)
+            return next(remaining, None)
 
     return SampleReader()
 
 
-# Converters of float32 to float16: their passes are the operators that become float16.
-
-
 class Float16(Tool):
-    """``convert_float_to_float16`` of onnxconverter-common; inputs and outputs keep their types."""
+    """``convert_float_to_float16`` of onnxconverter-common; its passes are the operator types that it converts.
+
+    Inputs and outputs of the model keep their types.
+    """
 
     package = "onnxconverter-common"
     module = "onnxconverter_common.float16"
@@ -528,27 +506,27 @@ class Float16(Tool):
     rounds_to = "float16"
 
     def passes(self, source: str) -> list[str]:
-        """The operators of the model that it may convert."""
+        """The operator types of the model that it may convert."""
         model = import_module("onnx").load(source, load_external_data=False)
         blocked = set(import_module(self.module).DEFAULT_OP_BLOCK_LIST)
         return list(dict.fromkeys(node.op_type for node in model.graph.node if node.op_type not in blocked))
 
     def transform(self, order: TransformOrder) -> None:
-        """Convert; in the control, load and save alone: the tool works on what onnx has loaded."""
+        """Convert; in the control, load and save with onnx, as the tool does."""
         model, float16 = import_module("onnx").load(order.source), import_module(self.module)
         if order.passes != ():
-            blocked = [*float16.DEFAULT_OP_BLOCK_LIST, *left_out(self.passes(order.source), order)]
+            blocked = [*float16.DEFAULT_OP_BLOCK_LIST, *omitted_passes(self.passes(order.source), order)]
             model = float16.convert_float_to_float16(model, keep_io_types=True, op_block_list=blocked)
         write_model(model, order.target)
 
     def omission(self, passes: Sequence[str]) -> Omission:
-        """A list of operators that stay float32."""
+        """A list of operator types that stay float32."""
         blocked = f"[*DEFAULT_OP_BLOCK_LIST, {', '.join(map(repr, passes))}]"
         return Omission(python=f"convert_float_to_float16(model, keep_io_types=True, op_block_list={blocked})")
 
 
 class OnnxRuntimeFloat16(Float16):
-    """The copy of it that ONNX Runtime has changed since."""
+    """ONNX Runtime's changed copy of ``convert_float_to_float16``."""
 
     package = "onnxruntime"
     module = "onnxruntime.transformers.float16"

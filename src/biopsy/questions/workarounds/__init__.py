@@ -1,1 +1,1 @@
-"""Changes with which the whole model is right in the engine that must be used."""
+"""Finding changes with which a failing model is right in the engine that must be used."""

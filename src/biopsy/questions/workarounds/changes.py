@@ -1,5 +1,6 @@
-"""The changes that are tried: releases of the engine, and the fewest patches of the model, which are marks, barriers,
-higher precision and other spellings.
+"""The changes to try: other releases of the engine, and the fewest patches of the model.
+
+Patches are marks, barriers, higher precision and other spellings.
 """
 
 from __future__ import annotations
@@ -8,12 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
+
+import onnx
+from onnx import helper
+from packaging.version import InvalidVersion, Version
 
 from biopsy import errors
 from biopsy.engines.other_release.classes import RELEASE
 from biopsy.engines.registry import EngineSpec, find_class, release_now, release_settings
 from biopsy.model import infer
+from biopsy.processes.environments.interpreter import interpreter_of
+from biopsy.processes.environments.releases import releases
 from biopsy.questions.builds.settings import SettingChange
 from biopsy.questions.precision.caster import Assembly, mixed
 from biopsy.questions.precision.formats import BF16, FP16, FP32, FP64, OF_ELEM, Format, Weights
@@ -24,32 +31,21 @@ from biopsy.reduction.passes.common import copied, described
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subsets, shortest
 
-if TYPE_CHECKING:
-    import onnx
-
-
-# Releases
-
 _OLDER = (1, 2, 4, 8)
-"""Minor releases back that are tried: near ones first, and some so old that a regression may be younger."""
+"""How many minor releases back to try: near ones first, and some that may be older than a regression."""
 
 
 def releases_to_try(spec: EngineSpec) -> list[ChangeCandidate]:
     """The newest release, and the last ones of some older minor releases, near ones first.
 
-    None for an engine that cannot be run from another release. Raises CannotInstall if the package index cannot be
-    asked, EngineMissing if the engine is not installed.
+    Empty for an engine that cannot be run from another release. Raises CannotInstall if the package index cannot be
+    read, EngineMissing if the engine is not installed.
     """
-    from packaging.version import InvalidVersion, Version
-
-    from biopsy.processes.environments.interpreter import interpreter_of
-    from biopsy.processes.environments.releases import releases
-
     distributions = find_class(spec.name).distributions
-    asked = spec.settings.get(RELEASE) or ""
-    if not distributions or (spec.settings.get("python") and not asked):
+    wanted = spec.settings.get(RELEASE) or ""
+    if not distributions or (spec.settings.get("python") and not wanted):
         return []
-    distribution = asked.rpartition("==")[0] or distributions[0]
+    distribution = wanted.rpartition("==")[0] or distributions[0]
     try:
         now = Version(release_now(spec))
     except InvalidVersion:
@@ -57,8 +53,8 @@ def releases_to_try(spec: EngineSpec) -> list[ChangeCandidate]:
     known = sorted(
         Version(each.version) for each in releases(distribution, python=interpreter_of(spec.settings.get("python")))
     )
-    last = {version.release[:2]: version for version in known if version.release[:2] < now.release[:2]}
-    back = list(last.values())[::-1]  # of each older minor release the last one
+    last_of_minor = {version.release[:2]: version for version in known if version.release[:2] < now.release[:2]}
+    back = list(last_of_minor.values())[::-1]
     older = [back[number - 1] for number in _OLDER if number <= len(back)]
     return [
         ChangeCandidate(
@@ -66,17 +62,15 @@ def releases_to_try(spec: EngineSpec) -> list[ChangeCandidate]:
             text=f"{distribution} {version}",
             change=SettingChange(release_settings(spec.name, distribution, str(version))),
         )
-        for version in [*(one for one in known[-1:] if one > now), *older]
+        for version in [*(newest for newest in known[-1:] if newest > now), *older]
     ]
 
 
-# Inner tensors marked as outputs: an engine has to compute them, so it cannot fuse the nodes around them into one.
-
-
 def marks(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
-    """One patch for each plain tensor that these nodes of the main graph write and that is no output yet.
+    """One patch for each tensor that these nodes of the main graph write, which marks it as an output.
 
-    Tensors whose element type and rank cannot be told are left out: an output has to say them.
+    An engine must compute outputs, so it cannot fuse the nodes around them. Tensors of unknown element type or rank are
+    skipped, because an output must declare them.
     """
     types = infer.infer_types(model)
     outputs = {info.name for info in model.graph.output}
@@ -97,39 +91,34 @@ def marks(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
 
 
 def marked(model: onnx.ModelProto, name: str) -> onnx.ModelProto | None:
-    """A copy of a model with one more output, the last; None if no node computes it, or its type cannot be told."""
-    from onnx import helper
-
+    """A copy of a model with one more output, the last; None if no node computes it, or its type is not known."""
     kind = infer.infer_types(model).get(name)
     computed = any(name in node.output for node in model.graph.node)
     if kind is None or kind.shape is None or not computed or any(info.name == name for info in model.graph.output):
         return None
-    made = copied(model)
-    made.graph.output.append(helper.make_tensor_value_info(name, kind.elem, list(kind.shape)))
-    return made
+    changed = copied(model)
+    changed.graph.output.append(helper.make_tensor_value_info(name, kind.elem, list(kind.shape)))
+    return changed
 
-
-# Nodes computed in a higher precision, with casts around them.
 
 _BELOW = {FP32: {BF16, FP16}, FP64: {FP32}}
-"""The precision that nodes are raised to -> those that they have before."""
+"""A higher precision -> the precisions that are raised to it."""
 
 
 def raised_precisions(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
-    """Patches that compute these nodes of the main graph in a higher precision: each alone, then all together.
+    """Patches that compute these nodes of the main graph in a higher precision, with casts: each alone, then together.
 
-    fp16 and bf16 become float32, float32 becomes float64. Only nodes whose operator knows the type are taken. Calls of
-    local functions are replaced by their nodes in the patched model. External weights are not read, but cast in the
-    model.
+    fp16 and bf16 become float32, float32 becomes float64, if the operator has that type. Calls of local functions are
+    replaced by their nodes in the patched model. External weights are not read, but cast in the model.
     """
     patches = []
     for high in (FP32, FP64):
-        able = _raisable(model, high)
+        raisable = _raisable(model, high)
         chosen = [
-            (place, able[name])
+            (place, raisable[name])
             for place in nodes
             for name in [name for name in model.graph.node[place].output if name][:1]
-            if name in able
+            if name in raisable
         ]
         for group in [[each] for each in chosen] + ([chosen] if len(chosen) > 1 else []):
             names = ", ".join(layer.label for _, layer in group[:3])
@@ -150,7 +139,7 @@ def raised_precisions(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patc
 
 
 def _raisable(model: onnx.ModelProto, high: Format) -> dict[str, Layer]:
-    """The layers of the main graph that compute in a lower precision, by their first outputs."""
+    """The layers of the main graph that can be raised to a precision, by their first outputs."""
     try:
         plan = plan_of(without_functions(model), frozenset({high.elem}))
     except errors.ModelError:
@@ -164,7 +153,7 @@ def _raisable(model: onnx.ModelProto, high: Format) -> dict[str, Layer]:
 
 
 def _own_formats(graph: PlannedGraph) -> dict[int, Format]:
-    """The precision in which each layer computes in the model, those in bodies included."""
+    """The precision of each layer in the model, including those in bodies."""
     formats: dict[int, Format] = {}
     for node in graph.nodes:
         if node.number >= 0:
@@ -178,22 +167,20 @@ def _own_formats(graph: PlannedGraph) -> dict[int, Format]:
 def raised(model: onnx.ModelProto, writes: Sequence[str], high: Format) -> onnx.ModelProto | None:
     """A copy of a model in which the nodes that write these tensors compute in a higher precision.
 
-    None if one of them is not there, or cannot.
+    None if one of them is missing, or cannot be raised.
     """
-    able = _raisable(model, high)
-    if any(name not in able for name in writes):
+    raisable = _raisable(model, high)
+    if any(name not in raisable for name in writes):
         return None
     plan: PrecisionPlan = plan_of(without_functions(model), frozenset({high.elem}))
     own = _own_formats(plan.graph)
-    chosen = {able[name].number for name in writes}
-    made = mixed(plan, lambda number: high if number in chosen else own[number], "native", Weights(Path()))
-    return type(model).FromString(b"".join(Assembly(plan.model, {}).parts(made)))
+    chosen = {raisable[name].number for name in writes}
+    changed = mixed(plan, lambda number: high if number in chosen else own[number], "native", Weights(Path()))
+    return type(model).FromString(b"".join(Assembly(plan.model, {}).parts(changed)))
 
-
-# Workarounds that change the model: the fewest patches with which it is right, the cheapest first.
 
 Holds: TypeAlias = Callable[[ChangeCandidate], bool]
-"""Whether the outputs with a candidate are right."""
+"""Returns whether the outputs with a candidate are right."""
 
 _MAKERS: dict[Kind, Callable[[onnx.ModelProto, Sequence[int]], list[Patch]]] = {
     "mark": marks,
@@ -204,28 +191,28 @@ _MAKERS: dict[Kind, Callable[[onnx.ModelProto, Sequence[int]], list[Patch]]] = {
 
 MODEL_KINDS: tuple[Kind, ...] = tuple(_MAKERS)
 
-_ENOUGH = 3
-"""Candidates of a kind that are verified."""
+_MOST_CANDIDATES = 3
+"""Of a kind, that are verified."""
 
-_MOST_SINGLES = 64
-"""Patches of a kind that are tried one by one, and then together."""
+_MOST_PATCHES = 64
+"""Of a kind, that are tried one by one, and then together."""
 
 
 def candidates_of(kind: Kind, model: onnx.ModelProto, nodes: Sequence[int], holds: Holds) -> Iterator[ChangeCandidate]:
     """The patches of a kind at these nodes with which the outputs are right, those of the fewest nodes first.
 
-    Where none is enough by itself, the fewest that are together: that search assumes that a further patch does no harm.
+    If no single one is enough, the smallest sets of patches; that search assumes that a further patch does no harm.
     """
-    patches = sorted(_MAKERS[kind](model, nodes), key=lambda patch: len(patch.nodes))[:_MOST_SINGLES]
-    found = False
-    for candidate in islice(filter(holds, (of_patches([patch]) for patch in patches)), _ENOUGH):
-        found = True
+    patches = sorted(_MAKERS[kind](model, nodes), key=lambda patch: len(patch.nodes))[:_MOST_PATCHES]
+    one_is_enough = False
+    for candidate in islice(filter(holds, (of_patches([patch]) for patch in patches)), _MOST_CANDIDATES):
+        one_is_enough = True
         yield candidate
-    chosen: list[Patch] = []  # of several that change the same nodes only the first is tried with others
+    chosen: list[Patch] = []  # of several patches of the same nodes, only the first is combined with others
     for patch in patches:
         if not any(set(patch.nodes) & set(other.nodes) for other in chosen) or patch.kind == "mark":
             chosen.append(patch)
-    if found or len(chosen) < 2:
+    if one_is_enough or len(chosen) < 2:
         return
     known: dict[tuple[int, ...], bool] = {}
 
@@ -237,6 +224,6 @@ def candidates_of(kind: Kind, model: onnx.ModelProto, nodes: Sequence[int], hold
 
     if not right(range(len(chosen))):
         return
-    sets, _ = drive(minimal_subsets(range(len(chosen)), _ENOUGH), first_that(right))
+    sets, _ = drive(minimal_subsets(range(len(chosen)), _MOST_CANDIDATES), first_that(right))
     for places in shortest(sets):
         yield of_patches([chosen[place] for place in sorted(places)])

@@ -1,6 +1,4 @@
-"""Finding workarounds: where in the model to look, and one kind of change after the other in the order of what they
-cost the user.
-"""
+"""The search for workarounds: the nodes to change, and one kind of change after the other, the cheapest first."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError, CheckRun
 from biopsy.text import did_you_mean, first_line
 
 _SHARE_OF_REDUCTION = 0.5
-"""Of the time that is left: something must be left for what is tried around the piece."""
+"""Of the remaining time; the rest is for the changes."""
 
 _MOST_NEIGHBOURS = 24
 
@@ -47,22 +45,21 @@ def find_workarounds(
 ) -> Workarounds:
     """Find changes with which the whole model is right in the engine that must be used.
 
-    ``settings`` are changes of settings that are known to help: no others are looked for. None: they are looked for.
+    ``settings`` are changes of settings that are known to help; None: they are searched for. Every change is verified
+    (``verification``). A limit of the budget, or Ctrl-C once the failure is known, ends the search with the results so
+    far; ``stopped`` says so.
 
-    Each is verified as ``verification`` has it. A limit of the budget, or Ctrl-C once the failure is known, ends the
-    search with what was found by then: ``stopped`` of the result says so.
-
-    Raises OriginalPasses if the model does not fail, CheckError if the check cannot be run, CannotCompare if nobody can
-    tell what is right, DoesNotFit for nodes that the model does not have, ModelError for a damaged model.
+    Raises OriginalPasses if the model does not fail, CheckError if the check cannot be run, CannotCompare if the right
+    outputs cannot be determined, DoesNotFit for nodes that the model does not have, ModelError for a damaged model.
     """
     template = question.template
     check = varied_check(template, question.default_name, question.timeout)
     with contextlib.closing(check), temporary_folder("biopsy-") as scratch:
         unchanged = check.with_change(SettingChange())
-        wanted = Path(question.default_name)
+        candidate = Path(question.default_name)
         if question.index.has_external_data and unchanged.names_candidate:
-            wanted = question.index.folder / wanted.name
-        options = SearchOptions(rules=question.rules, candidate=wanted)
+            candidate = question.index.folder / candidate.name
+        options = SearchOptions(rules=question.rules, candidate=candidate)
         with prepared(question.index, unchanged, options, listener) as place:
             return WorkaroundSearch(
                 question=question, check=check, candidate=place.candidate, scratch=scratch, listener=listener
@@ -71,7 +68,7 @@ def find_workarounds(
 
 @dataclass(kw_only=True)
 class WorkaroundSearch:
-    """One search. ``candidate`` is where patched models stand, ``scratch`` a folder for everything else."""
+    """One search. ``candidate`` is the path of patched models, ``scratch`` a folder for all other files."""
 
     question: WorkaroundQuestion
     check: VariedCheck
@@ -90,9 +87,9 @@ class WorkaroundSearch:
         self._probe = SettingProbe(self.check, self.question.model, runs, self._bounded)
 
     def run(self, settings: Sequence[SettingChange] | None = None) -> Workarounds:
-        """Look at the original, learn what is right, try what may help; of settings only the known ones, if given."""
+        """See the failure, determine the right outputs, and try changes; of settings only the known ones, if given."""
         question = self.question
-        if question.nodes:  # a wrong name is told before anything else
+        if question.nodes:  # first, as a name may be wrong
             self._nodes = nodes_named(question.index, question.nodes)
         elif question.piece is not None:
             self._nodes = nodes_of_piece(question.index, index_file(question.piece))
@@ -131,11 +128,11 @@ class WorkaroundSearch:
                 stopped = str(limit)
             except KeyboardInterrupt:
                 stopped, interrupted = "an interruption", True
-            seen, trusted = self._probe.found, trials.trusted
+            flags, trusted = self._probe.flags, trials.trusted
             result = Workarounds(
                 model=str(question.model),
                 engine=question.template.spec.text,
-                failure=FailureRate(text=seen.failure, failed=seen.failed, runs=seen.runs),
+                failure=FailureRate(text=flags.failure, failed=flags.failed, runs=flags.runs),
                 trust=Trust(
                     reference=trusted.engine,
                     confirmed_by=trusted.confirmed_by,
@@ -148,15 +145,15 @@ class WorkaroundSearch:
                 stopped=stopped,
                 interrupted=interrupted,
             )
-            output = self._written(result, trials)
+            output = self._write_best(result, trials)
         return replace(result, output=output, checks=self._checks, seconds=time.monotonic() - self._started)
 
-    def _written(self, result: Workarounds, trials: ChangeTrials) -> Path | None:
-        """Write the best patched model, if there is one and it is wanted, and have the file checked.
+    def _write_best(self, result: Workarounds, trials: ChangeTrials) -> Path | None:
+        """Write the best patched model, if there is one and the question has a target, and run the check on the file.
 
-        In the folder of the original it goes on referring to weights in other files; elsewhere it gets them inside.
-        Raises UsageError if it cannot be written, ModelError if weights are missing, CheckError if the check does not
-        pass with the file as it was written.
+        In the folder of the original it keeps its references to external weights; elsewhere it holds them. Raises
+        UsageError if it cannot be written, ModelError if weights are missing, CheckError if the check does not pass
+        with the written file.
         """
         target, patched = self.question.target, result.patched
         if target is None or patched is None or patched.model is None:
@@ -166,19 +163,17 @@ class WorkaroundSearch:
         objection = trials.check_file(target.path, patched)
         if objection is not None:
             raise errors.CheckError(
-                f"{target.path} was written with {patched.text}, and does not pass as it stands there: {objection}",
+                f"{target.path} was written with {patched.text}, but the written file does not pass: {objection}",
                 kept=f"{target.path}, which is not verified",
             )
         return target.path
 
     def _bounded(self, event: events.Event) -> None:
-        """Hand on what is told, and count checks. Raises BudgetSpentError once the budget is spent."""
+        """Pass an event on, and count checks. Raises BudgetSpentError once the budget is spent."""
         self._checks += isinstance(event, events.Checked)
         self.listener(event)
         if isinstance(event, events.Checking):
             self._meter.spend()
-
-    # What may help
 
     def _try(self, kind: Kind, trials: ChangeTrials, settings: Sequence[SettingChange] | None) -> None:
         if kind in MODEL_KINDS:
@@ -190,20 +185,20 @@ class WorkaroundSearch:
                 self._verify(ChangeCandidate(kind="setting", text=change.text, change=change), trials)
 
     def _settings_that_pass(self) -> list[SettingChange]:
-        """The smallest changes of settings with which the check passes; the others that were tried are noted."""
+        """The smallest changes of settings with which the check passes; records the others that were tried."""
         question = self.question
         try:
             switches = switches_of(self._probe, question.template, question.model, question.index.folder).switches
-        finally:  # also if it is stopped
-            for tried in self._probe.found.tried:
+        finally:  # also if the search is stopped
+            for tried in self._probe.flags.tried:
                 if not tried.gone:
-                    still = tried.outcome is Outcome.REPRODUCES
-                    why = "the check still fails" if still else f"{tried.outcome.value}: {tried.reason}"
-                    self._refuse("setting", tried.change.text, " ".join(why.split())[:300])
+                    still_fails = tried.outcome is Outcome.REPRODUCES
+                    reason = "the check still fails" if still_fails else f"{tried.outcome.value}: {tried.reason}"
+                    self._refuse("setting", tried.change.text, " ".join(reason.split())[:300])
         return [switch.change for switch in switches]
 
     def _try_releases(self, trials: ChangeTrials) -> None:
-        """The first release that helps."""
+        """Try releases up to the first one that helps."""
         try:
             candidates = releases_to_try(self.question.template.spec)
         except (errors.CannotInstall, errors.EngineMissing) as error:
@@ -219,10 +214,10 @@ class WorkaroundSearch:
                     return
 
     def _try_patches(self, kind: Kind, trials: ChangeTrials) -> None:
-        """At the nodes of the piece; where nothing helps there, at those beside it."""
+        """Try patches of the nodes of the piece, and then of their neighbours if none helps."""
         if self._nodes is None:
-            left = self._meter.seconds_left
-            seconds = None if left is None else _SHARE_OF_REDUCTION * left
+            seconds_left = self._meter.seconds_left
+            seconds = None if seconds_left is None else _SHARE_OF_REDUCTION * seconds_left
             try:
                 self._nodes = nodes_of_smallest_piece(self.question, self.scratch, seconds, self.listener)
             except errors.BiopsyError as error:
@@ -234,7 +229,7 @@ class WorkaroundSearch:
             return
         for nodes in (self._nodes, neighbours(self.question.index, self._nodes)[:_MOST_NEIGHBOURS]):
             before = len(self._verified)
-            for candidate in candidates_of(kind, trials.model, nodes, lambda one: self._holds(one, trials)):
+            for candidate in candidates_of(kind, trials.model, nodes, lambda each: self._holds(each, trials)):
                 self._verify(candidate, trials)
             if len(self._verified) > before:
                 return
@@ -242,8 +237,6 @@ class WorkaroundSearch:
     @property
     def _labels(self) -> tuple[str, ...]:
         return labels(self._nodes or (), [node.label for node in self.question.index.nodes])
-
-    # One candidate
 
     def _holds(self, candidate: ChangeCandidate, trials: ChangeTrials) -> bool:
         """Whether the outputs are right with a candidate, in one run."""
@@ -267,7 +260,7 @@ class WorkaroundSearch:
         return objection is None
 
     def _verify(self, candidate: ChangeCandidate, trials: ChangeTrials) -> bool:
-        """Whether a candidate is a workaround in full, which is noted."""
+        """Verify a candidate and record the result; returns whether it is a workaround."""
         verified = trials.verified(candidate)
         if isinstance(verified, str):
             self._refuse(candidate.kind, candidate.text, verified)
@@ -291,16 +284,15 @@ class WorkaroundSearch:
 def nodes_of_smallest_piece(
     question: WorkaroundQuestion, scratch: Path, seconds: float | None, listener: events.Listener
 ) -> tuple[int, ...]:
-    """The places of the nodes in the smallest piece that fails the check.
+    """The places of the nodes in the smallest piece that fails the check, as far as it is reduced in ``seconds``.
 
-    ``seconds`` is what that may take: what is known by then counts. Raises what ``run_job`` raises, but for an
-    interruption, which is a KeyboardInterrupt.
+    Raises what ``run_job`` raises, but KeyboardInterrupt for an interruption.
     """
     words = question.template.with_change(SettingChange())
     command = parse_command(words)
-    inputs = isinstance(command, OwnRun) and bool(command.input_files)
-    golden = isinstance(command, OwnRun) and bool(command.golden_files)
-    if golden and not inputs:
+    has_inputs = isinstance(command, OwnRun) and bool(command.input_files)
+    has_golden_values = isinstance(command, OwnRun) and bool(command.golden_files)
+    if has_golden_values and not has_inputs:
         raise errors.UsageError(
             "the check compares with golden values, but makes up its inputs: no part of it can fail"
         )
@@ -311,46 +303,43 @@ def nodes_of_smallest_piece(
         ),
         recording=RecordingOptions(samples=lambda: question.right.samples),
         command=command,
-        feeds_recorded=inputs and not golden,
+        feeds_recorded=has_inputs and not has_golden_values,
     )
-    made = command_check(words, question.default_name, question.timeout)
-    with contextlib.closing(made) as check, question.template.environment(SettingChange()):
+    warm_check = command_check(words, question.default_name, question.timeout)
+    with contextlib.closing(warm_check) as check, question.template.environment(SettingChange()):
         try:
             return run_job(question.index, check, job, listener).kept
         except errors.Interrupted as stop:
             raise KeyboardInterrupt from stop
 
 
-# Which nodes of a model are meant: by those of a piece of it, by names, and those beside them.
-
-
 def nodes_named(index: ModelIndex, words: Sequence[str]) -> tuple[int, ...]:
-    """The places of nodes of these names, or that compute tensors of these names; patterns are allowed.
+    """The places of the nodes that have these names or compute tensors with these names; shell patterns are allowed.
 
-    Raises DoesNotFit for a word that means nothing in the model.
+    Raises DoesNotFit for a name that the model does not have.
     """
     names = [[node.name, *(index.names[tensor] for tensor in node.writes)] for node in index.nodes]
-    known = [name for some in names for name in some if name]
+    known = [name for names_of_node in names for name in names_of_node if name]
     places: set[int] = set()
     for word in words:
-        meant = {
+        matching = {
             node.number
-            for node, some in zip(index.nodes, names, strict=True)
-            if any(name and (word == name or fnmatchcase(name, word)) for name in some)
+            for node, names_of_node in zip(index.nodes, names, strict=True)
+            if any(name and (word == name or fnmatchcase(name, word)) for name in names_of_node)
         }
-        if not meant:
+        if not matching:
             raise errors.DoesNotFit(
                 f"the model has no node {word!r}, and none that computes a tensor of this name",
                 next_steps=[*did_you_mean(word, known), "biopsy inspect model MODEL --show layers    names its nodes"],
             )
-        places |= meant
+        places |= matching
     return tuple(sorted(places))
 
 
 def nodes_of_piece(index: ModelIndex, piece: ModelIndex) -> tuple[int, ...]:
-    """The places of those nodes of a model that a piece of it has too: same operator, and same outputs or same name.
+    """The places of the nodes that a piece has too: with the same operator, and the same outputs or the same name.
 
-    Raises DoesNotFit if there is none, since the piece is of another model then, or its names were changed.
+    Raises DoesNotFit if there is none: the piece is then of another model, or was renamed.
     """
     by_output = {index.names[tensor]: node for node in index.nodes for tensor in node.writes}
     by_name: dict[str, list[Node]] = {}
@@ -360,8 +349,8 @@ def nodes_of_piece(index: ModelIndex, piece: ModelIndex) -> tuple[int, ...]:
     for node in piece.nodes:
         computed = [by_output.get(piece.names[tensor]) for tensor in node.writes]
         named = by_name.get(node.name, []) if node.name else []
-        alike = [one for one in (*computed, *(named if len(named) == 1 else ())) if one is not None]
-        places.update(one.number for one in alike if (one.op_type, one.domain) == (node.op_type, node.domain))
+        alike = [each for each in (*computed, *(named if len(named) == 1 else ())) if each is not None]
+        places.update(each.number for each in alike if (each.op_type, each.domain) == (node.op_type, node.domain))
     if not places:
         raise errors.DoesNotFit(
             f"no node of {piece.path or 'the piece'} is in the model, neither by its outputs nor by its name",
@@ -371,11 +360,10 @@ def nodes_of_piece(index: ModelIndex, piece: ModelIndex) -> tuple[int, ...]:
 
 
 def neighbours(index: ModelIndex, nodes: Sequence[int]) -> tuple[int, ...]:
-    """Nodes that write what these read, or read what these write, and are none of these."""
-    known = set(nodes)
-    beside: set[int] = set()
+    """The nodes that write what these read, or read what these write."""
+    near: set[int] = set()
     for node in nodes:
-        beside.update(index.producer[tensor] for tensor in index.nodes[node].reads if tensor in index.producer)
+        near.update(index.producer[tensor] for tensor in index.nodes[node].reads if tensor in index.producer)
         for tensor in index.nodes[node].writes:
-            beside.update(index.consumers.get(tensor, ()))
-    return tuple(sorted(beside - known))
+            near.update(index.consumers.get(tensor, ()))
+    return tuple(sorted(near.difference(nodes)))

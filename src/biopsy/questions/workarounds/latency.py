@@ -1,6 +1,6 @@
-"""How long a model takes beside another one: two processes, in turn, with the same inputs.
+"""The latency of a model compared with another one: two processes, in turn, with the same inputs.
 
-A machine is now faster, now slower. So short rounds of both alternate, and the ratio is taken within each round.
+The speed of a machine changes over time. So short rounds of both alternate, and the ratio is taken within each round.
 """
 
 from __future__ import annotations
@@ -14,27 +14,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
+from biopsy.engines.runner import checked_feed
 from biopsy.model.load import read_bytes
 from biopsy.processes.server import Note, Request, Server, ServerEndedError, Serving
 from biopsy.processes.watch import Limits
+from biopsy.tensors.files import read_feeds
 
 ROUNDS = 9
-"""Times that both are measured, one after the other; who is first changes from round to round."""
+"""How often both are measured; which one comes first changes from round to round."""
 
 _SECONDS_OF_A_ROUND = 0.1
 _MOST_RUNS = 50
-"""Runs of a model in a round: as many as take about that long."""
+"""Of a model in a round, if so many take less than that."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
     """The median milliseconds of one run ``before`` and ``after`` a change, and the ``ratio`` of after to before.
 
-    ``ratio`` is the median of the rounds' ratios, ``low`` and ``high`` their quartiles. ``before`` and what is derived
-    from it are None where the engine does not run the original at all.
+    ``ratio`` is the median of the ratios of all rounds, ``low`` and ``high`` their quartiles. All except ``after`` are
+    None if the engine cannot run the original.
     """
 
     after: float
@@ -45,7 +49,7 @@ class Latency:
 
     @property
     def text(self) -> str:
-        """In words, such as ``1.02 times as long (1.00 to 1.05)``."""
+        """``1.02 times as long (1.00 to 1.05)``, or the milliseconds if there is no ratio."""
         if self.ratio is None:
             return f"{self.after:.3g} ms"
         return f"{self.ratio:.2f} times as long ({self.low:.2f} to {self.high:.2f})"
@@ -53,9 +57,9 @@ class Latency:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """What is measured: a model file with the folder of its weights, in an engine, with variables of the environment.
+    """What is measured: a model file with the folder of its weights, in an engine with environment variables.
 
-    ``feeds`` is a file of inputs, of which the first sample is run.
+    ``feeds`` is a file of inputs, of which the first sample is used.
     """
 
     engine: str
@@ -66,9 +70,9 @@ class Side:
 
 
 class _Stopwatch:
-    """A process that holds a model and measures runs of it. Use it in a ``with``.
+    """A process that loads a model and measures runs of it. Use it in a ``with``.
 
-    ``usual`` is the seconds of a run, None if the model does not run.
+    ``usual`` is the time of a run in seconds, None if the model does not run.
     """
 
     def __init__(self, side: Side, timeout: float | None) -> None:
@@ -87,13 +91,13 @@ class _Stopwatch:
         self._server.close()
 
     def seconds(self, runs: int) -> float:
-        """The median of some runs. Raises what the engine raises, and ServerEndedError."""
-        taken: list[float] = self._server.ask({"runs": runs}, self._limits)["seconds"]
-        return statistics.median(taken)
+        """The median time of some runs. Raises what the engine raises, and ServerEndedError."""
+        times: list[float] = self._server.ask({"runs": runs}, self._limits)["seconds"]
+        return statistics.median(times)
 
 
 def side_by_side(before: Side, after: Side, timeout: float | None = None) -> Latency | None:
-    """The latency of ``after`` beside ``before``; None if ``after`` cannot be measured.
+    """The latency of ``after`` compared with ``before``; None if ``after`` cannot be measured.
 
     ``timeout`` is in seconds per round.
     """
@@ -105,49 +109,39 @@ def side_by_side(before: Side, after: Side, timeout: float | None = None) -> Lat
             runs = max(1, min(_MOST_RUNS, int(_SECONDS_OF_A_ROUND / slower)))
             if old.usual is None:
                 return Latency(after=1000 * new.seconds(runs))
-            taken: dict[_Stopwatch, list[float]] = {old: [], new: []}
+            times: dict[_Stopwatch, list[float]] = {old: [], new: []}
             try:
                 for number in range(ROUNDS):
                     for watch in (old, new)[:: 1 if number % 2 else -1]:
-                        taken[watch].append(1000 * watch.seconds(runs))
+                        times[watch].append(1000 * watch.seconds(runs))
             except (errors.BiopsyError, ServerEndedError):
                 return None
-            ratios = [after / max(before, 1e-9) for before, after in zip(taken[old], taken[new], strict=True)]
+            ratios = [after / max(before, 1e-9) for before, after in zip(times[old], times[new], strict=True)]
             low, ratio, high = statistics.quantiles(ratios, n=4)
             return Latency(
-                after=statistics.median(taken[new]),
-                before=statistics.median(taken[old]),
+                after=statistics.median(times[new]),
+                before=statistics.median(times[old]),
                 ratio=ratio,
                 low=low,
                 high=high,
             )
 
 
-# The child's side
-
-
 def main() -> int:
-    """Answer the requests for the engine that the first argument names."""
-    serving = Serving()
-    engine = sys.argv[1]
+    """Answer requests for the engine that the first argument names, in the child process."""
     run: list[Callable[[], object]] = []
 
     def answer(request: Request, note: Note) -> dict[str, Any]:
         if "runs" in request:
             return {"seconds": [_seconds(run[0]) for _ in range(request["runs"])]}
-        run[:] = [_prepared(engine, request, note)]
+        run[:] = [_prepared(sys.argv[1], request, note)]
         return {}
 
-    return serving.serve(answer)
+    return Serving().serve(answer)
 
 
 def _prepared(engine: str, request: Request, note: Note) -> Callable[[], object]:
-    """What runs the model once, with inputs that are in memory and fit."""
-    import numpy as np
-
-    from biopsy.engines.runner import checked_feed
-    from biopsy.tensors.files import read_feeds
-
+    """A function that runs the model once, with inputs in memory."""
     path = Path(request["model"])
     model = ModelInput(read_bytes(path), Path(request["folder"]), path)
     feeds = read_feeds(Path(request["feeds"]))

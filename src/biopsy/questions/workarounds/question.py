@@ -1,6 +1,4 @@
-"""What is asked of a search for a workaround, and a candidate: a change that may be one, with the model that it
-makes.
-"""
+"""The question for a search for workarounds, and the candidates: changes of the engine or patches of the model."""
 
 from __future__ import annotations
 
@@ -28,23 +26,24 @@ Kind: TypeAlias = Literal["setting", "release", "mark", "barrier", "precision", 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 COST: Mapping[Kind, int] = {"setting": 1, "release": 2, "mark": 3, "barrier": 3, "precision": 4, "spelling": 5}
-"""What a workaround of a kind costs the user, beside the others."""
+"""What a workaround of a kind costs the user, relative to the others."""
 
 USUAL_SECONDS = 600.0
 USUAL_BUDGET = Budget(seconds=USUAL_SECONDS)
-"""What the search may cost, if nobody says otherwise."""
+"""The default budget of the search."""
 
 FRESH = 2
-"""Inputs that the check has not seen, on which a workaround must be right too."""
+"""How many fresh inputs, which the check has not seen, a workaround must be right on too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIsRight:
-    """How it is told that outputs are right.
+    """How to judge whether outputs are right.
 
-    ``samples`` are the inputs of the check, each of which is tried, and ``drawn`` how random ones are made; ``golden``
-    are the values that the check itself holds against, per sample, None if it has none. ``judge`` says what is equal.
-    ``references`` are the engines to trust, the first that can run the model; ``named``: the user has named them.
+    ``samples`` are the inputs of the check, all of which are tried, and ``drawn`` says how random ones are made;
+    ``golden`` are the golden values of the check per sample, None if it has none. ``judge`` compares values.
+    ``references`` are the engines to trust, of which the first that can run the model is used; ``named``: the user
+    named them.
     """
 
     samples: Sequence[Feed]
@@ -56,7 +55,7 @@ class WhatIsRight:
 
 
 def golden_of(results: Iterable[RunnerResult], index: ModelIndex) -> list[Mapping[str, Array]] | None:
-    """The values that a check holds the outputs of a model against: of the first runner that has some; None if none."""
+    """The golden values of a model's outputs, of the first result that has some; None if none has."""
     names = {index.names[tensor] for tensor in index.outputs}
     for result in results:
         if result.iterations and names & set(result.iterations[0].outputs):
@@ -68,8 +67,8 @@ def golden_of(results: Iterable[RunnerResult], index: ModelIndex) -> list[Mappin
 class PatchedFile:
     """Where the best patched model is written.
 
-    ``external`` is the name of a file beside it for weights of ``threshold`` bytes or more; None to leave them where
-    they are, or inside if it stands in another folder than the original.
+    ``external`` is the name of a file beside it for weights of ``threshold`` bytes or more; None: they stay where they
+    are, or are put into the model if it is in another folder than the original.
     """
 
     path: Path
@@ -79,12 +78,12 @@ class PatchedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkaroundQuestion:
-    """What to find.
+    """Which workarounds to find.
 
-    ``template`` are the words of the check with a place for the engine that must be used, whose spec it holds.
-    ``kinds`` is what to try. ``piece`` is a small failing part of the model, ``nodes`` are names of nodes or of what
-    they compute: where to look; without both the model is reduced first. ``default_name`` stands for the model in the
-    words, as ``{}`` does. ``timeout`` is in seconds per check. ``target`` is where the best patched model is written.
+    ``template`` is the check, with the spec of the engine that must be used. ``kinds`` are the kinds of changes to try.
+    ``piece`` is a small failing part of the model, ``nodes`` are names of nodes or of the tensors that they compute:
+    the nodes to change; without either, the model is reduced first. ``default_name`` stands for the model in the words,
+    as ``{}`` does. ``timeout`` is in seconds per check. ``target`` is where the best patched model is written.
     """
 
     index: ModelIndex
@@ -115,9 +114,9 @@ PatchKind: TypeAlias = Literal["mark", "barrier", "precision", "spelling"]
 class Patch:
     """A change of some nodes of a model.
 
-    ``text`` says it in one line, ``cost`` what it costs the user. ``nodes`` are the places in the main graph of the
-    model that it was made for. ``exact``: the values are the same bit for bit; else they are rounded differently, and
-    ``holds`` says for which values that is so, empty for all.
+    ``text`` describes it in one line, ``cost`` what it costs the user. ``nodes`` are places in the main graph of the
+    model that it was made for. ``exact``: the results are the same bit for bit; otherwise they may be rounded
+    differently, and ``holds`` says for which values they are equal otherwise, empty for all.
     """
 
     kind: PatchKind
@@ -130,18 +129,18 @@ class Patch:
     holds: str = ""
 
     def applied(self, model: onnx.ModelProto) -> onnx.ModelProto | None:
-        """A changed copy of a model; None if the nodes are not there any more, or no more as they were.
+        """A changed copy of a model; None if the nodes are missing or have changed.
 
         The nodes are found by the tensors that they write, so patches can be applied one after the other. Inputs and
-        outputs keep their names, order and types; outputs that a mark adds come last. Weights in other files are
-        referred to as they were.
+        outputs keep their names, order and types; outputs that a mark adds come last. References to external weights
+        stay as they are.
         """
         return self.change(model)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeCandidate:
-    """A change of the engine's settings, or patches of the model together; ``nodes`` are places in the original."""
+    """A change of the engine's settings, or a set of patches of the model."""
 
     kind: Kind
     text: str
@@ -150,30 +149,27 @@ class ChangeCandidate:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Places of the nodes that it changes."""
+        """The places, in the original, of the nodes that it changes."""
         return tuple(sorted({node for patch in self.patches for node in patch.nodes}))
 
 
 def of_patches(patches: Sequence[Patch]) -> ChangeCandidate:
-    """The candidate of one patch, or of several together: as dear as the dearest."""
+    """The candidate of one or several patches; its kind is that of the most expensive one."""
     kinds: list[Kind] = [patch.kind for patch in patches]
-    dearest = max(kinds, key=KINDS.index)
-    return ChangeCandidate(kind=dearest, text="; ".join(patch.text for patch in patches), patches=tuple(patches))
+    kind = max(kinds, key=KINDS.index)
+    return ChangeCandidate(kind=kind, text="; ".join(patch.text for patch in patches), patches=tuple(patches))
 
 
 def patched(model: onnx.ModelProto, patches: Sequence[Patch]) -> onnx.ModelProto | None:
-    """A copy of a model with all patches; None if one of them does not fit, also because of another one."""
-    made: onnx.ModelProto | None = model
+    """A copy of a model with all patches; None if one of them does not fit, perhaps because of another one."""
+    result: onnx.ModelProto | None = model
     for patch in patches:
-        made = None if made is None else patch.applied(made)
-    return made
+        result = None if result is None else patch.applied(result)
+    return result
 
 
 def interface_objection(before: onnx.ModelProto, after: onnx.ModelProto, *, may_add: bool) -> str | None:
-    """What has changed of inputs and outputs; None if nothing has. ``may_add``: outputs may be added at the end.
-
-    Whoever feeds the model and takes its first outputs must not notice a change.
-    """
+    """How inputs or outputs have changed; None if they have not. ``may_add``: outputs may be added at the end."""
     inputs = [info.SerializeToString(deterministic=True) for info in before.graph.input]
     if [info.SerializeToString(deterministic=True) for info in after.graph.input] != inputs:
         return "it has other inputs"

@@ -1,4 +1,4 @@
-"""What a search for workarounds has found: those that are right, those that are not, and how that was told."""
+"""The result of a search for workarounds: the changes that help, those that do not, and how the outputs were judged."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from biopsy.records import plain
 from biopsy.text import count, html_table, printable
 
 SHOWN = 3
-"""Workarounds that are named as the best."""
+"""How many workarounds are shown as the best."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifiedChange:
     """A change with which the whole model is right.
 
-    ``engine`` is the spec to use, ``environment`` variables to set with it. ``nodes`` are those of the original that
-    are changed, as people call them; ``difference`` the lines of what is in the patched model and not in the original,
-    or the other way round; both are empty where the model stays as it is. ``holds`` says for which values only it is
-    known to be the same function, a line for each change that is not for all. ``model`` are its bytes. ``runs``: in so
-    many fresh processes the check passed.
+    ``engine`` is the spec to use, with the ``environment`` variables. ``nodes`` are the labels of the changed nodes of
+    the original, ``difference`` the lines that differ between the original and the patched model; both are empty if the
+    model is not changed. ``holds`` are the values for which the patched nodes compute the same, a line for each patch
+    that is limited. ``model`` are the bytes of the patched model. ``runs`` is in how many fresh processes the check
+    passed.
     """
 
     kind: Kind
@@ -41,11 +41,11 @@ class VerifiedChange:
 
     @property
     def changes_model(self) -> bool:
-        """Whether another model is to be used, and not another engine."""
+        """Whether it patches the model, and does not change the engine."""
         return self.model is not None
 
     def as_json(self) -> dict[str, Any]:
-        """As plain values; the model itself is left out."""
+        """Its fields as plain values, without the model."""
         tree: dict[str, Any] = plain(replace(self, model=None))
         del tree["model"]
         return tree
@@ -53,7 +53,7 @@ class VerifiedChange:
 
 @dataclass(frozen=True, kw_only=True)
 class TriedChange:
-    """A change that was tried: whether the model is ``right`` with it, and if not, why not."""
+    """A change that was tried; ``reason`` says why the model is not ``right`` with it."""
 
     kind: Kind
     text: str
@@ -74,7 +74,7 @@ class FailureRate:
 class Trust:
     """Whose values count as right: those of ``reference``; ``confirmed_by`` is another package's engine that agrees.
 
-    They are known for ``samples`` samples of the check and for ``fresh`` others, and a workaround is right on all.
+    A workaround is right on ``samples`` samples of the check and on ``fresh`` others.
     """
 
     reference: str
@@ -85,10 +85,10 @@ class Trust:
 
 @dataclass(frozen=True, kw_only=True)
 class Workarounds:
-    """What was found.
+    """The workarounds of a failure.
 
-    ``piece`` names the nodes around which changes were sought. ``output`` is the file of the best patched model, if it
-    was to be written. ``stopped`` says what has ended the search early, ``interrupted`` whether that was a person.
+    ``piece`` names the nodes at which changes were searched for. ``output`` is the file of the best patched model, if
+    it was written. ``stopped`` says what ended the search early, ``interrupted`` whether that was Ctrl-C.
     """
 
     model: str
@@ -106,36 +106,39 @@ class Workarounds:
 
     @property
     def ordered(self) -> tuple[VerifiedChange, ...]:
-        """All of them, the best first: by what they cost the user, by how many nodes they change, by latency."""
+        """All workarounds, the best first: by their cost for the user, then by the number of nodes, then by latency."""
         groups: dict[tuple[int, int], list[VerifiedChange]] = {}
-        for one in self.found:
-            groups.setdefault((COST[one.kind], len(one.nodes)), []).append(one)
-        return tuple(one for rank in sorted(groups) for one in _fastest_first(groups[rank]))
+        for change in self.found:
+            groups.setdefault((COST[change.kind], len(change.nodes)), []).append(change)
+        return tuple(change for rank in sorted(groups) for change in _fastest_first(groups[rank]))
 
     @property
     def best(self) -> tuple[VerifiedChange, ...]:
-        """The best three in the order of what they cost the user: the best one for each cost, before any second one."""
+        """The best three, in order: the best one of each cost before the second one of any."""
         ordered = self.ordered
-        costs = [COST[one.kind] for one in ordered]
+        costs = [COST[change.kind] for change in ordered]
         turns = sorted(range(len(ordered)), key=lambda place: (costs[:place].count(costs[place]), place))
         return tuple(ordered[place] for place in sorted(turns[:SHOWN]))
 
     @property
     def patched(self) -> VerifiedChange | None:
-        """The best one that changes the model; None if there is none."""
-        return next((one for one in self.ordered if one.changes_model), None)
+        """The best one that patches the model; None if there is none."""
+        return next((change for change in self.ordered if change.changes_model), None)
 
     def __repr__(self) -> str:
-        best = "; ".join(printable(one.text) for one in self.best) or f"none of {count(len(self.tried), 'change')}"
+        best = "; ".join(printable(each.text) for each in self.best) or f"none of {count(len(self.tried), 'change')}"
         return f"<Workarounds for {printable(self.failure.text)}: {best}>"
 
     def _repr_html_(self) -> str:
-        rows = [(one.kind, one.text, "right", one.latency.text if one.latency is not None else "") for one in self.best]
-        rows += [(one.kind, one.text, "not right", one.reason) for one in self.tried if not one.right]
+        rows = [
+            (change.kind, change.text, "right", change.latency.text if change.latency is not None else "")
+            for change in self.best
+        ]
+        rows += [(tried.kind, tried.text, "not right", tried.reason) for tried in self.tried if not tried.right]
         return html_table(f"{self.model} in {self.engine}: {self.failure.text}", ["kind", "change", "", ""], rows)
 
     def as_json(self) -> dict[str, Any]:
-        """The part of a report that tells what was found."""
+        """The part of a report with this result."""
         trust = self.trust
         tree: dict[str, Any] = plain(
             {
@@ -155,13 +158,13 @@ class Workarounds:
 
 
 def _fastest_first(changes: Sequence[VerifiedChange]) -> list[VerifiedChange]:
-    """Those first that are as fast as the fastest, as far as could be measured: they stay in their order."""
+    """The changes by latency; those that may be as fast as the fastest come first, in their order."""
     measured = [change.latency for change in changes if change.latency is not None and change.latency.ratio is not None]
     fastest = min(measured, key=lambda latency: latency.ratio or 0.0, default=None)
     least = math.inf if fastest is None or fastest.high is None else fastest.high
 
     def time(change: VerifiedChange) -> float:
-        """How many times as long the model takes; 0 if that may be as little as the least, or is not known."""
+        """The latency ratio; 0 if it may be as low as the least, or is not known."""
         latency = change.latency
         is_slower = latency is not None and latency.low is not None and latency.low > least
         return latency.ratio or 0.0 if latency is not None and is_slower else 0.0
@@ -170,5 +173,5 @@ def _fastest_first(changes: Sequence[VerifiedChange]) -> list[VerifiedChange]:
 
 
 def labels(nodes: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:
-    """What people call nodes of these places; ``names`` are those of all nodes."""
+    """The names of the nodes at these places; ``names`` are those of all nodes."""
     return tuple(names[node] for node in nodes if node < len(names))

@@ -1,6 +1,4 @@
-"""What the outputs of a model should be: values of an engine that is trusted, whether another one confirms them, and
-inputs that the check has not seen.
-"""
+"""The right outputs of a model: values of a trusted engine, confirmed by another one, also on fresh inputs."""
 
 from __future__ import annotations
 
@@ -30,21 +28,21 @@ Outputs = Sequence[Mapping[str, Array]]
 """Outputs of a model by name, per sample."""
 
 CANNOT_RUN = (errors.EngineFailure, errors.EngineMissing, errors.CannotCompare, errors.DataError)
-"""What says that an engine does not run a model."""
+"""Raised if an engine does not run a model."""
 
-_ALIKE = 10.0
-"""Two engines that compute the same may differ by so many times the tolerances: they round in another order."""
+_TIMES_THE_TOLERANCES = 10.0
+"""How much two engines that are right may differ, because they round in another order."""
 
 _MOST_SECONDS = 120.0
-"""For an engine that only confirms what another one has said: an evaluator in Python may take for ever."""
+"""For an engine that only confirms another one: an evaluator in Python may take very long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrustedValues:
-    """What ``engine`` computes of the original, per sample: ``own`` of them are the check's, those after them fresh.
+    """The outputs of the original in ``engine`` per sample: the first ``own`` are the check's samples, others fresh.
 
     ``confirmed_by`` is an engine of another package that computes the same, None if there is none. ``feeds`` is the
-    file of all samples, ``seconds`` what running them took.
+    file of all samples, ``seconds`` how long running them took.
     """
 
     engine: str
@@ -62,17 +60,17 @@ class TrustedValues:
     def objection(self, actual: Outputs, judge: Judge, also: Mapping[str, np.dtype[Any]]) -> str | None:
         """Why outputs are not right, in one line; None if they are.
 
-        They may be those of the first samples alone. ``also`` are types that the engine gives the outputs of the
-        original, where these are others than the trusted ones.
+        They may be those of only the first samples. ``also`` are the types of the original's outputs in the engine,
+        which are allowed too.
         """
-        for number, (given, wanted) in enumerate(zip(actual, self.expected, strict=False)):
-            for name, expected in wanted.items():
-                if name not in given:
+        for number, (outputs, expected_outputs) in enumerate(zip(actual, self.expected, strict=False)):
+            for name, expected in expected_outputs.items():
+                if name not in outputs:
                     reason = f"output {name!r} is missing"
-                elif given[name].dtype not in (expected.dtype, also.get(name) or expected.dtype):
-                    reason = f"output {name!r} is {given[name].dtype}, not {expected.dtype}"
+                elif outputs[name].dtype not in (expected.dtype, also.get(name) or expected.dtype):
+                    reason = f"output {name!r} is {outputs[name].dtype}, not {expected.dtype}"
                 else:
-                    error = judge.error(name, [given[name]], [expected])
+                    error = judge.error(name, [outputs[name]], [expected])
                     if error.passed:
                         continue
                     reason = f"output {name!r}: {error.reason}"
@@ -83,7 +81,7 @@ class TrustedValues:
 
 
 class _Witnesses:
-    """The engines that may say what is right, asked about the model of a question; ``refused`` is why some do not."""
+    """Runs the model of a question in engines that may be trusted; ``refused`` says why some cannot be."""
 
     def __init__(self, question: WorkaroundQuestion, scratch: Path) -> None:
         self.right = question.right
@@ -92,13 +90,13 @@ class _Witnesses:
         self._scratch = scratch
         self._model = ModelInput(read_bytes(question.model), question.index.folder, question.model)
 
-    def written(self, name: str, samples: Sequence[Feed]) -> Path:
-        """The file with some samples."""
+    def write(self, name: str, samples: Sequence[Feed]) -> Path:
+        """Write samples to a file; returns its path."""
         write_feeds(self._scratch / name, samples)
         return self._scratch / name
 
     def values(self, engine: str, feeds: Path, timeout: float | None = _MOST_SECONDS) -> Outputs | None:
-        """What an engine computes; None if it cannot."""
+        """The outputs of the model in an engine; None if it cannot run the model."""
         with Worker(engine, self._scratch, timeout) as worker:
             try:
                 return worker.run(self._model, feeds)
@@ -108,17 +106,17 @@ class _Witnesses:
 
 
 def trusted_values(question: WorkaroundQuestion, scratch: Path, listener: events.Listener) -> TrustedValues:
-    """What the model should give: on the check's samples, on fresh ones, and on a wider one if that makes sense.
+    """The right outputs of the model: for the check's samples, for fresh ones, and for one of larger numbers.
 
-    It does where both engines give the same finite numbers. Raises CannotCompare if no engine can tell what is right,
-    or if those that can contradict.
+    The latter counts only if both engines compute the same finite numbers for it. Raises CannotCompare if no engine can
+    be trusted, or if those that could be contradict each other.
     """
-    right, wanted = question.right, question.index.fed_types()
-    fresh = fresh_samples(wanted, right.samples, right.drawn, FRESH)
+    right, input_types = question.right, question.index.fed_types()
+    fresh = fresh_samples(input_types, right.samples, right.drawn, FRESH)
     started = time.monotonic()
     witnesses = _Witnesses(question, scratch)
     timeout = question.timeout or question.budget.seconds
-    for more in [fresh, []] if fresh else [[]]:  # the model may not be defined for what was made up
+    for more in [fresh, []] if fresh else [[]]:  # the model may not be defined for random inputs
         trusted = _first_trusted(witnesses, more, timeout)
         if trusted is not None:
             break
@@ -130,11 +128,11 @@ def trusted_values(question: WorkaroundQuestion, scratch: Path, listener: events
         )
     _require_meaning(trusted)
     trusted = _confirmed(trusted, witnesses, listener)
-    wider = wider_sample(question.index, wanted, right.drawn)
+    wider = wider_sample(question.index, input_types, right.drawn)
     if wider is not None:
         trusted = _widened(trusted, witnesses, [*right.samples, *more], wider)
-    if wanted and not trusted.fresh:
-        remark = "no fresh inputs could be made: what is right for these inputs by luck is not told from what is right"
+    if input_types and not trusted.fresh:
+        remark = "no fresh inputs could be made, so a change that is right only for these inputs would not be noticed"
         listener(events.Remark(remark, warning=True))
     listener(
         events.Trusted(
@@ -149,9 +147,9 @@ def trusted_values(question: WorkaroundQuestion, scratch: Path, listener: events
 
 
 def _first_trusted(witnesses: _Witnesses, fresh: Sequence[Feed], timeout: float | None) -> TrustedValues | None:
-    """What the first engine gives that runs the model and agrees with the check's values."""
+    """The values of the first engine that runs the model and agrees with the golden values of the check."""
     right = witnesses.right
-    feeds = witnesses.written(f"samples_{len(fresh)}.safetensors", [*right.samples, *fresh])
+    feeds = witnesses.write(f"samples_{len(fresh)}.safetensors", [*right.samples, *fresh])
     for engine in dict.fromkeys(right.references):
         if parse_spec(engine) == witnesses.suspect:
             continue
@@ -164,8 +162,8 @@ def _first_trusted(witnesses: _Witnesses, fresh: Sequence[Feed], timeout: float 
             {name: value for name, value in known.items() if name in outputs}
             for outputs, known in zip(values, right.golden or (), strict=False)
         ]
-        against = _disagreement(values, golden, right.judge)
-        if against is None:
+        disagreement = _disagreement(values, golden, right.judge)
+        if disagreement is None:
             return TrustedValues(
                 engine=engine,
                 confirmed_by=None,
@@ -174,12 +172,12 @@ def _first_trusted(witnesses: _Witnesses, fresh: Sequence[Feed], timeout: float 
                 expected=values,
                 seconds=seconds,
             )
-        witnesses.refused.append(f"{engine} contradicts the values of the check: {against}")
+        witnesses.refused.append(f"{engine} contradicts the values of the check: {disagreement}")
     return None
 
 
 def _require_meaning(trusted: TrustedValues) -> None:
-    """Raise CannotCompare where a comparison proves nothing: no elements, or nothing finite."""
+    """Raise CannotCompare if a comparison would prove nothing: there are no elements, or none is finite."""
     own = trusted.expected[: trusted.own]
     if not own or not own[0]:
         raise errors.CannotCompare(f"cannot tell what is right: {trusted.engine} gives no tensor")
@@ -193,7 +191,10 @@ def _require_meaning(trusted: TrustedValues) -> None:
 
 
 def _confirmed(trusted: TrustedValues, witnesses: _Witnesses, listener: events.Listener) -> TrustedValues:
-    """The values, with the name of another engine that agrees. Raises CannotCompare if it contradicts a guess."""
+    """The values with the name of another engine that agrees.
+
+    Raises CannotCompare if it does not, and the user has not named the trusted engine.
+    """
     name = parse_spec(trusted.engine).name
     for other in reversed(PLAIN):
         if parse_spec(other).name == name or parse_spec(other) == witnesses.suspect:
@@ -201,10 +202,10 @@ def _confirmed(trusted: TrustedValues, witnesses: _Witnesses, listener: events.L
         values = witnesses.values(other, trusted.feeds)
         if values is None:
             continue
-        against = _disagreement(values, trusted.expected, witnesses.right.judge)
-        if against is None:
+        disagreement = _disagreement(values, trusted.expected, witnesses.right.judge)
+        if disagreement is None:
             return replace(trusted, confirmed_by=other)
-        remark = f"{other} does not agree with {trusted.engine}: {against}"
+        remark = f"{other} does not agree with {trusted.engine}: {disagreement}"
         if not witnesses.right.named:
             raise errors.CannotCompare(
                 f"cannot tell what is right: {remark}",
@@ -218,54 +219,52 @@ def _confirmed(trusted: TrustedValues, witnesses: _Witnesses, listener: events.L
 
 
 def _widened(trusted: TrustedValues, witnesses: _Witnesses, samples: Sequence[Feed], wider: Feed) -> TrustedValues:
-    """The values with those of one more sample, where two engines agree on it, and none of its outputs overflows."""
+    """The values with those of one more sample, if two engines agree on it, and all its outputs are finite."""
     if trusted.confirmed_by is None:
         return trusted
-    feeds = witnesses.written("wider.safetensors", [wider])
-    ours, others = (witnesses.values(engine, feeds) for engine in (trusted.engine, trusted.confirmed_by))
-    if ours is None or others is None or ours[0].keys() != others[0].keys():
+    feeds = witnesses.write("wider.safetensors", [wider])
+    values, confirming = (witnesses.values(engine, feeds) for engine in (trusted.engine, trusted.confirmed_by))
+    if values is None or confirming is None or values[0].keys() != confirming[0].keys():
         return trusted
-    for name, value in ours[0].items():
+    for name, value in values[0].items():
         is_finite = value.dtype.kind not in "fc" or np.isfinite(value).all()
-        if not is_finite or not witnesses.right.judge.error(name, [others[0][name]], [value]).passed:
+        if not is_finite or not witnesses.right.judge.error(name, [confirming[0][name]], [value]).passed:
             return trusted
-    every = witnesses.written("all_samples.safetensors", [*samples, wider])
-    return replace(trusted, feeds=every, expected=[*trusted.expected, *ours])
+    feeds = witnesses.write("all_samples.safetensors", [*samples, wider])
+    return replace(trusted, feeds=feeds, expected=[*trusted.expected, *values])
 
 
 def _disagreement(actual: Outputs, expected: Outputs, judge: Judge) -> str | None:
     """How outputs differ by more than the order of rounding explains; None if they do not."""
-    for given, wanted in zip(actual, expected, strict=False):
-        for name, value in wanted.items():
-            if name not in given:
+    for outputs, expected_outputs in zip(actual, expected, strict=False):
+        for name, value in expected_outputs.items():
+            if name not in outputs:
                 return f"output {name!r} is missing"
-            error = judge.error(name, [given[name]], [value])
-            if not error.passed and error.tolerance_ratio > _ALIKE:
+            error = judge.error(name, [outputs[name]], [value])
+            if not error.passed and error.tolerance_ratio > _TIMES_THE_TOLERANCES:
                 return f"output {name!r}: {error.reason}"
     return None
 
 
-# Inputs like those of a check that it has not seen: what is right on these too is not right by luck.
-
 _OTHER_SEED = 7919
-"""Added to the seed of the check: its own iterations count up from that one."""
+"""Added to the seed of the check, because the check uses the seeds that follow its own."""
 
 
 def fresh_samples(
-    wanted: Mapping[str, ValueType | None], samples: Sequence[Feed], drawn: Inputs, count: int
+    input_types: Mapping[str, ValueType | None], samples: Sequence[Feed], drawn: Inputs, count: int
 ) -> list[Feed]:
-    """At most ``count`` other samples, none of which is among ``samples``.
+    """At most ``count`` samples that the check has not seen, so that a change is not right only by luck.
 
-    Where these were made up, others are drawn in the same way. Given ones are varied within what they hold: numbers of
-    a floating type are drawn between the least and the greatest of a tensor, all others change places, so that what
-    were indices still are. None for a model whose inputs leave nothing to vary.
+    If ``samples`` were random, others are drawn in the same way. Otherwise they are varied: floating-point values are
+    drawn between the least and the greatest of a tensor, and other values are permuted, so that indices stay valid.
+    Empty for a model whose inputs cannot be varied.
     """
-    if not wanted or not samples:
+    if not input_types or not samples:
         return []
     fresh: list[Feed] = []
     if drawn.given is None:
         try:
-            fresh += feeds_for(wanted, replace(drawn, iterations=count, seed=drawn.seed + _OTHER_SEED)).feeds
+            fresh += feeds_for(input_types, replace(drawn, iterations=count, seed=drawn.seed + _OTHER_SEED)).feeds
         except errors.BiopsyError:
             return []
     for number in range(0 if drawn.given is None else count):
@@ -290,5 +289,5 @@ def _other_values(value: Array, random: np.random.Generator) -> Array:
     finite = wide[np.isfinite(wide)].astype(np.float64)
     if not finite.size or finite.min() == finite.max():
         return value
-    drawn: Array = random.uniform(finite.min(), finite.max(), value.shape).astype(value.dtype)
-    return drawn
+    result: Array = random.uniform(finite.min(), finite.max(), value.shape).astype(value.dtype)
+    return result

@@ -1,6 +1,4 @@
-"""Whether a change is a workaround: the whole model is right with it and not only free of the symptom; and what is
-different in it, as a list that a person reads.
-"""
+"""Verifying a change: the whole model must be right with it, and not only free of the symptom."""
 
 from __future__ import annotations
 
@@ -9,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import onnx
+from onnx import helper
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
@@ -34,21 +34,18 @@ from biopsy.questions.workarounds.trusted_values import CANNOT_RUN, TrustedValue
 from biopsy.reduction.passes.common import described
 from biopsy.text import count, first_line, printable
 
-if TYPE_CHECKING:
-    import onnx
-
 _LEAST_TIMEOUT = 60.0
-"""Seconds for a run of an engine, where nobody has set a limit."""
+"""Seconds for a run of an engine, if there is no timeout."""
 
 _TIMES_THE_TRUSTED = 20
 
 
 @dataclass(kw_only=True)
 class ChangeTrials:
-    """Verifies candidates. Use it in a ``with``: an engine is kept loaded for the models of one after the other.
+    """Verifies candidates. Use it in a ``with``: it keeps an engine loaded.
 
-    ``probe`` has seen the failure of the original. Candidates stand at ``candidate``; ``scratch`` is for transient
-    files.
+    ``probe`` has seen the failure of the original. ``candidate`` is the path of patched models, ``scratch`` a folder
+    for transient files.
     """
 
     question: WorkaroundQuestion
@@ -73,13 +70,13 @@ class ChangeTrials:
 
     @property
     def timeout(self) -> float:
-        """Seconds that an engine may take for all samples: far more than the trusted one took, if nobody has said."""
+        """Seconds that an engine may take for all samples; by default far more than the trusted one took."""
         return self.question.timeout or max(_LEAST_TIMEOUT, _TIMES_THE_TRUSTED * self.trusted.seconds)
 
     def require_symptom(self) -> None:
-        """Raise CannotCompare if the engine gives for the original what is right, in as many runs as should show it.
+        """Raise CannotCompare if the outputs of the original are right in all of the ``needed`` runs.
 
-        Then the values cannot tell a workaround from a change that hides the symptom.
+        The values could not distinguish a workaround from a change that hides the symptom.
         """
         original = ChangeCandidate(kind="setting", text="the model as it is")
         for _ in range(self.probe.needed):
@@ -89,7 +86,7 @@ class ChangeTrials:
         raise errors.CannotCompare(
             f"cannot tell what is right: the check fails, but {suspect} gives the same as {trusted.engine} on these "
             "inputs",
-            details=["whether a change mends the model, or hides the failure from the check, could not be told apart"],
+            details=["a change that mends the model could not be told from one that hides the failure from the check"],
             next_steps=[
                 "--load-inputs FILE    the inputs with which it fails, before --check",
                 "--atol and --rtol    what counts as different",
@@ -109,14 +106,14 @@ class ChangeTrials:
         spec, trusted = self.question.template.changed(candidate.change), self.trusted
         if parse_spec(trusted.engine) == spec and trusted.confirmed_by is None:
             return f"{spec.text} is what counts as right here, and nothing confirms it"
-        folder = self.question.index.folder  # the original is read where it stands
+        folder = self.question.index.folder
         if model is self.model:
-            given = ModelInput(model.SerializeToString(), folder, self.question.model)
+            model_input = ModelInput(model.SerializeToString(), folder, self.question.model)
         else:
-            given = ModelInput(model.SerializeToString(deterministic=True), folder)
+            model_input = ModelInput(model.SerializeToString(deterministic=True), folder)
         with self._running(candidate.change) as worker:
             try:
-                outputs = worker.run(given, trusted.feeds)
+                outputs = worker.run(model_input, trusted.feeds)
             except CANNOT_RUN as error:
                 return first_line(error.summary)
         if not self._types and not candidate.change.settings:
@@ -125,7 +122,7 @@ class ChangeTrials:
 
     @contextlib.contextmanager
     def _running(self, change: SettingChange) -> Iterator[Worker]:
-        """The engine as it is set, kept; with other settings one of its own."""
+        """The engine with a change: the one that is kept loaded, or a new one if settings are changed."""
         template = self.question.template
         if not change.settings and not change.environment:
             if self._worker is None:
@@ -136,10 +133,8 @@ class ChangeTrials:
         with template.environment(change), Worker(changed, self.scratch, self.timeout) as worker:
             yield worker
 
-    # In full
-
     def verified(self, candidate: ChangeCandidate) -> VerifiedChange | str:
-        """The workaround, if a candidate is one; else why not, in one line."""
+        """The workaround, if a candidate is one; otherwise why not, in one line."""
         for _ in range(self.probe.needed):
             if (objection := self.objection(candidate)) is not None:
                 return objection
@@ -156,7 +151,7 @@ class ChangeTrials:
         if judged.outcome is not Outcome.PASSES:
             return f"the check: {judged.outcome.value}: {judged.reason}"
         if not self.probe.still_fails():
-            return "the check passes, but then it passes as it was too: nothing can be said"
+            return "the check passes, but now it also passes without the change: nothing can be concluded"
         return VerifiedChange(
             kind=candidate.kind,
             text=candidate.text,
@@ -171,12 +166,12 @@ class ChangeTrials:
         )
 
     def check_file(self, path: Path, change: VerifiedChange) -> str | None:
-        """What the check says against a patched model as it was written, in a fresh process; None if it passes."""
+        """Why the check does not pass with the written file, in a fresh process; None if it passes."""
         judged = self.probe.on(path).once(SettingChange(), f"as written: {change.text}", cold=True)
         return None if judged.outcome is Outcome.PASSES else f"{judged.outcome.value}: {judged.reason}"
 
     def _latency(self, candidate: ChangeCandidate) -> Latency | None:
-        """How long the model takes beside the original; both from an environment of their own if one is."""
+        """The latency compared with the original, with both engines in environments if the changed one is in one."""
         question, template = self.question, self.question.template
         unchanged = SettingChange()
         if RELEASE in candidate.change.settings and RELEASE not in template.spec.settings:
@@ -197,36 +192,34 @@ class ChangeTrials:
         return None if is_alone and RELEASE in candidate.change.settings else latency
 
 
-# What is different between a model and a changed one, as a list that a person reads.
-
 _MOST_TEXT = 100
 _Path: TypeAlias = str
-"""Where a graph stands: "" for the main one, else the nodes around it."""
+"""The nodes around a body; "" for the main graph."""
 
 _Key: TypeAlias = "tuple[_Path, str]"
-"""Where a node stands, and the first tensor that it writes."""
+"""The path of a node's graph, and the first tensor that the node writes."""
 
 _Nodes: TypeAlias = "Mapping[_Key, onnx.NodeProto]"
 
 
 def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> tuple[str, ...]:
-    """What is different in the nodes and outputs of two models, a line for each thing, all of it made printable.
+    """The differences in the nodes and outputs of two models, in printable lines.
 
-    ``- `` stands before what is gone, ``+ `` before what is new, ``~ `` before what changed. A node is the same one if
-    it has the same operator and writes the same tensors, else if it has the same operator and the same name or inputs.
-    Where it stands does not matter.
+    Lines begin with ``- `` for what was removed, ``+ `` for what was added, ``~ `` for what was changed. A node is the
+    same if it has the same operator and writes the same tensors, or else if it has the same operator and the same name
+    or inputs. The order of nodes does not matter.
     """
     old, new = dict(_nodes(before.graph, "")), dict(_nodes(after.graph, ""))
     pairs = _pairs(old, new)
     kept = set(pairs.values())
-    fresh = [(key[0], node) for key, node in new.items() if key not in kept]
-    casts, others = ([one for one in fresh if (one[1].op_type == "Cast") is is_cast] for is_cast in (True, False))
+    added = [(key[0], node) for key, node in new.items() if key not in kept]
+    added.sort(key=lambda place: place[1].op_type == "Cast")
     lines = [f"- {_node_text(key[0], node)}" for key, node in old.items() if key not in pairs]
-    lines += [f"+ {_node_text(*one)}" for one in (*others, *casts) if one[1].op_type != "Constant"]
+    lines += [f"+ {_node_text(path, node)}" for path, node in added if node.op_type != "Constant"]
     for key, twin in pairs.items():
         if changes := list(_changes(old[key], new[twin])):
             lines.append(f"~ {_node_text(key[0], new[twin])}: {', '.join(changes)}")
-    constants = sum(node.op_type == "Constant" for _, node in fresh)
+    constants = sum(node.op_type == "Constant" for _, node in added)
     lines += [f"+ {count(constants, 'constant')}"] if constants else []
     names = [[info.name for info in model.graph.output] for model in (before, after)]
     for info in after.graph.output:
@@ -234,15 +227,15 @@ def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> tuple[str, ..
             kind = parts.tensor_type(info.SerializeToString())
             lines.append(f"+ output {_short(info.name)}{f' {printable(str(kind))}' if kind is not None else ''}")
     lines += [f"- output {printable(name)}" for name in names[0] if name not in names[1]]
-    called, still_called = (
+    functions, remaining = (
         Counter(walk.function_key(each)[1] for each in model.functions) for model in (before, after)
     )
-    lines += [f"~ function {_short(name)}: its nodes in place of the calls" for name in called - still_called]
+    lines += [f"~ function {_short(name)}: its nodes in place of the calls" for name in functions - remaining]
     return tuple(lines)
 
 
 def _pairs(old: _Nodes, new: _Nodes) -> dict[_Key, _Key]:
-    """Nodes of both models that are the same one: the old key -> the new one."""
+    """Nodes that are the same in both models: the old key -> the new one."""
     pairs = {
         key: key
         for key in new
@@ -276,12 +269,12 @@ def _nodes(graph: onnx.GraphProto, path: _Path) -> Iterator[tuple[_Key, onnx.Nod
 
 def _changes(old: onnx.NodeProto, new: onnx.NodeProto) -> Iterator[str]:
     for at in range(max(len(old.input), len(new.input))):
-        one, other = ((node.input[at] if at < len(node.input) else "") for node in (old, new))
-        if one != other:
-            yield f"input {at} {_short(one) or 'none'} -> {_short(other) or 'none'}"
-    for one, other in zip(old.output, new.output, strict=False):
-        if one != other:
-            yield f"writes {_short(other) or 'nothing'}, not {_short(one) or 'nothing'}"
+        old_name, name = ((node.input[at] if at < len(node.input) else "") for node in (old, new))
+        if old_name != name:
+            yield f"input {at} {_short(old_name) or 'none'} -> {_short(name) or 'none'}"
+    for old_name, name in zip(old.output, new.output, strict=False):
+        if old_name != name:
+            yield f"writes {_short(name) or 'nothing'}, not {_short(old_name) or 'nothing'}"
     before, after = _attributes(old), _attributes(new)
     for name in (*before, *(name for name in after if name not in before)):
         if before.get(name) != after.get(name):
@@ -289,8 +282,6 @@ def _changes(old: onnx.NodeProto, new: onnx.NodeProto) -> Iterator[str]:
 
 
 def _attributes(node: onnx.NodeProto) -> Mapping[str, str]:
-    from onnx import helper
-
     texts = {}
     for each in node.attribute:
         if each.HasField("t"):
@@ -309,8 +300,8 @@ def _node_text(path: _Path, node: onnx.NodeProto) -> str:
     outputs = ", ".join(_short(name) for name in node.output if name)
     attributes = ", ".join(f"{_short(name)}={value}" for name, value in _attributes(node).items())
     domain = f"{node.domain}." if node.domain not in ("", "ai.onnx") else ""
-    named = f"{domain}{node.op_type}" + (f" {node.name!r}" if node.name and node.name not in node.output else "")
-    text = f"{_short(path, 4 * _MOST_TEXT)}{_short(named)}({inputs}) -> {outputs}"
+    title = f"{domain}{node.op_type}" + (f" {node.name!r}" if node.name and node.name not in node.output else "")
+    text = f"{_short(path, 4 * _MOST_TEXT)}{_short(title)}({inputs}) -> {outputs}"
     return f"{text}  [{attributes}]" if attributes else text
 
 

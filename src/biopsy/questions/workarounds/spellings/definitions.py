@@ -1,41 +1,35 @@
-"""Spellings of operators and calls that stand for other nodes: operators that ONNX defines by others, those of
-com.microsoft, and the model's own functions.
-"""
+"""Spellings of operators that ONNX defines by others, of those of com.microsoft, and of calls of local functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
+
+import onnx
+from onnx import helper, inliner
 
 from biopsy.model import walk
 from biopsy.questions.workarounds.question import Patch
-from biopsy.questions.workarounds.spellings.elementwise import GELU_BY_ERF, GELU_BY_TANH
 from biopsy.questions.workarounds.spellings.layers import normalized
 from biopsy.questions.workarounds.spellings.site import FLOAT, Drafts, Site, unmatched
 from biopsy.reduction.passes.inlining import called_functions, inlined
 from biopsy.text import printable
 
-if TYPE_CHECKING:
-    import onnx
-
 _RANDOM = frozenset({"Bernoulli"})
-"""Their definitions draw other numbers."""
-
+"""Their definitions draw other random numbers."""
 
 DRAFTS = Drafts()
 
 
 @DRAFTS.of("by-definition")
 def _(at: Site) -> list[str]:
-    from onnx import inliner
-
     operator = at.node.op_type
     at.require(operator not in _RANDOM and not any(walk.bodies(at.node)))
     try:
         graph = inliner.inline_selected_functions(
             _alone(at), [("", operator)], exclude=False, inline_schema_functions=True
         ).graph
-    except Exception:  # onnx raises whatever it stumbles over; what has no definition here is no error
+    except Exception:  # onnx raises exceptions of many types, also for operators without a definition
         unmatched()
     at.require(bool(graph.node) and not graph.initializer and all(node.op_type != operator for node in graph.node))
     names = {name: name for name in at.node.input}
@@ -53,39 +47,37 @@ def _(at: Site) -> list[str]:
 
 
 def _alone(at: Site) -> onnx.ModelProto:
-    """A model of the node alone, its inputs typed, all attributes given."""
-    from onnx import helper
-
+    """A model of the node alone, with typed inputs and all default attributes."""
     schema = walk.schema_of(at.node.op_type, at.opset, "") or unmatched()
     types = {name: at.kind(name) for name in at.node.input if name}
     inputs = [helper.make_tensor_value_info(name, kind.elem, kind.shape) for name, kind in types.items()]
     outputs = [helper.make_empty_tensor_value_info(name) for name in at.node.output if name]
     node = type(at.node).FromString(at.node.SerializeToString())
-    given = {each.name for each in node.attribute}
-    defaults = [each.default_value for name, each in schema.attributes.items() if name not in given]
+    names = {each.name for each in node.attribute}
+    defaults = [each.default_value for name, each in schema.attributes.items() if name not in names]
     node.attribute.extend(each for each in defaults if each.name)
     opsets = [helper.make_opsetid(domain, version) for domain, version in at.scope.opsets.items()]
     return helper.make_model(helper.make_graph([node], "alone", inputs, outputs), opset_imports=opsets)
 
 
 def calls_as_nodes(model: onnx.ModelProto, nodes: Sequence[int]) -> Iterator[Patch]:
-    """One patch for each local function that these nodes of the main graph call; it changes all calls of it.
+    """One patch for each local function that these nodes of the main graph call; it inlines all its calls.
 
-    Functions that call themselves, or would become too many nodes, are left out.
+    Functions that call themselves, or would become too many nodes, are skipped.
     """
-    able = set(called_functions(model))
+    inlinable = set(called_functions(model))
     places: dict[tuple[str, str], list[int]] = {}
     for place in nodes:
         domain, name, _ = walk.operator(model.graph.node[place])
-        if (domain, name) in able:
+        if (domain, name) in inlinable:
             places.setdefault((domain, name), []).append(place)
     for function, called_at in places.items():
 
         def change(model: onnx.ModelProto, function: tuple[str, str] = function) -> onnx.ModelProto | None:
             if function not in called_functions(model):
                 return None
-            made = inlined(model, [function])
-            return None if any(walk.operator(node)[:2] == function for node in walk.nodes(made)) else made
+            changed = inlined(model, [function])
+            return None if any(walk.operator(node)[:2] == function for node in walk.nodes(changed)) else changed
 
         yield Patch(
             kind="spelling",
@@ -98,11 +90,8 @@ def calls_as_nodes(model: onnx.ModelProto, nodes: Sequence[int]) -> Iterator[Pat
         )
 
 
-# Operators of com.microsoft, which ONNX Runtime writes into optimized models, as operators of ONNX.
-
-
 def _activated(at: Site, x: str, name: str, parameters: Sequence[float]) -> str:
-    """The activation that a fused operator names, with its parameters."""
+    """Write the activation of a fused operator; x itself if ``name`` is empty."""
     if name in {"", "Relu", "Tanh", "Sigmoid"}:
         return at.new(name, x) if name else x
     if name == "LeakyRelu":
@@ -130,8 +119,7 @@ def _(at: Site) -> str:
     kept = ("alpha", "beta", "transA", "transB")
     result = at.new("Gemm", *at.node.input, **{name: at.attribute(name, None) for name in kept})
     parameters = [at.attribute(f"activation_{name}", None) for name in ("alpha", "beta", "gamma")]
-    given = [value for value in parameters if value is not None]
-    return _activated(at, result, at.attribute("activation", ""), given)
+    return _activated(at, result, at.attribute("activation", ""), [each for each in parameters if each is not None])
 
 
 @DRAFTS.of("fused-matmul-as-matmul")
@@ -143,10 +131,9 @@ def _(at: Site) -> str:
 
 
 @DRAFTS.of("contributed-gelu-as-operators")
-def _(at: Site) -> str:
+def _(at: Site) -> dict[str, Any]:
     x, bias = at.inputs(2)
-    total = at.new("Add", x, bias) if at.node.op_type != "Gelu" and bias else x
-    return at.write(GELU_BY_TANH if at.node.op_type == "FastGelu" else GELU_BY_ERF, x, x=total)
+    return {"x": x, "bias": bias, "by_tanh": at.node.op_type == "FastGelu"}
 
 
 @DRAFTS.of("skip-layer-normalization-as-operators")

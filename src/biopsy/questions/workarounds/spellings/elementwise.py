@@ -1,11 +1,9 @@
-"""Spellings of what is computed element by element, in Python as far as they depend on more than the operators."""
+"""Spellings of elementwise operators, and barriers."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-
 import numpy as np
+from onnx import helper
 
 from biopsy.questions.workarounds.spellings.site import (
     BFLOAT16,
@@ -19,51 +17,52 @@ from biopsy.questions.workarounds.spellings.site import (
     Site,
 )
 
-GELU_BY_ERF = f"x * 0.5 * (Erf(x * {1 / math.sqrt(2)}) + 1)"
-GELU_BY_TANH = f"x * 0.5 * (Tanh((x + x * x * x * 0.044715) * {math.sqrt(2 / math.pi)}) + 1)"
-
 _SIGNED = FLOATS | {3, 5, INT32, INT64}
 _MODERATE = 2.0**100
-"""A divisor up to this, or above its reciprocal, has a reciprocal that neither overflows nor loses digits."""
+"""Divisors between 1 / this and this have a reciprocal that neither overflows nor loses digits."""
 
 _MOST_INPUTS = 64
 _WIDER = {FLOAT16: FLOAT, BFLOAT16: FLOAT, FLOAT: DOUBLE}
 
-DRAFTS = Drafts()
-
 
 def _has_extrema(at: Site, x: str) -> bool:
-    """Whether Max, Min and Clip take the type of a tensor: before opset 12 they are for floating-point numbers."""
+    """Whether Max, Min and Clip take the type of a tensor: before opset 12 only float32 and float64."""
     return at.opset >= 12 or at.elem(x) in {FLOAT, DOUBLE}
 
 
-CONDITIONS: Mapping[str, Callable[..., bool]] = {
-    "erf-as-gelu": lambda at, x, **_: at.is_float(x),
-    "sigmoid-as-swish": lambda at, x: at.is_float(x),
-    "leaky-relu-as-max": lambda at, x, alpha: 0 < alpha <= 1,
-    "prelu-as-where": lambda at, x, slope: at.is_float(x),
-    "prelu-with-whole-slope": lambda at, x, slope: at.kind(slope).shape is None or at.shape(slope) != at.shape(x),
-    "mul-as-pow": lambda at, x: at.is_float(x),
-    "div-as-reciprocal": lambda at, a, b: at.is_float(b),
-    "div-of-one-as-reciprocal": lambda at, one, x: (
-        at.is_float(x) and at.value(one).ndim <= at.rank(x) and at.single(one) == 1
-    ),
-    "sub-as-add": lambda at, a, b: at.elem(b) in _SIGNED,
-    "neg-as-mul": lambda at, x: at.is_float(x),
-    "relu-as-max": _has_extrema,
-}
-"""What must hold of what a pattern has matched, for a spelling that is written by its text."""
-
-
-@DRAFTS.of("gelu-as-operators")
-def _(at: Site, x: str, approximate: str) -> str:
-    return at.write(GELU_BY_TANH if approximate == "tanh" else GELU_BY_ERF, x=x)
-
-
-@DRAFTS.of("pow-as-mul")
-def _(at: Site, x: str, exponent: str) -> str:
-    at.require(at.is_float(x) and at.value(exponent).ndim <= at.rank(x) and at.single(exponent) in (2, 3))
-    return at.write("x * x" if at.single(exponent) == 2 else "x * x * x", x=x)
+DRAFTS = Drafts(
+    {
+        "gelu-as-operators": lambda at, x, approximate: {"by_tanh": approximate == "tanh"},
+        "erf-as-gelu": lambda at, x, **_: at.is_float(x),
+        "sigmoid-as-swish": lambda at, x: at.is_float(x),
+        "leaky-relu-as-max": lambda at, x, alpha: 0 < alpha <= 1,
+        "prelu-as-where": lambda at, x, slope: at.is_float(x),
+        "prelu-with-whole-slope": lambda at, x, slope: at.kind(slope).shape is None or at.shape(slope) != at.shape(x),
+        "pow-as-mul": lambda at, x, exponent: (
+            at.is_float(x)
+            and at.value(exponent).ndim <= at.rank(x)
+            and at.single(exponent) in (2, 3)
+            and {"is_cube": at.single(exponent) == 3}
+        ),
+        "mul-as-pow": lambda at, x: at.is_float(x),
+        "div-as-reciprocal": lambda at, a, b: at.is_float(b),
+        "div-of-one-as-reciprocal": lambda at, one, x: (
+            at.is_float(x) and at.value(one).ndim <= at.rank(x) and at.single(one) == 1
+        ),
+        "sub-as-add": lambda at, a, b: at.elem(b) in _SIGNED,
+        "sub-of-constant-as-add": lambda at, x, other: (
+            at.elem(other) in {FLOAT, DOUBLE}
+            and at.scope.value_of(x) is None
+            and {"opposite": at.constant(-at.value(other), at.elem(other))}
+        ),
+        "neg-as-mul": lambda at, x: at.is_float(x),
+        "mean-of-tensors-as-sum": lambda at: (
+            len(at.node.input) > 1
+            and {"x": at.node.input[0], "total": at.new("Sum", *at.node.input), "count": len(at.node.input)}
+        ),
+        "relu-as-max": _has_extrema,
+    }
+)
 
 
 @DRAFTS.of("div-by-constant-as-mul")
@@ -73,19 +72,6 @@ def _(at: Site, a: str, b: str) -> str:
     at.require(at.elem(b) in {FLOAT, DOUBLE} and divisor.size > 0)
     at.require(bool(np.all((sizes <= _MODERATE) & (sizes >= 1 / _MODERATE))))
     return at.new("Mul", a, at.constant(1 / divisor, at.elem(b)))
-
-
-@DRAFTS.of("sub-of-constant-as-add")
-def _(at: Site, x: str, other: str) -> str:
-    at.require(at.elem(other) in {FLOAT, DOUBLE} and at.scope.value_of(x) is None)
-    return at.new("Add", x, at.constant(-at.value(other), at.elem(other)))
-
-
-@DRAFTS.of("mean-of-tensors-as-sum")
-def _(at: Site) -> str:
-    count = len(at.node.input)
-    at.require(count > 1)
-    return at.write("total / count", at.node.input[0], total=at.new("Sum", *at.node.input), count=count)
 
 
 _MIRRORED = {"Greater": "Less", "Less": "Greater", "GreaterOrEqual": "LessOrEqual", "LessOrEqual": "GreaterOrEqual"}
@@ -105,11 +91,9 @@ def _(at: Site) -> str:
 
 @DRAFTS.of("clip-as-max-and-min")
 def _(at: Site) -> str:
-    from onnx import helper
-
     x, low, high = at.inputs(3)
     at.require(_has_extrema(at, x))
-    if at.opset < 11:  # what is not given is the last finite number there
+    if at.opset < 11:  # the defaults are the extreme finite numbers
         finite = np.finfo(helper.tensor_dtype_to_np_dtype(at.elem(x)))
         low, high = (at.scalar(at.attribute(*bound), x) for bound in (("min", finite.min), ("max", finite.max)))
     at.require(bool(low or high))
@@ -120,7 +104,7 @@ def _(at: Site) -> str:
 def _(at: Site, x: str, low: str, high: str) -> str:
     at.require(at.scope.value_of(x) is None and all(at.value(bound).ndim <= at.rank(x) for bound in (low, high)))
     least, most = (at.value(bound).reshape(()) for bound in (low, high))
-    at.require(bool(least <= most))  # else the order of the two decides; nor is NaN at most anything
+    at.require(bool(least <= most))  # otherwise the order of the two matters; also false for NaN
     if at.opset < 11:
         at.require(at.elem(x) == FLOAT)
         return at.new("Clip", x, min=float(least), max=float(most))
@@ -137,11 +121,8 @@ def _(at: Site) -> str:
     return first
 
 
-# Barriers: nodes that change no value and that optimizers do not see through. The node stands there again, and only its
-# first output gets one.
-
-
 def _behind(at: Site, elems: frozenset[int], text: str, **names: int) -> list[str]:
+    """Write the node again, and a barrier behind its first output."""
     elem = at.elem(at.node.output[0])
     at.require(bool(at.node.output[0]) and at.node.op_type not in {"Constant", "Identity"} and elem in elems)
     first, *others = at.copies(at.node.input)

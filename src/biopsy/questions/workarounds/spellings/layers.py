@@ -9,21 +9,56 @@ import numpy as np
 
 from biopsy.questions.workarounds.spellings.site import FLOAT, FLOATS, Drafts, Site
 
-DRAFTS = Drafts()
+_ALONG_ONE_AXIS_SINCE = 13
+"""Before this opset Softmax is along all axes from ``axis`` on together."""
+
+
+def _axis(at: Site, x: str) -> int:
+    """The one axis along which a Softmax is computed."""
+    rank = at.rank(x)
+    at.require(rank > 0 and at.is_float(x))
+    axis: int = at.attribute("axis", -1 if at.opset >= _ALONG_ONE_AXIS_SINCE else 1)
+    at.require(-rank <= axis < rank)
+    at.require(at.opset >= _ALONG_ONE_AXIS_SINCE or axis % rank == rank - 1)
+    return axis % rank
+
+
+def _are_float_matrices(at: Site, a: str, b: str) -> bool:
+    return at.rank(a) == at.rank(b) == 2 and at.is_float(a)
+
+
+DRAFTS = Drafts(
+    {
+        "softmax-as-exp": lambda at, x: {"axes": [_axis(at, x)]},
+        "log-softmax-as-log": lambda at, x: {"axes": [_axis(at, x)]},
+        "exp-as-softmax": lambda at, x, axes, **_: at.is_float(x) and len(axes) == 1 and {"axis": axes[0]},
+        "matmul-as-gemm": lambda at, a, b: (  # before opset 11 C had to be given
+            _are_float_matrices(at, a, b) and {"c": "" if at.opset >= 11 else at.constant([0], at.elem(a))}
+        ),
+        "matmul-and-add-as-gemm": lambda at, a, b, c: (
+            _are_float_matrices(at, a, b)
+            and at.rank(c) <= 2
+            and all(
+                dim in (1, size)
+                for dim, size in zip(reversed(at.dims(c)), (at.shape(b)[1], at.shape(a)[0]), strict=False)
+            )
+        ),
+    }
+)
 
 _INVERSE = "Reciprocal(Sqrt(ReduceMean(x * x, axes=axes) + epsilon))"
-"""1 / sqrt(mean(x * x) + epsilon), written in a way that fusions do not look for."""
+"""1 / sqrt(mean(x * x) + epsilon) in a form that fusions do not look for."""
 
 
 def normalized(at: Site, x: str, axes: Sequence[int], epsilon: float, like: str) -> str:
-    """(x - mean) / sqrt(variance + epsilon) over some axes; ``like`` is a tensor of the same type."""
+    """Write (x - mean) / sqrt(variance + epsilon) over some axes; ``like`` is a tensor of the same type."""
     return at.write(f"x = x - ReduceMean(x, axes=axes); x * {_INVERSE}", like, x=x, axes=axes, epsilon=epsilon)
 
 
 @DRAFTS.of("layer-normalization-as-operators", "rms-normalization-as-operators")
 def _(at: Site) -> Sequence[str]:
     x, scale, bias = at.inputs(3)
-    elem, own, rank = at.attribute("stash_type", FLOAT), at.elem(x), at.rank(x)  # the first stage computes in ``elem``
+    elem, own, rank = at.attribute("stash_type", FLOAT), at.elem(x), at.rank(x)  # normalization computes in ``elem``
     at.require(own in FLOATS and elem in FLOATS)
     widens = own != elem
     text = "x = Cast(x, to=elem) if widens else x; "
@@ -55,7 +90,7 @@ def _(at: Site, x: str, axes: list[int], epsilon: str, scale: str = "", bias: st
 
 
 def _affine(at: Site, x: str, scale: str, bias: str, rank: int) -> str:
-    """X * scale + bias, both one number for each channel."""
+    """Write x * scale + bias, with one scale and bias for each channel."""
     text = "x * Unsqueeze(scale, axes=behind) + Unsqueeze(bias, axes=behind)"
     return at.write(text, x=x, scale=scale, bias=bias, behind=range(1, rank - 1))
 
@@ -91,32 +126,6 @@ def _(at: Site) -> str:
     return _affine(at, at.new("Sub", x, at.new("Unsqueeze", mean, axes=range(1, rank - 1))), factor, bias, rank)
 
 
-_ALONG_ONE_AXIS_SINCE = 13
-"""Before this opset Softmax takes all axes from ``axis`` on together."""
-
-
-def _axis(at: Site, x: str) -> int:
-    """The one axis along which a node normalizes."""
-    rank = at.rank(x)
-    at.require(rank > 0 and at.is_float(x))
-    axis: int = at.attribute("axis", -1 if at.opset >= _ALONG_ONE_AXIS_SINCE else 1)
-    at.require(-rank <= axis < rank)
-    at.require(at.opset >= _ALONG_ONE_AXIS_SINCE or axis % rank == rank - 1)
-    return axis % rank
-
-
-_EXPONENTIALS = {
-    "Softmax": "powers = Exp(x - ReduceMax(x, axes=axes)); powers / ReduceSum(powers, axes=axes)",
-    "LogSoftmax": "shifted = x - ReduceMax(x, axes=axes); shifted - Log(ReduceSum(Exp(shifted), axes=axes))",
-}
-
-
-@DRAFTS.of("softmax-as-exp", "log-softmax-as-log")
-def _(at: Site) -> str:
-    (x,) = at.inputs(1)
-    return at.write(_EXPONENTIALS[at.node.op_type], x=x, axes=[_axis(at, x)])
-
-
 @DRAFTS.of("softmax-on-the-last-axis")
 def _(at: Site) -> str:
     (x,) = at.inputs(1)
@@ -127,20 +136,11 @@ def _(at: Site) -> str:
     return at.new("Transpose", at.copy([at.new("Transpose", x, perm=order)], axis=-1), perm=order)
 
 
-@DRAFTS.of("exp-as-softmax")
-def _(at: Site, x: str, axes: list[int], **_: object) -> str:
-    at.require(at.is_float(x) and len(axes) == 1)
-    return at.new("Softmax", x, axis=axes[0])
-
-
-# Products of matrices.
-
-
 @DRAFTS.of("gemm-as-matmul")
 def _(at: Site) -> str:
     a, b, c = at.inputs(3)
     alpha, beta = at.attribute("alpha", 1.0), at.attribute("beta", 1.0)
-    at.require(alpha != 0 != beta)  # engines do not multiply NaN by that 0
+    at.require(alpha != 0 != beta)  # engines skip the product with 0, which makes NaN of NaN
     at.require((alpha == 1 or at.is_float(a)) and (not c or beta == 1 or at.is_float(c)))
     left, right = (
         at.new("Transpose", name, perm=[1, 0]) if at.attribute(flag, 0) else name
@@ -148,20 +148,6 @@ def _(at: Site) -> str:
     )
     text = "alpha * MatMul(a, b) + beta * c" if c else "alpha * MatMul(a, b)"
     return at.write(text, a, a=left, b=right, c=c, alpha=alpha, beta=beta)
-
-
-@DRAFTS.of("matmul-as-gemm")
-def _(at: Site, a: str, b: str) -> str:
-    at.require(at.rank(a) == at.rank(b) == 2 and at.is_float(a))
-    return at.new("Gemm", a, b, "" if at.opset >= 11 else at.constant([0], at.elem(a)))  # C had to be given
-
-
-@DRAFTS.of("matmul-and-add-as-gemm")
-def _(at: Site, a: str, b: str, c: str) -> str:
-    at.require(at.rank(a) == at.rank(b) == 2 and at.is_float(a) and at.rank(c) <= 2)
-    rows_and_columns = (at.shape(b)[1], at.shape(a)[0])
-    at.require(all(dim in (1, size) for dim, size in zip(reversed(at.dims(c)), rows_and_columns, strict=False)))
-    return at.new("Gemm", a, b, c)
 
 
 @DRAFTS.of("matmul-of-transposed")
@@ -172,13 +158,13 @@ def _(at: Site, a: str, b: str) -> str:
 
 @DRAFTS.of("matmul-as-einsum")
 def _(at: Site, a: str, b: str) -> str:
-    one, other = at.rank(a), at.rank(b)
-    at.require(at.is_float(a) and min(one, other) >= 1)
-    if min(one, other) > 2:  # ONNX does not say that what the dots stand for is spread
+    ranks = at.rank(a), at.rank(b)
+    at.require(at.is_float(a) and min(ranks) >= 1)
+    if min(ranks) > 2:  # ONNX does not say that the dimensions of an ellipsis are broadcast
         at.require(at.shape(a)[:-2] == at.shape(b)[:-2] and None not in at.shape(a))
-    rows, columns = "i" * (one > 1), "j" * (other > 1)
-    terms = f"{'...' * (one > 2)}{rows}k,{'...' * (other > 2)}k{columns}"
-    return at.new("Einsum", a, b, equation=f"{terms}->{'...' * (max(one, other) > 2)}{rows}{columns}")
+    rows, columns = "i" * (ranks[0] > 1), "j" * (ranks[1] > 1)
+    terms = f"{'...' * (ranks[0] > 2)}{rows}k,{'...' * (ranks[1] > 2)}k{columns}"
+    return at.new("Einsum", a, b, equation=f"{terms}->{'...' * (max(ranks) > 2)}{rows}{columns}")
 
 
 @DRAFTS.of("einsum-as-matmul")
@@ -193,13 +179,13 @@ def _(at: Site) -> str:
     left = [label for label in a if label not in b]
     right = [label for label in b if label not in a]
     at.require(len(summed) == len(left) == len(right) == 1 and set(left + right) <= set(result))
-    # MatMul does not spread a size of 1 over another along what is summed.
+    # MatMul does not broadcast the axes that it sums over
     sizes, others = (dict(zip(term, at.shape(x), strict=True)) for term, x in zip((a, b), at.node.input, strict=True))
     at.require(all(sizes[label] == others[label] is not None for label in (*batch, *summed)))
-    one = at.new("Transpose", at.node.input[0], perm=[a.index(label) for label in (*batch, *left, *summed)])
-    other = at.new("Transpose", at.node.input[1], perm=[b.index(label) for label in (*batch, *summed, *right)])
+    first = at.new("Transpose", at.node.input[0], perm=[a.index(label) for label in (*batch, *left, *summed)])
+    second = at.new("Transpose", at.node.input[1], perm=[b.index(label) for label in (*batch, *summed, *right)])
     order = [*batch, *left, *right]
-    return at.new("Transpose", at.new("MatMul", one, other), perm=[order.index(label) for label in result])
+    return at.new("Transpose", at.new("MatMul", first, second), perm=[order.index(label) for label in result])
 
 
 @DRAFTS.of("matmul-flattened")
@@ -211,8 +197,6 @@ def _(at: Site, a: str, b: str) -> str:
     at.require(outer.count(-1) <= 1)
     return at.new("Reshape", at.new("MatMul", at.new("Reshape", a, [-1, rows]), b), [*outer, columns])
 
-
-# Convolutions and pools.
 
 _MOST_GROUPS = 32
 
@@ -226,8 +210,8 @@ def _spatial(at: Site) -> int:
 
 def _kernel(at: Site) -> list[int]:
     """The sizes of the kernel."""
-    given = at.attribute("kernel_shape", None)
-    return list(given) if given is not None else list(at.dims(at.node.input[1])[2:])
+    shape = at.attribute("kernel_shape", None)
+    return list(shape) if shape is not None else list(at.dims(at.node.input[1])[2:])
 
 
 @DRAFTS.of("bias-as-add")
@@ -239,7 +223,7 @@ def _(at: Site) -> str:
 
 @DRAFTS.of("add-as-bias")
 def _(at: Site, x: str, weight: str, bias: str, y: str, summand: str) -> str:
-    convolution = at.maker(y)
+    convolution = at.producer(y)
     channels = at.dims(weight)[0]
     if convolution.node.op_type == "ConvTranspose":
         channels = at.dims(weight)[1] * int(convolution.attribute("group", 1))
@@ -257,14 +241,14 @@ def _(at: Site) -> str:
     at.require(not at.attribute("output_shape", None) and not at.attribute("ceil_mode", 0))
     is_transposed, ones = at.node.op_type == "ConvTranspose", [1] * _spatial(at)
     strides, dilations = at.attribute("strides", ones), at.attribute("dilations", ones)
-    more = at.attribute("output_padding", [0] * _spatial(at))
-    totals = []  # how many elements are added along each spatial axis
+    output_padding = at.attribute("output_padding", [0] * _spatial(at))
+    totals = []  # the elements to add along each spatial axis
     for axis, size in enumerate(at.dims(at.node.input[0])[2:]):
         reach = (_kernel(at)[axis] - 1) * dilations[axis] + 1
         stepped = (math.ceil(size / strides[axis]) - 1) * strides[axis]
-        totals.append(reach + more[axis] - strides[axis] if is_transposed else max(stepped + reach - size, 0))
+        totals.append(reach + output_padding[axis] - strides[axis] if is_transposed else max(stepped + reach - size, 0))
     at.require(min(totals) >= 0)
-    # The extra element stands at the end for UPPER; with ConvTranspose ONNX once said the opposite, see its equations.
+    # SAME_UPPER puts an odd element at the end; for ConvTranspose, ONNX once defined the opposite
     at.require(not is_transposed or all(total % 2 == 0 for total in totals))
     small, large = [total // 2 for total in totals], [-(-total // 2) for total in totals]
     pads = [*small, *large] if mode == "SAME_UPPER" else [*large, *small]
@@ -298,9 +282,9 @@ def _(at: Site) -> str:
     at.require(_spatial(at) == 1 and at.is_only_output() and not at.attribute("output_shape", None))
     x_and_weight = [at.new("Unsqueeze", name, axes=[2]) for name in at.node.input[:2]]
     changed: dict[str, list[int]] = {"kernel_shape": [1, *_kernel(at)]}
-    for name, before in (("strides", 1), ("dilations", 1), ("output_padding", 0)):
-        if (given := at.attribute(name, None)) is not None:
-            changed[name] = [before, *given]
+    for name, neutral in (("strides", 1), ("dilations", 1), ("output_padding", 0)):
+        if (value := at.attribute(name, None)) is not None:
+            changed[name] = [neutral, *value]
     if (pads := at.attribute("pads", None)) is not None:
         changed["pads"] = [0, pads[0], 0, pads[1]]
     return at.new("Squeeze", at.copy([*x_and_weight, *at.node.input[2:]], **changed), axes=[2])
@@ -310,8 +294,8 @@ def _(at: Site) -> str:
 def _(at: Site) -> str:
     x, weight, bias = at.inputs(3)
     outputs, inputs, *kernel = at.dims(weight)
-    is_plain = all(one == 1 for one in (*kernel, *_kernel(at), *at.attribute("strides", [1]), at.attribute("group", 1)))
-    at.require(is_plain and not any(at.attribute("pads", [0])) and at.is_float(x) and _spatial(at) > 0)
+    is_pointwise = {*kernel, *_kernel(at), *at.attribute("strides", [1]), at.attribute("group", 1)} == {1}
+    at.require(is_pointwise and not any(at.attribute("pads", [0])) and at.is_float(x) and _spatial(at) > 0)
     at.require(0 not in at.shape(x) and outputs > 0 and inputs > 0)
     sizes = [dim if isinstance(dim, int) else -1 for dim in at.shape(x)[2:]]
     at.require(sizes.count(-1) <= 1)

@@ -1,6 +1,4 @@
-"""All spellings, those that hold at given nodes of a model, and the nodes written in another spelling where that is
-valid.
-"""
+"""The table of spellings, and patches that write nodes of a model in another spelling."""
 
 from __future__ import annotations
 
@@ -11,7 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+import onnx
+from onnx import helper
 
 from biopsy.model import onnx_native, parts, walk
 from biopsy.model.tensor_type import TensorType
@@ -30,25 +31,21 @@ from biopsy.questions.workarounds.spellings.site import (
 from biopsy.reduction.passes.common import copied, described
 from biopsy.text import series
 
-if TYPE_CHECKING:
-    import onnx
-
 _FILE = Path(__file__).parent / "spellings.toml"
 
 _DRAFTS = elementwise.DRAFTS | layers.DRAFTS | tensors.DRAFTS | definitions.DRAFTS
 
-_EVERY = re.compile(r"all values(;|$)")
+_ALL_VALUES = re.compile(r"all values(;|$)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """An entry of the table.
+    """An entry of the table, whose form is explained at the top of the file.
 
-    ``operators`` are those of the node at which it is found, the last one where it reads several. ``matches`` and
-    ``writes`` say what becomes what. It is found in models whose version of ONNX's own operators is ``least_opset`` or
-    later. ``cost`` is said in words. ``exact``: bit for bit the same, also for NaN, infinities, negative zero and
-    integers that wrap; otherwise ``holds`` says for which values the two are equal but for rounding. ``pattern`` is
-    what is looked for; None where the ``draft`` looks at the node alone.
+    ``operators`` are those of the node that is replaced. ``matches``, ``writes`` and ``cost`` are descriptions.
+    ``exact``: the results are the same bit for bit, also for NaN, infinities, negative zero and integers that wrap;
+    otherwise ``holds`` says for which values they are equal except for rounding. ``pattern`` is None if the ``draft``
+    looks at the node itself.
     """
 
     name: str
@@ -65,26 +62,26 @@ class Spelling:
 
     @property
     def limits(self) -> str:
-        """For which values only it holds; empty for all, whatever their rounding."""
-        return "" if self.exact or _EVERY.match(self.holds) else self.holds
+        """The values for which it holds; empty if it holds for all, except for rounding."""
+        return "" if self.exact or _ALL_VALUES.match(self.holds) else self.holds
 
 
 def _spelling(entry: Mapping[str, Any]) -> Spelling:
-    """An entry of the file, whose form is told at its top."""
     name, domain, text = entry["name"], entry.get("domain", ""), entry.get("text")
     pattern = NodePattern(entry["node"], domain) if "node" in entry else None
     operators = tuple(entry.get("operators", ())) if pattern is None else pattern.operators
 
-    def draft(at: Site, **names: Any) -> str:
-        at.require(name not in elementwise.CONDITIONS or elementwise.CONDITIONS[name](at, **names))
-        return at.write(entry["text"], **names)
+    def write_text(at: Site, **names: Any) -> str:
+        further = _DRAFTS[name](at, **names) if name in _DRAFTS else True
+        at.require(bool(further))
+        return at.write(entry["text"], **names, **(further if isinstance(further, dict) else {}))
 
     return Spelling(
         name=name,
         operators=operators,
         matches=entry.get("matches") or f"{domain} {series(operators, 'or')}".strip(),
         writes=entry.get("writes", text),
-        draft=_DRAFTS[name] if text is None else draft,
+        draft=_DRAFTS[name] if text is None else write_text,
         cost=entry.get("cost", "nothing"),
         exact=entry.get("exact", "holds" not in entry),
         holds=entry.get("holds", ""),
@@ -101,53 +98,47 @@ _TABLE = {
 }
 
 BARRIERS = _TABLE[_BARRIERS]
-"""Nodes that change no value and that optimizers do not see through, cheap ones first: they cannot fuse what is around.
+"""Nodes that change no value but keep optimizers from fusing the nodes around them, cheap ones first.
 
-A plain Identity is no such node: ONNX Runtime and OpenVINO remove it before they look for fusions. Which of these
-survive is measured on the engines themselves (tests/questions/workarounds/test_barriers.py): ONNX Runtime 1.32 keeps
-all of them, and takes the pair of casts away after its fusions; OpenVINO 2026.4 keeps the Max and the Where on its CPU.
-Whether TensorRT keeps them can only be seen on a GPU.
+A plain Identity does not: ONNX Runtime and OpenVINO remove it before they look for fusions. Which of these survive is
+measured in the engines (tests/questions/workarounds/test_barriers.py): ONNX Runtime 1.32 keeps all of them, and removes
+the pair of casts after its fusions; OpenVINO 2026.4 keeps the Max and the Where on its CPU. TensorRT was not measured.
 """
 
 FAMILIES = {title: family for title, family in _TABLE.items() if title != _BARRIERS}
-"""Every other spelling, by the title of its family."""
+"""All other spellings, by the titles of their families."""
 
 SPELLINGS: tuple[Spelling, ...] = tuple(chain.from_iterable(FAMILIES.values()))
 
 
 def spellings(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
-    """The other spellings of nodes of the main graph, given by their places, and of what stands in their bodies.
+    """Patches that write nodes of the main graph, or nodes in their bodies, in another spelling.
 
-    Exact ones first, then in the order of the table. A call of a local function has its nodes for another spelling.
+    Exact ones come first, then they follow the table. A call of a local function is replaced by the function's nodes.
     """
     patches = [*respellings(model, nodes, SPELLINGS), *definitions.calls_as_nodes(model, nodes)]
     return sorted(patches, key=lambda patch: not patch.exact)
 
 
 def barriers(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
-    """One patch for each barrier after the first output of these nodes of the main graph and of those in their bodies.
-
-    Cheap ones first.
-    """
-    order = [each.name for each in BARRIERS]
+    """Patches that put a barrier after the first output of nodes of the main graph, or in their bodies; cheap first."""
+    order = [spelling.name for spelling in BARRIERS]
     return sorted(respellings(model, nodes, BARRIERS, "barrier"), key=lambda patch: order.index(patch.name))
 
 
-# A node of a model written in another spelling.
-
-_OF_A_DAMAGED_MODEL = (ArithmeticError, LookupError, TypeError, ValueError)
-"""What a draft may run into where attributes have other types than they should, axes are out of range, and so on."""
+_ERRORS_OF_DAMAGED_MODELS = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What a draft may raise if attributes have wrong types, axes are out of range, and so on."""
 
 BodyPath: TypeAlias = "tuple[tuple[str, str], ...]"
-"""Bodies, outer ones first, each by an output of its node and the attribute that holds it."""
+"""Bodies inside each other, outer ones first, each by an output of its node and the name of its attribute."""
 
 
 def respellings(
     model: onnx.ModelProto, nodes: Sequence[int], table: Sequence[Spelling], kind: PatchKind = "spelling"
 ) -> Iterator[Patch]:
-    """What of a table holds at some nodes of the main graph and at the nodes in their bodies, node by node.
+    """The patches of a table for nodes of the main graph and in their bodies, node by node.
 
-    Calls of model-local functions and nodes in these are passed over.
+    Calls of local functions are skipped.
     """
     local = {walk.function_key(function) for function in model.functions}
     main = scope_of(model)
@@ -160,7 +151,7 @@ def respellings(
         for spelling in table:
             site = Site(scope, place)
             results = drafted(spelling, site)
-            site.forget()
+            site.free_names()
             if results is None or not is_valid(site, results):
                 continue
             yield Patch(
@@ -184,22 +175,22 @@ def _sites(scope: Scope, place: int, path: BodyPath) -> Iterator[tuple[Scope, in
 
 
 def drafted(spelling: Spelling, site: Site) -> list[str] | None:
-    """Write a spelling at a site; the tensors that stand for the outputs of the node, None where it does not hold."""
+    """Write a spelling at a site: the tensors that replace the outputs of the node; None if it does not hold there."""
     operator = walk.operator(site.node)
     fits = not spelling.operators or (operator[0] == spelling.domain and operator[1] in spelling.operators)
     if not fits or site.opset < spelling.least_opset:
         return None
     try:
-        found: list[tuple[Names, set[int]]] = (
+        matches: list[tuple[Names, set[int]]] = (
             [({}, set())] if spelling.pattern is None else [*spelling.pattern.matches(site)]
         )
-    except (Unmatched, *_OF_A_DAMAGED_MODEL):
+    except (Unmatched, *_ERRORS_OF_DAMAGED_MODELS):
         return None
-    for names, places in found:
+    for names, places in matches:
         try:
             draft = spelling.draft(site, **names)
-        except (Unmatched, *_OF_A_DAMAGED_MODEL):
-            site.begin_anew()
+        except (Unmatched, *_ERRORS_OF_DAMAGED_MODELS):
+            site.reset()
             continue
         site.absorbed |= places
         results = [draft] if isinstance(draft, str) else list(draft)
@@ -208,12 +199,12 @@ def drafted(spelling: Spelling, site: Site) -> list[str] | None:
 
 
 def respelled(model: onnx.ModelProto, path: BodyPath, output: str, spelling: Spelling) -> onnx.ModelProto | None:
-    """A copy of a model with the node that gives ``output`` in another spelling; None if it is not as it was.
+    """A copy of a model with the node that writes ``output`` in another spelling; None if that does not hold any more.
 
-    ``path`` are the bodies around it, as ``scope_at`` takes them.
+    ``path`` are the bodies around the node.
     """
-    made = copied(model)
-    scope = scope_at(made, path)
+    changed = copied(model)
+    scope = scope_at(changed, path)
     number = scope.producers.get(output) if scope is not None else None
     if scope is None or number is None:
         return None
@@ -222,51 +213,44 @@ def respelled(model: onnx.ModelProto, path: BodyPath, output: str, spelling: Spe
     if results is None:
         return None
     _replace(site, results)
-    return made
+    return changed
 
 
 def _replace(site: Site, results: Sequence[str]) -> None:
-    """Put what was written in the place of a node; what it had absorbed goes where nothing else reads it."""
-    from onnx import helper
-
+    """Replace a node by what was written, and remove the nodes that it absorbed if nothing else reads them."""
     graph, names, readers = site.scope.graph, dict[str, str](), site.scope.readers
     own = {name for node in site.written for name in node.output}
-    for wanted, result in zip(site.node.output, results, strict=False):
-        if wanted and result in own and result not in names:
-            names[result] = wanted
-        elif wanted:
-            site.written.append(helper.make_node("Identity", [result], [wanted]))
+    for output, result in zip(site.node.output, results, strict=False):
+        if output and result in own and result not in names:
+            names[result] = output
+        elif output:
+            site.written.append(helper.make_node("Identity", [result], [output]))
     for node in site.written:
         for field in (node.input, node.output):
             field[:] = [names.get(name, name) for name in field]
     read = {name for node in site.written for name in node.input}
-    gone, before = set(site.absorbed), set[int]()
-    while gone != before:
-        before = set(gone)
+    removed, before = set(site.absorbed), set[int]()
+    while removed != before:
+        before = set(removed)
         for place in before - {site.place}:
             if any(readers.get(name, set()) - before or name in read for name in graph.node[place].output):
-                gone.remove(place)
-    lost = {name for place in gone for name in graph.node[place].output} - set(site.node.output)
+                removed.remove(place)
+    lost = {name for place in removed for name in graph.node[place].output} - set(site.node.output)
     nodes = [
         type(node).FromString(node.SerializeToString())
         for place, old in enumerate(graph.node)
-        for node in (site.written if place == site.place else [] if place in gone else [old])
+        for node in (site.written if place == site.place else [] if place in removed else [old])
     ]
     del graph.node[:]
     graph.node.extend(nodes)
     walk.keep(graph.value_info, lambda info: info.name not in lost)
 
 
-# Whether the nodes of a spelling are valid where they are to stand: their types, and the shapes of what they give.
-
-
 def is_valid(site: Site, results: Sequence[str]) -> bool:
-    """Whether onnx accepts what was written, and infers no other types for the results than the node gives.
+    """Whether onnx accepts the written nodes, and infers the types that the outputs of the node have.
 
-    Where the types of tensors around the node are not known, what was written is believed.
+    True if the types of tensors around the node are not known.
     """
-    from onnx import helper
-
     scope = site.scope
     own = {name for node in site.written for name in node.output}
     read = dict.fromkeys(name for node in site.written for name in node.input if name and name not in own)
@@ -289,17 +273,17 @@ def is_valid(site: Site, results: Sequence[str]) -> bool:
         return False
     kinds = {info.name: parts.tensor_type(info.SerializeToString()) for info in inference.model.graph.output}
     pairs = zip(site.node.output, results, strict=False)
-    return all(_agree(scope.type_of(wanted), kinds.get(result)) for wanted, result in pairs if wanted)
+    return all(_agree(scope.type_of(output), kinds.get(result)) for output, result in pairs if output)
 
 
-def _agree(one: TensorType | None, other: TensorType | None) -> bool:
-    """Whether two types may be those of one tensor, as far as they are known."""
-    if one is None or other is None:
+def _agree(first: TensorType | None, second: TensorType | None) -> bool:
+    """Whether two types may be those of the same tensor, as far as they are known."""
+    if first is None or second is None:
         return True
-    if one.elem != other.elem:
+    if first.elem != second.elem:
         return False
-    if one.shape is None or other.shape is None:
+    if first.shape is None or second.shape is None:
         return True
-    pairs = zip(one.shape, other.shape, strict=False)
+    pairs = zip(first.shape, second.shape, strict=False)
     known = ((a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int))
-    return len(one.shape) == len(other.shape) and all(a == b for a, b in known)
+    return len(first.shape) == len(second.shape) and all(a == b for a, b in known)

@@ -1,4 +1,4 @@
-"""Spellings of reductions, of the pools that are reductions, and of operators that move elements."""
+"""Spellings of reductions, of global pools, and of operators that only move elements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ import numpy as np
 from biopsy.model.tensor_type import Dim
 from biopsy.questions.workarounds.spellings.site import INT64, Drafts, Site
 
-DRAFTS = Drafts()
+DRAFTS = Drafts(
+    {
+        "dropout-as-identity": lambda at, x, ratio, training: (
+            at.is_only_output() and (not training or not at.value(training).any())
+        )
+    }
+)
 
 _WITH_AXIS = ("ArgMax", "ArgMin")
 _REDUCTIONS = (
@@ -48,7 +54,7 @@ DRAFTS["reduction-without-kept-axes"] = partial(_with_keepdims, keepdims=0)
 
 @DRAFTS.of("squeeze-into-reduction")
 def _(at: Site) -> str:
-    reduction = at.maker(at.node.input[0])
+    reduction = at.producer(at.node.input[0])
     squeezed = at.axes(at.rank(at.node.input[0]))
     at.require(reduction.node.op_type in _REDUCTIONS and _keepdims(reduction) == 1)
     at.require(bool(squeezed) and squeezed == _axes(reduction))
@@ -112,15 +118,13 @@ def _(at: Site) -> str:
     return at.new(_OF_REDUCTION[at.node.op_type], x)
 
 
-# Operators that move elements.
-
 _MOST_PARTS = 64
 _LAST = (1 << 63) - 1
 
 
 @DRAFTS.of("as-reshape")
 def _(at: Site) -> str:
-    # The shape is worked out here: before opset 13 onnx infers a wrong one where axes are not in order.
+    # not the inferred shape: before opset 13 onnx infers a wrong one if the axes are not sorted
     dims = at.shape(at.node.input[0])
     shape: Sequence[Dim]
     if at.node.op_type == "Squeeze":
@@ -130,8 +134,8 @@ def _(at: Site) -> str:
         shape = [dim for axis, dim in enumerate(dims) if axis not in axes]
     elif at.node.op_type == "Unsqueeze":
         rank = len(dims) + len(at.numbers(at.node.input[1]) if at.opset >= 13 else at.attribute("axes", []))
-        axes, rest = at.axes(rank) or [], iter(dims)
-        shape = [1 if axis in axes else next(rest) for axis in range(rank)]
+        axes, remaining = at.axes(rank) or [], iter(dims)
+        shape = [1 if axis in axes else next(remaining) for axis in range(rank)]
     else:
         axis = at.attribute("axis", 1)
         at.require(-len(dims) <= axis <= len(dims))
@@ -162,7 +166,7 @@ def _(at: Site) -> str:
     small, large = at.dims(x), at.dims(at.node.output[0])
     at.require(bool(large))
     added = len(large) - len(small)
-    times = [more if one == 1 else 1 for one, more in zip([*[1] * added, *small], large, strict=True)]
+    times = [new if old == 1 else 1 for old, new in zip([*[1] * added, *small], large, strict=True)]
     return at.new("Tile", at.new("Unsqueeze", x, axes=range(added)), times)
 
 
@@ -177,8 +181,8 @@ def _(at: Site) -> list[str]:
         size = at.shape(x)[axis]
         at.require(isinstance(size, int) and (at.opset >= 18 or size % len(parts) == 0))
         assert isinstance(size, int)
-        each = -(-size // len(parts))
-        sizes = [min(each, max(0, size - each * part)) for part in range(len(parts))]
+        share = -(-size // len(parts))
+        sizes = [min(share, max(0, size - share * part)) for part in range(len(parts))]
     at.require(0 < len(sizes) == len(parts) <= _MOST_PARTS)
     slices = zip(parts, sizes, accumulate(sizes), strict=True)
     return [at.sliced(x, end - size, end, axis) if name else "" for name, size, end in slices]
@@ -219,13 +223,6 @@ def _(at: Site) -> str:
     return at.constant(dims[at.attribute("start", 0) : at.attribute("end", len(dims))], INT64)
 
 
-@DRAFTS.of("dropout-as-identity")
-def _(at: Site) -> str:
-    x, _, training = at.inputs(3)
-    at.require(at.is_only_output() and (not training or not bool(at.value(training).any())))
-    return at.new("Identity", x)
-
-
 @DRAFTS.of("depth-to-space-as-transpose", "space-to-depth-as-transpose")
 def _(at: Site) -> str:
     x, mode, block = at.node.input[0], at.attribute("mode", "DCR"), int(at.attribute("blocksize", 0))
@@ -247,13 +244,13 @@ def _(at: Site) -> str:
 
 @DRAFTS.of("pad-as-concat")
 def _(at: Site) -> str:
-    x, given, constant, axes = at.inputs(4)
+    x, pads_input, constant, axes = at.inputs(4)
     at.require(at.attribute("mode", "constant") == "constant" and not axes)
     if at.opset < 11:
         pads, value = list(at.attribute("pads", [])), at.attribute("value", 0.0)
-    else:  # the value in its own type: a float does not hold every int64
+    else:  # the value in its own type, because a float cannot represent every int64
         at.require(not constant or at.value(constant).size == 1)
-        pads, value = at.numbers(given), at.value(constant).reshape(-1)[0] if constant else 0.0
+        pads, value = at.numbers(pads_input), at.value(constant).reshape(-1)[0] if constant else 0.0
     padded, dims = x, list(at.dims(x))
     at.require(len(pads) == 2 * len(dims) and min(pads, default=0) >= 0 and any(pads))
     filling = at.scalar(value, x)
@@ -271,20 +268,20 @@ def _(at: Site) -> str:
     x, dims, large = at.node.input[0], at.dims(at.node.input[0]), at.dims(at.node.output[0])
     at.require(at.attribute("mode", "nearest") == "nearest" and 0 not in dims and bool(dims))
     at.require(not at.attribute("axes", None) and at.attribute("antialias", 0) == 0)
-    factors = [more // one for one, more in zip(dims, large, strict=True)]
-    at.require(all(one * factor == more for one, factor, more in zip(dims, factors, large, strict=True)))
+    factors = [new // old for old, new in zip(dims, large, strict=True)]
+    at.require(all(old * factor == new for old, factor, new in zip(dims, factors, large, strict=True)))
     if at.opset < 11:
-        given, way, rounding = at.node.input[1], "asymmetric", "floor"
-        at.value(given)
+        scales_input, mapping, rounding = at.node.input[1], "asymmetric", "floor"
+        at.value(scales_input)
     else:
-        given, sizes = at.inputs(4)[2:]
-        at.require(bool(sizes) or (bool(given) and at.scope.value_of(given) is not None))
-        way = at.attribute("coordinate_transformation_mode", "half_pixel")
+        scales_input, sizes = at.inputs(4)[2:]
+        at.require(bool(sizes) or (bool(scales_input) and at.scope.value_of(scales_input) is not None))
+        mapping = at.attribute("coordinate_transformation_mode", "half_pixel")
         rounding = at.attribute("nearest_mode", "round_prefer_floor")
-    scales = at.scope.value_of(given) if given else None
+    scales = at.scope.value_of(scales_input) if scales_input else None
     at.require(scales is None or scales.size == 0 or bool(np.all(scales == np.asarray(factors, scales.dtype))))
-    is_floor = way == "asymmetric" and rounding == "floor"
-    at.require(is_floor or (way == "half_pixel" and rounding in {"round_prefer_floor", "round_prefer_ceil"}))
+    is_floor = mapping == "asymmetric" and rounding == "floor"
+    at.require(is_floor or (mapping == "half_pixel" and rounding in {"round_prefer_floor", "round_prefer_ceil"}))
     split = [size for dim in dims for size in (dim, 1)]
     spread = [size for dim, factor in zip(dims, factors, strict=True) for size in (dim, factor)]
     return at.new("Reshape", at.new("Expand", at.new("Reshape", x, split), spread), large)
