@@ -1,5 +1,7 @@
-"""Options that say what must hold of outputs: golden values, tolerances, limits of other figures, rounding; and the
-values by name (shapes, tolerances, ranges) that options take.
+"""Options for comparing outputs (golden values, tolerances, other metrics, noise), and parsers of ``NAME:VALUE`` words.
+
+Each parser takes the words of one option, or None, and raises a UsageError that names the option and shows an example.
+A name ends at the last colon that can end it, so names may contain ``:`` and ``/``.
 """
 
 from __future__ import annotations
@@ -24,14 +26,8 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-# Values by name, from the words of an option: shapes, sizes, tolerances, ranges, and the script that makes inputs.
-#
-# Every function takes the words of one option (None where it was not given) and raises UsageError that names the
-# option and shows an example. A name ends at the last colon that can end one, so names may hold ``:`` and ``/``.
-
-
 def by_name(words: Sequence[str] | None, option: str, example: str, parse: Callable[[str], Value]) -> dict[str, Value]:
-    """``[NAME:]VALUE`` words -> values by name, "" for all that are not named; names may hold colons."""
+    """``[NAME:]VALUE`` words -> values by name; "" is the name of the value for all others."""
     values = {}
     for word in words or ():
         name, colon, text = word.rpartition(":")
@@ -50,7 +46,7 @@ def _wrong(option: str, word: str, why: str, example: str) -> errors.UsageError:
 
 
 def number(text: str, least: float, most: float = math.inf, wrong: str = "") -> float:
-    """A number within limits. Raises ValueError, which says what is ``wrong`` with any other."""
+    """A number within limits. Raises ValueError with the text ``wrong`` for one outside of them."""
     value = float(text)
     if not least <= value <= most:
         raise ValueError(f"{text!r} {wrong or f'is too small: it must be {least:g} or more'}")
@@ -79,24 +75,24 @@ def _top(text: str) -> TopK:
 
 
 def parse_tolerances(words: Sequence[str] | None, option: str = "--atol") -> dict[str, float]:
-    """``1e-3 out:1e-5`` -> tolerances by name, "" for all outputs that are not named."""
+    """``1e-3 out:1e-5`` -> tolerances by name, "" for all other outputs."""
     wrong = "is no tolerance: it must be a number, 0 or more"
     return by_name(words, option, "1e-3 out:1e-5", partial(number, least=0, most=sys.float_info.max, wrong=wrong))
 
 
 def parse_quantiles(words: Sequence[str] | None, option: str = "--error-quantile") -> dict[str, float]:
-    """``0.99 out:0.5`` -> quantiles by name, "" for all outputs that are not named."""
+    """``0.99 out:0.5`` -> quantiles by name, "" for all other outputs."""
     wrong = "is no quantile: it must lie between 0 and 1"
     return by_name(words, option, "0.99 out:0.5", partial(number, least=0, most=1, wrong=wrong))
 
 
 def parse_stats(words: Sequence[str] | None, option: str = "--check-error-stat") -> dict[str, Stat]:
-    """``max out:mean`` -> statistics by name, "" for all outputs that are not named."""
+    """``max out:mean`` -> statistics by name, "" for all other outputs."""
     return by_name(words, option, "max out:mean", _stat)
 
 
 def parse_ranges(words: Sequence[str] | None, option: str = "--val-range") -> dict[str, tuple[float, float]]:
-    """``[0,1] x:[2,5]`` -> (least, greatest) by name, "" for all inputs that are not named."""
+    """``[0,1] x:[2,5]`` -> (least, greatest) by name, "" for all other inputs."""
     return by_name(words, option, "[0,1] x:[2,5]", _range)
 
 
@@ -127,7 +123,7 @@ def _dim(option: str, word: str, text: str) -> Dim:
 
 
 def parse_open_shapes(words: Sequence[str] | None, option: str = "--input-shapes") -> dict[str, tuple[int | None, ...]]:
-    """Shapes by name without symbols; a dimension may be -1 for what the model says, else 1 (None)."""
+    """Shapes by name, without symbols; None stands for -1: the size in the model, or 1 if that is open."""
     shapes: dict[str, tuple[int | None, ...]] = {}
     for name, shape in parse_symbolic_shapes(words, option).items():
         shapes[name] = tuple(dim for dim in shape if not isinstance(dim, str))
@@ -137,7 +133,7 @@ def parse_open_shapes(words: Sequence[str] | None, option: str = "--input-shapes
 
 
 def parse_shapes(words: Sequence[str] | None, option: str = "--input-shapes") -> dict[str, tuple[int, ...]]:
-    """``x:[1,3,224,224] y:[2]`` -> shapes by name, all dimensions known; ``x:[]`` is a scalar's."""
+    """``x:[1,3,224,224] y:[2]`` -> shapes by name, all dimensions known; ``x:[]`` is a scalar."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, shape in parse_open_shapes(words, option).items():
         shapes[name] = tuple(dim for dim in shape if dim is not None)
@@ -158,24 +154,21 @@ def parse_symbols(words: Sequence[str] | None, option: str = "--input-symbols") 
 
 
 def parse_script(word: str, default: str = "load_data") -> tuple[Path, str]:
-    """``FILE.py[:function]`` -> (path, name of the function). A drive letter is no function."""
+    """``FILE.py[:function]`` -> (path, name of the function); the drive letter of a path is not taken for a name."""
     path, colon, function = word.rpartition(":")
     if colon and function.isidentifier() and path:
         return Path(path), function
     return Path(word), default
 
 
-# The options.
-
-
 def _limit(*spellings: str, metavar: str, meaning: str, **settings: Any) -> Any:
-    """A limit by name: one that a project's file may give, and that lets the more pass, the greater it is."""
+    """A field for limits by output name. By default, greater is looser, and a project's file may set it."""
     defaults: dict[str, Any] = {"shared": True, "decides": "the greater, the looser", **settings}
     return several(*spellings, metavar=f"[OUTPUT:]{metavar}", meaning=meaning, **defaults)
 
 
 class ToleranceOptions(Options):
-    """The tolerances, and what of the error is held against them."""
+    """The tolerances, and the statistic of the error that they limit."""
 
     atol: Sequence[str] | None = _limit(
         "--atol --abs-tol --absolute-tolerance",
@@ -202,11 +195,11 @@ class ToleranceOptions(Options):
     )
 
     def tolerances(self) -> Tolerances:
-        """The tolerances by output. Raises UsageError for words that are none."""
+        """The tolerances by output. Raises UsageError for invalid words."""
         return Tolerances(parse_tolerances(self.atol), parse_tolerances(self.rtol, "--rtol"))
 
     def stats(self) -> Stats:
-        """What is held against them. Raises UsageError for words that are none."""
+        """The statistics that the tolerances limit. Raises UsageError for invalid words."""
         return Stats(parse_stats(self.check_error_stat), parse_quantiles(self.error_quantile))
 
 
@@ -221,7 +214,7 @@ COMPARISONS: Mapping[str, frozenset[str]] = {
     "ulp": frozenset({"ulp"}),
     "indices": frozenset({"indices"}),
 }
-"""What ``--compare`` takes, as Polygraphy spells it -> the metrics, "simple" for the tolerances."""
+"""Names that ``--compare`` takes, as in Polygraphy -> metrics; "simple" stands for the tolerances."""
 
 _METRICS: Mapping[Metric, tuple[str, str]] = {
     "cosine": ("--cosine", "0.999 out:0.99"),
@@ -235,7 +228,7 @@ _METRICS: Mapping[Metric, tuple[str, str]] = {
 
 
 class MetricOptions(Options):
-    """The limits of other figures than the tolerances'."""
+    """Limits on metrics other than absolute and relative errors."""
 
     cosine: Sequence[str] | None = _limit(
         "--cosine --cosine-similarity-threshold",
@@ -279,20 +272,20 @@ class MetricOptions(Options):
     compare: Sequence[str] | None = several(
         "--compare --compare-func",
         metavar="NAME",
-        meaning=f"the comparisons that every output must pass: {', '.join(COMPARISONS)}; those without a limit of "
-        f"yours have {', '.join(f'{name} {value:g}' for name, value in DEFAULT_LIMITS.items())} (default: those with a "
-        "limit of yours, else simple: the tolerances)",
+        meaning=f"the comparisons that every output must pass: {', '.join(COMPARISONS)}; their default limits are "
+        f"{', '.join(f'{name} {value:g}' for name, value in DEFAULT_LIMITS.items())} (default: the comparisons that "
+        "you set limits for, else simple: the tolerances)",
         decides="yes",
     )
 
     @classmethod
     def add_group(cls, parser: argparse.ArgumentParser) -> None:
-        """Add them as the group of a command's options."""
+        """Add them to a parser as a group."""
         title = "limits on other measures, for all outputs or one of them; they replace the default tolerances"
         cls.add(parser.add_argument_group(title))
 
     def metric_limits(self) -> MetricLimits:
-        """The limits asked for. Raises UsageError for words that are none."""
+        """The limits that were given. Raises UsageError for invalid words."""
         given = self.given(MetricOptions.declared)
         values = {
             metric: by_name(given[option], option, example, partial(number, least=-1 if metric == "cosine" else 0))
@@ -309,20 +302,20 @@ class MetricOptions(Options):
                 next_steps=did_you_mean(unknown, COMPARISONS, most=1),
             )
         chosen = frozenset[str]().union(*(COMPARISONS[name] for name in self.compare))
-        # Polygraphy compares what is left after --postprocess with the tolerances: of indices, that they are equal.
+        # As in Polygraphy, "simple" after --top-k means that the indices must be equal.
         return MetricLimits(values, tops, chosen - {"simple"} | {"indices"} if tops else chosen)
 
 
 class JudgeOptions(ToleranceOptions, MetricOptions):
-    """What counts as equal."""
+    """Limits for the comparison of outputs."""
 
     def limits(self) -> tuple[Tolerances, Stats, MetricLimits]:
-        """What outputs are held against. Raises UsageError for words that are no limits."""
+        """All limits. Raises UsageError for invalid words."""
         return self.tolerances(), self.stats(), self.metric_limits()
 
 
 class OutputOptions(Options):
-    """Golden values, and the file of what the engines give."""
+    """Golden values, and the file for the outputs of the engines."""
 
     save_outputs: Path | None = option(
         "--save-outputs --save-results",
@@ -338,7 +331,7 @@ class OutputOptions(Options):
 
 
 class RunningOptions(Options):
-    """What is looked at beside differences, and when a run ends."""
+    """Further tests of outputs, and how runs are made."""
 
     validate: bool = switch("--validate", meaning="fail if an output holds NaN or infinity", shared=True)
     fail_fast: bool = switch("--fail-fast", meaning="stop at the first failure")
@@ -348,22 +341,22 @@ class RunningOptions(Options):
 
 
 class NoiseOptions(Options):
-    """Whether a difference is a bug, or only rounding."""
+    """Whether a difference is a bug or only rounding."""
 
     compare_with: Literal["noise"] | None = option(
         "--compare-with",
         choices=("noise",),
-        meaning="noise: instead of comparing engines with each other, compare the error of each, against a float64 "
-        "run, with the error of plain float32",
+        meaning="noise: instead of comparing engines with each other, compare the error of each with the error of "
+        "plain float32, both measured against a float64 run",
         decides="yes",
     )
     noise_ratio: Sequence[str] | None = _limit(
         "--noise-ratio",
         metavar="TIMES",
-        meaning="how many times the error of plain float32 still counts as rounding (default: 10)",
+        meaning="an error up to this many times that of plain float32 counts as rounding (default: 10)",
     )
-    tell_rounding: bool = switch("--tell-rounding", meaning=argparse.SUPPRESS)  # debug reduce asks for it
+    tell_rounding: bool = switch("--tell-rounding", meaning=argparse.SUPPRESS)  # for checks of debug reduce
 
     def noise_ratios(self) -> dict[str, float]:
-        """How many times the error of plain float32 still is rounding, by output name."""
+        """The largest multiple of plain float32's error that counts as rounding, by output name."""
         return by_name(self.noise_ratio, "--noise-ratio", "10 out:100", partial(number, least=1))

@@ -1,4 +1,4 @@
-"""Types of option values for argparse: words, numbers, times and sizes, and the kinds of files that options name."""
+"""Types of option values for argparse: numbers, times, sizes and files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from biopsy import errors
 from biopsy.text import bytes_of
 
 SAVED_FORMATS = ".json (as Polygraphy), .npz, .safetensors, or a folder"
-"""Where inputs and outputs are saved."""
+"""The formats for inputs and outputs, for help texts."""
 
 _LARGEST_COUNT = 1_000_000
 _LONGEST_TIME = 1e8  # seconds: three years
@@ -27,7 +27,7 @@ def count(text: str) -> int:
 
 
 def model_type(*known: str) -> Callable[[str], str]:
-    """The ``type`` of --model-type: one of those that a command takes."""
+    """The ``type`` of --model-type, for a command that takes these types."""
 
     def parse(text: str) -> str:
         if text not in known:
@@ -62,7 +62,7 @@ def count_or_all(text: str) -> int:
 
 
 def until(text: str) -> int | Literal["good", "bad"]:
-    """How often a command is run: a number of times, or until one run is ``good`` or ``bad``."""
+    """When to stop repeating a command: after a number of runs, or after a ``good`` or ``bad`` one."""
     if text in ("good", "bad"):
         return text  # type: ignore[return-value]
     try:
@@ -112,7 +112,7 @@ def duration(text: str) -> float:
 
 
 def regex(option: str, text: str) -> re.Pattern[str]:
-    """The regular expression given to ``option``, whose name the error holds: it is read after the command line."""
+    """The regular expression given to ``option``. Raises UsageError, which names the option."""
     try:
         return re.compile(text)
     except re.error as error:
@@ -120,20 +120,17 @@ def regex(option: str, text: str) -> re.Pattern[str]:
 
 
 def binary_size(text: str) -> int:
-    """Bytes, or as Polygraphy writes thresholds: ``16K``, ``16M`` or ``1G`` are KiB, MiB and GiB."""
+    """A number of bytes, or of KiB, MiB or GiB as in ``16K``, ``16M`` or ``1G``, as Polygraphy writes thresholds."""
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([kKmMgG]?)", text)
     if match is None:
         raise errors.UsageError("not a valid size: write a number of bytes, or 16K, 16M or 1G for KiB, MiB or GiB")
     return int(float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))
 
 
-# The types of options that name files: what a command does with each file.
-#
-# Every option that names a file has one of these kinds as its ``type``, so that a new option takes part in the rule
-# of ``parser.require_distinct`` without a list of its own.
+# The type of every option that names a file is a ``FileKind``. So ``parser.require_distinct`` knows all files.
 
 Task = Literal["read", "write", "make anew", "move"]
-"""What becomes of a file: it is read, replaced, made anew for each check (which may read it), or moved away after it.
+"""What happens to a file: it is read, replaced, written before each check (which may read it), or moved away after it.
 """
 
 
@@ -143,10 +140,10 @@ def _path(text: str) -> Path:
 
 @dataclass(frozen=True)
 class FileKind:
-    """The ``type`` of an option that names a file or folder: gives a Path, or the text if it is ``textual``.
+    """The ``type`` of an option that names a file or folder. The value is a Path, or a str if it is ``textual``.
 
-    ``over`` are the options (by ``dest``) whose file it may replace, since that is read whole before and a person may
-    well mean it. ``container``: it names a folder that files of our own naming are put into, or read from.
+    ``over``: options (by ``dest``) whose file it may replace, because that is read whole before. ``container``: it
+    names a folder of files whose names biopsy chooses.
     """
 
     task: Task
@@ -161,7 +158,7 @@ class FileKind:
 
 
 def metavar_of(kind: object) -> str | None:
-    """What the help calls a value of this type, where it is always the same."""
+    """The metavar of options of this type, or None."""
     if isinstance(kind, FileKind):
         return "DIR" if kind.container else "FILE"
     return "N" if kind in (count, positive) else None
@@ -182,7 +179,7 @@ def written_over(*dests: str, textual: bool = False) -> FileKind:
 
 
 def script_with_function(text: str) -> Path:
-    """The file of ``FILE.py[:function]``."""
+    """The path in ``FILE.py[:function]``."""
     return Path(text if text.endswith(".py") else text.rpartition(":")[0] or text)
 
 
@@ -190,4 +187,4 @@ READ_SCRIPT = FileKind("read", textual=True, path_of=script_with_function)
 
 
 Derived: TypeAlias = Mapping[str, tuple[Path | None, FileKind]]
-"""Files that a command names by itself, such as a default: what a person calls them -> path (None for none), kind."""
+"""Files that no option names, such as a default output: name for messages -> path, or None, and kind."""
