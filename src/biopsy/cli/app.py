@@ -202,7 +202,7 @@ def _execute_supervised(
         ) from reached
 
 
-def _without_command(program: str, line: commands.CommandLine, console: Console) -> int:
+def _without_command(program: str, line: commands.SplitLine, console: Console) -> int:
     """Show the version or an overview of commands. Raises UsageError for words that are no command."""
     leading, plain = line.leading, [word for word in line.rest if word not in HELP]
     if not plain and leading and not {*leading} - {"-v"}:  # Polygraphy says its version for -v alone

@@ -15,7 +15,7 @@ from biopsy.text import count, series, size_text
 _LIST = """\
 Other releases of packages, such as those of 'debug version' or 'run --package', are installed in environments of their
 own, which later runs use again. They are in $BIOPSY_CACHE_DIR, or else in $XDG_CACHE_HOME/biopsy or ~/.cache/biopsy. If
-all of them are larger than $BIOPSY_CACHE_LIMIT (default: 10GB), the one that was not used for longest goes first.
+they take more than $BIOPSY_CACHE_LIMIT (default: 10GB), those that have not been used for longest are removed.
 
 examples:
   biopsy cache list
@@ -24,8 +24,8 @@ examples:
 exit status: 0, also if there is none"""
 
 _CLEAR = """\
-What a command uses at the moment stays. The next command that needs an environment installs it again. The caches of uv
-and pip themselves are not touched: 'uv cache clean' and 'pip cache purge' clear those.
+An environment that a command is using stays. The next command that needs an environment installs it again. The caches
+of uv and pip are not touched: 'uv cache clean' and 'pip cache purge' clear those.
 
 examples:
   biopsy cache clear
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             type=types.count,
             default=0,
             metavar="DAYS",
-            help="remove only what was not used for so many days (default: 0, all)",
+            help="remove only environments that were not used for so many days (default: 0, all)",
         )
 
 

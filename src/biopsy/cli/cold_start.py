@@ -53,10 +53,7 @@ def wait(descriptor: int, engines: Sequence[type[Engine]]) -> int:
 
 
 _CODE = (
-    "biopsy.checks.verdict", "biopsy.cli.app", "biopsy.cli.arguments.engines", "biopsy.cli.run.execution",
-    "biopsy.cli.run.files", "biopsy.cli.run.findings", "biopsy.cli.run.noise", "biopsy.cli.run.report",
-    "biopsy.comparison.describe", "biopsy.comparison.runs", "biopsy.comparison.tolerance", "biopsy.engines.runner",
-    "biopsy.model.extract", "biopsy.model.nodes", "biopsy.tensors.generate",
+    "biopsy.cli.app", "biopsy.cli.run.command", "biopsy.cli.run.noise", "biopsy.cli.run.report", "biopsy.model.extract",
     "numpy.ma",  # numpy.unique would import it
     "pybase64",  # values in JSON files are text
 )  # fmt: skip

@@ -52,9 +52,7 @@ _RUNS_ENGINES: dict[str, Any] = {"may_crash": True, "reports_looking": True}
 _READS_A_MODEL: dict[str, Any] = {**_READS_A_FILE, **_RUNS_ENGINES}
 
 COMMANDS: tuple[Command, ...] = (
-    _command(
-        "run", "run a model in one or more engines and compare the outputs", module="run.command", **_RUNS_ENGINES
-    ),
+    _command("run", "run a model in one or more engines and compare the outputs", **_RUNS_ENGINES),
     _command("diagnose", "find out why a model fails, and what avoids it"),
     _command("torch", "find the line of a PyTorch module that its ONNX model is wrong for"),
     _command("debug reduce", "find the smallest part of a model that still fails"),
@@ -145,7 +143,7 @@ def why_absent(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
     return None
 
 
-class CommandLine(NamedTuple):
+class SplitLine(NamedTuple):
     """The words of a command line, split at the command."""
 
     command: Command | None
@@ -155,14 +153,14 @@ class CommandLine(NamedTuple):
     """The words after the command; without a command, all words but the leading options."""
 
 
-def read(words: Sequence[str]) -> CommandLine:
+def read(words: Sequence[str]) -> SplitLine:
     """Split a command line at its command."""
     leading, rest = split_leading(words)
     if rest and rest[0] in GROUPS:
         more, following = split_leading(rest[1:])
         leading, rest = leading + more, [rest[0], *following]
     command = find(rest)
-    return CommandLine(command, leading, rest[len(command.words) :] if command else rest)
+    return SplitLine(command, leading, rest[len(command.words) :] if command else rest)
 
 
 def unknown(program: str, words: Sequence[str]) -> errors.UsageError:

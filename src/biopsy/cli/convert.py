@@ -10,9 +10,9 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, groups, types
-from biopsy.cli.arguments.comparing import parse_shapes
 from biopsy.cli.arguments.declared import option, switch
 from biopsy.cli.arguments.engines import EngineOptions, TensorrtOptions
+from biopsy.cli.arguments.types import parse_shapes
 from biopsy.cli.console import Console
 from biopsy.cli.model_files import ResultOptions
 from biopsy.cli.run.execution import with_engine

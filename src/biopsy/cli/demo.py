@@ -38,8 +38,8 @@ _FOLDER = Path("biopsy-demo")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``demo``."""
     parser.description = (
-        "Builds a transformer of some 450 nodes, in one branch of which ONNX Runtime's optimizer silently computes\n"
-        "something else, and finds the six nodes responsible. Everything is kept in a folder."
+        "Builds a transformer of some 450 nodes and finds the six of them that ONNX Runtime's optimizer silently\n"
+        "computes wrongly. Everything is kept in a folder."
     )
     parser.add_argument(
         "-o",
@@ -66,7 +66,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         )
     if folder == _FOLDER and folder.is_symlink():
         raise errors.UsageError(
-            f"{folder} is a symbolic link, and nobody has named it", next_steps=["biopsy demo -o ANOTHER"]
+            f"the default folder {folder} is a symbolic link, which is not followed",
+            next_steps=["biopsy demo -o ANOTHER"],
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)

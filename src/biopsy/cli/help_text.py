@@ -27,7 +27,7 @@ _OPTION = re.compile(r"(?<![\w-])-(?:[a-zA-Z]|-[a-z][\w-]*)(?![\w-])")
 _HEADING, _NAME, _PROGRAM, _END = "\x1b[38;5;208m", "\x1b[36m", "\x1b[38;5;244m", "\x1b[0m"
 
 
-def whole(parser: argparse.ArgumentParser) -> list[str]:
+def full(parser: argparse.ArgumentParser) -> list[str]:
     """The help with all options. One line stands for all options of an engine that is not installed."""
     formatter = _Formatter(parser.prog, width=_width(), max_help_position=32)
     formatter.add_usage(_usage(parser), parser._actions, [])
@@ -114,7 +114,7 @@ _NEED_A_CHECK = ("debug repeat", "debug flags")
 def _usage(parser: argparse.ArgumentParser) -> str:
     """The usage: the required words and ``--check``."""
     words = []
-    rest = ""
+    check = ""
     for action in parser._actions:
         name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
         if not action.option_strings:
@@ -123,8 +123,8 @@ def _usage(parser: argparse.ArgumentParser) -> str:
             words.append(f"{action.option_strings[0]} {name}")
         elif action.nargs == argparse.REMAINDER and "--check" in action.option_strings:
             is_needed = parser.prog.endswith(_NEED_A_CHECK)
-            rest = " --check COMMAND ..." if is_needed else " [--check COMMAND ...]"
-    return f"{parser.prog} {' '.join([*words, '[options]'])}{rest}".replace("%", "%%")
+            check = " --check COMMAND ..." if is_needed else " [--check COMMAND ...]"
+    return f"{parser.prog} {' '.join([*words, '[options]'])}{check}".replace("%", "%%")
 
 
 @contextmanager
@@ -159,8 +159,8 @@ def painted(lines: Sequence[str]) -> list[str]:
         elif line.endswith(":") and not line.startswith(" "):
             shown.append(f"{_HEADING}{line}{_END}")
         else:
-            head, rest = (f"  {_NAME}{match[2]}{_END}", match[3]) if match else ("", line)
-            shown.append(head + _OPTION.sub(f"{_NAME}\\g<0>{_END}", rest))
+            head, text = (f"  {_NAME}{match[2]}{_END}", match[3]) if match else ("", line)
+            shown.append(head + _OPTION.sub(f"{_NAME}\\g<0>{_END}", text))
     return shown
 
 

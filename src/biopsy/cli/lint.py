@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, engines, groups, types
-from biopsy.cli.arguments.declared import Options, option
+from biopsy.cli.arguments.declared import option
 from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.arguments.groups import CommandLimits
 from biopsy.cli.console import Console
@@ -41,8 +41,15 @@ _MOST_NAMED = 5
 _WORDS = {"exception": "error", "warning": "warning", "info": "info"}
 
 
-class NodeTimeOption(Options):
-    """How long a node may take."""
+class LintOptions(
+    groups.ModelOption,
+    groups.OutputOption,
+    groups.WeightsFolderOption,
+    groups.SavedInputOptions,
+    engines.EngineOptions,
+    CommandLimits,
+):
+    """All options of ``check lint``."""
 
     node_timeout: float = option(
         "--node-timeout",
@@ -51,18 +58,6 @@ class NodeTimeOption(Options):
         metavar="TIME",
         meaning="a node that takes longer fails: 90s, 10m, 1h (default: 10m)",
     )
-
-
-class LintOptions(
-    groups.ModelOption,
-    groups.OutputOption,
-    NodeTimeOption,
-    groups.WeightsFolderOption,
-    groups.SavedInputOptions,
-    engines.EngineOptions,
-    CommandLimits,
-):
-    """All options of ``check lint``."""
 
     @property
     def feeds_random_inputs(self) -> bool:
@@ -75,7 +70,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     groups.ModelOption.add(parser)
     groups.OutputOption.add(parser, output="also write the report to this file, as JSON")
-    NodeTimeOption.add(parser)
+    LintOptions.add(parser, only=["node_timeout"])
     groups.WeightsFolderOption.add(parser)
     groups.SavedInputOptions.add_group(parser)
     engines.EngineOptions.add_groups(parser, "the engine that runs the nodes (default: --onnxrt)")

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options
-from biopsy.cli.arguments.comparing import parse_ranges, parse_shapes
 from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.arguments.groups import FallbackInputs, ModelOption, WeightsFileOptions, WeightsFolderOption
-from biopsy.cli.arguments.types import Derived, written_over
+from biopsy.cli.arguments.types import Derived, parse_ranges, parse_shapes, written_over
 from biopsy.cli.console import Console
 from biopsy.engines.runner import Inputs, casts, casts_told, checked_feed, feeds_for
 from biopsy.model import external, index, load, weights_file
@@ -68,7 +67,7 @@ class ResultOptions(WeightsFileOptions):
         if lost is None:
             return
         if not lost.certain:
-            console.warn(f"{lost.judge} can run the model, but not what is made of it: {lost.reason}")
+            console.warn(f"{lost.judge} can run the model, but not the result: {lost.reason}")
         elif self.allow_invalid:
             console.warn(f"what was written is invalid, and the model was not: {lost}")
         else:

@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def has_option(self, word: str) -> bool:
-        """Whether a word is an option that this command has and shows, alone or with a value behind ``=``."""
+        """Whether a word is an option that this command has and shows, alone or with a value after ``=``."""
         action = self._option_string_actions.get(word.partition("=")[0])
         return action is not None and action.help != argparse.SUPPRESS
 
@@ -100,7 +100,7 @@ class Parser(argparse.ArgumentParser):
         from biopsy.cli import help_text
 
         program, *words = self.prog.split()
-        lines = help_text.short(self, program, tuple(words)) if short else help_text.whole(self)
+        lines = help_text.short(self, program, tuple(words)) if short else help_text.full(self)
         Console().coloured(*lines)
 
 
@@ -216,7 +216,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 class _ShowAndExit(argparse.Action):
-    """Shows the short or the whole help, or the version, and exits."""
+    """Shows the short or the full help, or the version, and exits."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None

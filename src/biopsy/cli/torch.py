@@ -10,11 +10,11 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
-from biopsy.cli.arguments import comparing, types
+from biopsy.cli.arguments import types
 from biopsy.cli.arguments.checks import EventsOption
 from biopsy.cli.arguments.declared import option, switch
 from biopsy.cli.arguments.groups import FACTORY, ModuleOptions
-from biopsy.cli.console import COLUMN, Console
+from biopsy.cli.console import Console, headed
 from biopsy.cli.debug.checking import ended_politely
 from biopsy.cli.diagnose import DiagnosisProgress
 from biopsy.cli.report import ReportOption
@@ -44,7 +44,7 @@ examples:
   biopsy torch shop.models:ranker --args inputs.safetensors --atol 1e-3 --rtol 1e-3 -o found --json
 
 exit status: 0 nothing fails; 1 the module, its capture, the exporter or the engine fails, or the tolerances are
-narrower than rounding: whose fault that is, is said as far as it is known; 2 wrong usage; 4 nothing was concluded
+narrower than rounding: the verdict says which, as far as that is known; 2 wrong usage; 4 nothing was concluded
 (PyTorch or an engine is missing, the module itself raises); 5 interrupted"""
 
 
@@ -87,7 +87,7 @@ class TorchOptions(ModuleOptions, ReportOption, EventsOption):
         "--max-time",
         type=types.duration,
         metavar="TIME",
-        meaning="stop after this time (90s, 10m, 2h), and say what is known by then, and what is open",
+        meaning="stop after this time (90s, 10m, 2h), and show what is known by then and what is not",
     )
     json: bool = switch("--json", meaning="print the report as JSON on stdout, and nothing else")
 
@@ -98,7 +98,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     TorchOptions.add(parser, only=(*ModuleOptions.declared, "output", "suspect"))
     group = parser.add_argument_group("what is compared, and how")
     TorchOptions.add(group, only=("atol", "rtol", "no_optimize", "run_timeout", "max_time"))
-    TorchOptions.add(parser.add_argument_group("what is told"), only=("report", "json", "events"))
+    TorchOptions.add(parser.add_argument_group("report"), only=("report", "json", "events"))
 
 
 @TorchOptions.reading
@@ -108,7 +108,7 @@ def execute(options: TorchOptions, console: Console) -> int:
         if options.events is not None:
             require_writable(options.events)
         require_folder(options.output)
-        shapes = comparing.parse_symbolic_shapes(options.dynamic_shapes, "--dynamic-shapes")
+        shapes = types.parse_symbolic_shapes(options.dynamic_shapes, "--dynamic-shapes")
         shown = console.on_stderr() if options.json else console
         report = options.report_file(shown)
         module, given = named_call(options.factory, options.arguments)
@@ -145,11 +145,11 @@ def _say(console: Console, word: str, diagnosis: TorchDiagnosis) -> None:
     console.note("")
     console.say(f"{word} | {'' if verdict.blame == 'passes' else blame}{verdict.text}")
     for head, text in _facts(diagnosis):
-        console.say(f"{head:<{COLUMN}} {text}")
+        console.say(headed(head, text))
     for remark in diagnosis.remarks:
         console.warn(remark)
     kept = "nothing was left to keep" if diagnosis.folder is None else diagnosis.folder
-    console.note(f"{'evidence':<{COLUMN}} {kept} · {diagnosis.seconds:.1f} s")
+    console.note(headed("evidence", f"{kept} · {diagnosis.seconds:.1f} s"))
     say_advice(console, next_lines(diagnosis))
 
 
@@ -177,7 +177,7 @@ def _facts(diagnosis: TorchDiagnosis) -> Iterator[tuple[str, str]]:
     if diagnosis.verdict.reason:
         yield "reason", diagnosis.verdict.reason
     if diagnosis.values is not None:
-        yield "values", f"PyTorch's own are known of {diagnosis.values.matched} of {diagnosis.values.of} tensors"
+        yield "values", f"PyTorch's are known for {diagnosis.values.matched} of {diagnosis.values.of} tensors"
     piece = diagnosis.piece
     if piece is not None:
         yield "piece", f"{len(piece.nodes)} of {piece.of} nodes: {first_of(piece.nodes, _MOST_NODES)}"

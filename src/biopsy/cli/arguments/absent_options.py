@@ -39,7 +39,7 @@ TABLE = """\
 
 [run, debug build, debug precision, debug reduce, convert]
 --ignore-external-data | a model cannot be run or built without its weights
-    | --external-data-dir DIR, if they stand elsewhere
+    | --external-data-dir DIR, if they are elsewhere
 
 [run, debug build, debug precision, debug reduce, inspect model, inspect capability, inspect sparsity, check lint]
 --fp-to-fp16 | this command uses the model as it is, and converts nothing
@@ -122,19 +122,19 @@ TABLE = """\
 --visual --visual-port --save-visual | nothing is drawn | netron MODEL, of pip install netron
 
 [inspect capability]
---ignore-external-data | an engine cannot be asked about a model without its weights
-    | --external-data-dir DIR, if they stand elsewhere
+--ignore-external-data | an engine cannot judge a model without its weights
+    | --external-data-dir DIR, if they are elsewhere
 --save-external-data --external-data-path --external-data-size-threshold --no-save-all-tensors-to-one-file | each part
     is one file with its weights inside
     | biopsy surgeon sanitize PART -o FILE --save-external-data    writes them beside it
 
 [inspect sparsity]
 --ignore-external-data | the command examines the values of the weights
-    | --external-data-dir DIR, if they stand elsewhere
+    | --external-data-dir DIR, if they are elsewhere
 
 [check lint]
 --ignore-external-data | the nodes of a model cannot be run without its weights
-    | --external-data-dir DIR, if they stand elsewhere
+    | --external-data-dir DIR, if they are elsewhere
 
 [surgeon extract, surgeon sanitize, surgeon insert, surgeon prune, surgeon weight-strip, surgeon weight-reconstruct]
 --fp-to-fp16 | surgeon commands change what they name, and nothing else

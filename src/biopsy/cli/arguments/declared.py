@@ -171,11 +171,6 @@ class Options:
 
         return work_of
 
-    @classmethod
-    def spellings(cls) -> tuple[str, ...]:
-        """The first spelling of every option."""
-        return tuple(field.spellings[0] for field in cls.declared.values() if field and field.spellings)
-
     def given(self, only: Collection[str] = ()) -> dict[str, Any]:
         """The values that are not defaults, of all fields or ``only`` some, by the first spelling of their options."""
         fields = ((name, self.declared[name]) for name in only or self.declared)

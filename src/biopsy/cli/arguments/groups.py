@@ -218,14 +218,13 @@ class RecordedInputs(Options, shared=True, decides="yes"):
 
     def given_feeds(self) -> Sequence[Feed] | None:
         """The inputs from files or from a script; None for random ones."""
-        from biopsy.cli.arguments import comparing
         from biopsy.tensors.files import read_feeds
         from biopsy.tensors.user_script import load_script
 
         if self.load_inputs:
             return list(chain.from_iterable(read_feeds(path) for path in self.load_inputs))
         if self.data_loader_script:
-            return list(load_script(*comparing.parse_script(self.data_loader_script)))
+            return list(load_script(*types.parse_script(self.data_loader_script)))
         return None
 
     def sources_given(self) -> dict[str, Any]:
@@ -238,14 +237,13 @@ class RecordedInputs(Options, shared=True, decides="yes"):
 
     def draws(self) -> Draws:
         """How random inputs are drawn. Raises UsageError for an invalid range."""
-        from biopsy.cli.arguments import comparing
         from biopsy.recording.reference_run import Draws
 
         usual = Draws()
         return Draws(
             seed=usual.seed if self.seed is None else self.seed,
             count=self.iterations or usual.count,
-            val_range=comparing.parse_ranges(self.val_range),
+            val_range=types.parse_ranges(self.val_range),
         )
 
     def require_draws(self, inputs: Sequence[str], *, random: bool, console: Console) -> None:
@@ -288,16 +286,15 @@ class InputOptions(RecordedInputs, shared=True, decides="yes"):
 
     def inputs(self) -> Inputs:
         """The inputs. With golden values, no random values are made for tensors that loaded inputs lack."""
-        from biopsy.cli.arguments import comparing
         from biopsy.engines.runner import Inputs
 
         return Inputs(
             given=self.given_feeds(),
             iterations=self.iterations or 1,
             seed=self.seed or 0,
-            val_range=comparing.parse_ranges(self.val_range),
-            shapes=comparing.parse_open_shapes(self.input_shapes),
-            symbols=comparing.parse_symbols(self.input_symbols),
+            val_range=types.parse_ranges(self.val_range),
+            shapes=types.parse_open_shapes(self.input_shapes),
+            symbols=types.parse_symbols(self.input_symbols),
             complete=not self.load_outputs,
         )
 
