@@ -68,7 +68,7 @@ def test_what_cannot_be_judged_beside_what_can_is_named(capsys: Captured) -> Non
     save(model(nodes, [info("x")], [info("y"), info("z")]), Path("model.onnx"))
     assert noise("--onnxrt", "--val-range", "[200,300]") == 0
     told = capsys.readouterr()
-    assert "1 output judged, no error is more than rounding; of 1 output nobody can say" in told.out
+    assert "1 output judged, no error is more than rounding; 1 output could not be judged" in told.out
     assert "cannot say: plain float32 is NaN or infinite" in told.err
 
 
@@ -211,7 +211,7 @@ def test_a_bug_is_found_where_float64_cannot_run(capsys: Captured) -> None:
     assert noise("--onnxrt") == 1
     told = capsys.readouterr()
     assert "'Inverse'" in told.err
-    assert "onnxrt:optimization=none is believed instead, and its noise is how far it moves" in told.err
+    assert "onnxrt:optimization=none is the reference instead, and its noise is how far its" in told.err
     assert "FAILED | 'logits' of onnxrt is wrong by more than rounding" in told.out
     assert noise("--engine", "onnxrt:optimization=basic") == 0
     assert verdict() == "passes"

@@ -52,7 +52,7 @@ def test_the_options_of_an_engine_are_explained(capsys: pytest.CaptureFixture[st
 
 def test_what_an_engine_can_do_is_told(capsys: pytest.CaptureFixture[str]):
     assert main(["doctor", "reference"]) == 0
-    assert "it can: every tensor can be marked as an output" in capsys.readouterr().out
+    assert "it can: return every tensor" in capsys.readouterr().out
 
 
 def test_only_the_engine_that_is_named_is_loaded():

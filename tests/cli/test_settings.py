@@ -104,7 +104,7 @@ def test_a_check_with_a_check_of_its_own_is_left_alone(project: Path) -> None:
     settle(project, 'load-inputs = "inputs.npz"\n')
     command = next(one for one in COMMANDS if one.words == ("debug", "repeat"))
     check = ["biopsy", "debug", "reduce", "model.onnx", "-o", "reduced.onnx", "--check", "check.sh"]
-    assert applied("biopsy", command, ["--until", "2"], "--check", check).rest == check
+    assert applied("biopsy", command, ["--until", "2"], "--check", check).check == check
 
 
 def test_operands_behind_two_dashes_stay_operands(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

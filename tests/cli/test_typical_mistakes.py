@@ -130,8 +130,8 @@ no name is in both: these values are of another model, or of other tensors of
     "an option for the search stands behind the check": (
         "debug reduce model.onnx -o r.onnx --check biopsy run {} --onnxrt --max-checks 3",
         f"""\
-{ERROR}--max-checks is no option of run: it belongs to debug reduce, which takes
-  all behind --check for the check
+{ERROR}--max-checks is no option of run: it belongs to debug reduce, and
+  everything after --check goes to the check
   next  write --max-checks before --check
 """,
         2,

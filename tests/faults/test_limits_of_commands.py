@@ -44,7 +44,7 @@ def test_the_engine_of_lint_is_ended_at_its_part_of_the_limit_and_the_verdict_sa
     save(model(whole, [info("x", [])], [info("y", [])], [shape]), tmp_path / "m.onnx")
     found = ended("check lint m.onnx --memory-limit 500MB", tmp_path)
     assert "no node was run: onnxrt was ended at 375.0 MB" in found.out
-    assert "0 of 3 nodes run, 3 could not be asked about" in found.out
+    assert "0 of 3 nodes run, 3 could not be tested" in found.out
     assert found.peak < 1_000_000_000
 
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biopsy import errors
-from biopsy.cli.arguments.comparing import parse_ranges, parse_shapes, parse_tolerances
+from biopsy.cli.arguments.comparing import parse_tolerances
+from biopsy.cli.arguments.types import parse_ranges, parse_shapes
 from biopsy.cli.commands import COMMANDS
 from biopsy.cli.console import Console
 from biopsy.cli.debug.layers_options import LayersOptions

@@ -31,7 +31,7 @@ from biopsy.cli.app import main
 from biopsy.cli.commands import COMMANDS
 from biopsy.cli.console import Console
 from biopsy.cli.parser import parser_of
-from biopsy.cli.settings import TYPED, applied
+from biopsy.cli.settings import TYPED_ONLY, applied
 from biopsy.engines import registry
 from biopsy.engines.base import Option
 from biopsy.tensors.files import write_feeds
@@ -543,7 +543,7 @@ def test_what_is_typed_counts_more_than_the_project_and_that_more_than_the_user(
 def test_a_users_own_setting_that_no_command_has_is_told(
     clone: Clone, own: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for key in ("atoll", *(option[2:] for option in TYPED if option.startswith("--"))):
+    for key in ("atoll", *(option[2:] for option in TYPED_ONLY if option.startswith("--"))):
         own.write_text(f"{key} = 'x'\n")
         assert main(["run", "m.onnx", "--onnxrt"]) == 2
         assert f"there is no setting '{key}'" in capsys.readouterr().err

@@ -1,6 +1,4 @@
-"""Lines to type next, complete, each with what it would tell: new ones made of options that were given or of golden
-values, and the one that was typed, once more.
-"""
+"""Complete command lines for a user to type next, with their purposes."""
 
 from __future__ import annotations
 
@@ -20,47 +18,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Advice:
-    """A line that a person can paste as it is, and why: what it would tell, in a few words, "" where it says that."""
+    """A command line to paste, and ``why``: what it finds out, in a few words; "" if the line itself says that."""
 
     line: str
     why: str = ""
 
 
 def say_advice(console: Console, advice: Sequence[Advice]) -> None:
-    """Show what to type next, each line below what it would tell: it can be pasted as a whole."""
+    """Show what to type next. Each command line has a line of its own, below its purpose."""
     if advice:
         console.note("")
-    for number, one in enumerate(advice):
+    for number, step in enumerate(advice):
         head = "Next" if number == 0 else ""
-        if one.why:
-            console.note(f"{head:<8} {one.why}:", f"{'':<8}   {one.line}")
+        if step.why:
+            console.note(f"{head:<8} {step.why}:", f"{'':<8}   {step.line}")
         else:
-            console.note(f"{head:<8} {one.line}")
-
-
-# The command line that was typed, once more: to go on with what it began, to begin anew, or with one more option.
+            console.note(f"{head:<8} {step.line}")
 
 
 def resume_line(words: Sequence[str], rest: Collection[str], without: Collection[str] = ()) -> str:
-    """The line that goes on with what the words began.
+    """The line that resumes an interrupted command: its words without ``--fresh``.
 
-    Without ``--fresh``, which would begin anew, and without the options ``without``, which have one value each. What
-    stands behind one of ``rest``, the options that take all that follows, is left alone.
+    Options in ``without``, which have one value each, are left out too. The words after one of ``rest``, the options
+    that take the rest of the line, stay as they are.
     """
     return line_with(words, rest, "", (), without)
 
 
 def fresh_line(words: Sequence[str], rest: Collection[str], command: str) -> str:
-    """The line that begins anew what the words of a ``command``, the last word of its name, began."""
+    """The line that starts a command over; ``command`` is the last word of its name. Otherwise like ``resume_line``."""
     return line_with(words, rest, command, ["--fresh"])
 
 
 def line_with(
     words: Sequence[str], rest: Collection[str], command: str, added: Sequence[str], without: Collection[str] = ()
 ) -> str:
-    """The line that does the same once more, with options ``added`` behind the last word of the command's name.
+    """The line of a command with options ``added`` after ``command``, the last word of its name.
 
-    As ``resume_line`` otherwise.
+    Otherwise like ``resume_line``.
     """
     end = next((place for place, word in enumerate(words) if word in rest), len(words))
     kept, skip = list[str](), False
@@ -74,19 +69,17 @@ def line_with(
 
 
 def begun_anew(error: errors.CheckChanged, line: str) -> errors.CheckChanged:
-    """The same error with what is kept and the line to type next."""
+    """The same error, with ``line`` as the next step and what is kept."""
     kept = error.kept or "nothing was written"
     return errors.CheckChanged(error.summary, details=error.details, kept=kept, next_steps=[line])
 
 
-# Golden values of tensors inside a model in lines to type: they stand where an engine to trust is named otherwise.
-
 CUT_INPUTS = "cut_inputs.npz"
-"""Where a reduction writes the inputs of each candidate, for its check to load."""
+"""The file into which an advised reduction writes the inputs of each candidate, for its check to load."""
 
 
 def spec_of(golden: Path, inputs: Path | None = None) -> str:
-    """The engine that gives what a file holds, as it is named; ``inputs``: the file of what they belong to."""
+    """The ``--engine`` text of the engine that returns the golden values in a file, recorded with ``inputs``."""
     from biopsy.engines.recorded import GoldenValues
     from biopsy.engines.registry import EngineSpec
 
@@ -97,7 +90,7 @@ def spec_of(golden: Path, inputs: Path | None = None) -> str:
 
 
 def file_of(spec: str | None) -> Path | None:
-    """The file behind such an engine; None of another engine."""
+    """The file of golden values that an ``--engine`` text names, or None."""
     from biopsy.engines.recorded import GoldenValues
     from biopsy.engines.registry import parse_spec
 
@@ -109,24 +102,24 @@ def file_of(spec: str | None) -> Path | None:
 
 
 def recording_options(spec: str, inputs: Sequence[str]) -> list[str]:
-    """What a reduction needs to cut where there are golden values, and nowhere else; ``inputs`` are words."""
+    """Options with which a reduction cuts only at tensors that have golden values; ``inputs``: words of files."""
     return ["--record-with", spec, "--load-inputs", *inputs, "--iter-inputs", CUT_INPUTS]
 
 
 def holds_inner_values(golden: Path, index: ModelIndex) -> bool:
-    """Whether a file has values of tensors between the nodes of a model, and not only of its outputs."""
+    """Whether a file has values of tensors inside a model, not only of its outputs."""
     outputs = set(index.outputs)
     return not {index.names[tensor] for tensor in index.producer if tensor not in outputs}.isdisjoint(_names(golden))
 
 
-def lacking(golden: Path, index: ModelIndex) -> list[str]:
-    """The inputs of a model of which a file has no value."""
+def missing_inputs(golden: Path, index: ModelIndex) -> list[str]:
+    """The inputs of a model that have no value in a file."""
     held = _names(golden)
     return [index.names[tensor] for tensor in index.fed_inputs() if index.names[tensor] not in held]
 
 
 def merge_words(files: Sequence[Path], output: str) -> list[str]:
-    """The line that puts what files hold into one file of inputs."""
+    """The command line, in words, that merges files into one file of inputs."""
     return ["biopsy", "data", "to-input", *dict.fromkeys(map(as_word, files)), "-o", output]
 
 

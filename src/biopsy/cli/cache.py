@@ -1,4 +1,4 @@
-"""``biopsy cache list`` and ``cache clear``: the environments that other releases of packages are installed in."""
+"""``biopsy cache list`` and ``cache clear``: the environments with other releases of packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from biopsy.text import count, series, size_text
 _LIST = """\
 Other releases of packages, such as those of 'debug version' or 'run --package', are installed in environments of their
 own, which later runs use again. They are in $BIOPSY_CACHE_DIR, or else in $XDG_CACHE_HOME/biopsy or ~/.cache/biopsy. If
-all of them are larger than $BIOPSY_CACHE_LIMIT (default: 10GB), the one that was not used for longest goes first.
+they take more than $BIOPSY_CACHE_LIMIT (default: 10GB), those that have not been used for longest are removed.
 
 examples:
   biopsy cache list
@@ -24,8 +24,8 @@ examples:
 exit status: 0, also if there is none"""
 
 _CLEAR = """\
-What a command uses at the moment stays. The next command that needs an environment installs it again. The caches of uv
-and pip themselves are not touched: 'uv cache clean' and 'pip cache purge' clear those.
+An environment that a command is using stays. The next command that needs an environment installs it again. The caches
+of uv and pip are not touched: 'uv cache clean' and 'pip cache purge' clear those.
 
 examples:
   biopsy cache clear
@@ -44,29 +44,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
             type=types.count,
             default=0,
             metavar="DAYS",
-            help="remove only what was not used for so many days (default: 0, all)",
+            help="remove only environments that were not used for so many days (default: 0, all)",
         )
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """List all environments, the one that was used last at the end; or remove them and say which."""
+    """List all environments, the one used last at the end; or remove them and show which."""
     cache = Cache.of_user()
     if hasattr(args, "older_than"):
         _clear(cache, args.older_than, console)
         return 0
-    found = cache.entries()
-    if found:
+    environments = cache.entries()
+    if environments:
         console.say(f"{'size':>9}  {'last used':<16}  holds")
-    for environment in found:
+    for environment in environments:
         used = environment.used.astimezone().strftime("%Y-%m-%d %H:%M")
         now = " · in use" if environment.in_use and environment.record else ""
         console.say(f"{size_text(environment.bytes):>9}  {used:<16}  {_contents(environment)}{now}")
-    have = f"{count(len(found), 'environment')} in {cache.folder}"
-    console.say(
-        f"{have}: {_total(found)} of at most {size_text(cache.limit)}"
-        if found
-        else f"no environments in {cache.folder}"
-    )
+    if environments:
+        total = f"{count(len(environments), 'environment')} in {cache.folder}: {_total(environments)}"
+        console.say(f"{total} of at most {size_text(cache.limit)}")
+    else:
+        console.say(f"no environments in {cache.folder}")
     return 0
 
 
@@ -84,7 +83,7 @@ def _clear(cache: Cache, days: int, console: Console) -> None:
 
 
 def _contents(environment: CachedEnvironment) -> str:
-    """``onnxruntime==1.17.3 with numpy<2, Python 3.11.7``; of one that is not whole, what is known of it."""
+    """``onnxruntime==1.17.3 with numpy<2, Python 3.11.7``, or why the environment is incomplete."""
     record = environment.record
     if record is None:
         return "being installed" if environment.in_use else "left by an installation that was interrupted"
@@ -93,5 +92,5 @@ def _contents(environment: CachedEnvironment) -> str:
 
 
 def _total(environments: Sequence[CachedEnvironment]) -> str:
-    """The size of several: ``1.2 GB``."""
+    """The size of several environments, such as ``1.2 GB``."""
     return size_text(sum(environment.bytes for environment in environments))

@@ -1,8 +1,9 @@
-"""The process of a cold check that is started before it is asked for: it loads what it needs, and waits. Its words
-are a descriptor, and those of a check, which tell what to load: code and engines, nothing of the model or of the
-files that the words name. What comes over the descriptor, one JSON object with the ``words`` and, under
-``BIOPSY_VERDICT``, the path to say its verdict in, makes it what ``biopsy`` with these words would be. Engines
-are loaded when an empty line says that it will be needed soon. Nothing comes if it is not needed.
+"""A process for a cold check, started ahead of time, that loads what the check needs and waits.
+
+Its arguments are a file descriptor to read from and the words of a check. The words tell which code and engines to
+load; no model or other file that they name is opened. An empty line on the descriptor says to load the engines. A line
+with a JSON object says to become a check: to do what ``biopsy`` with its ``words`` does, and to write the verdict to
+the path under ``BIOPSY_VERDICT``. If the descriptor is closed instead, the process ends.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from biopsy.processes.reaper import VERDICT_VARIABLE
 
 
 def main() -> int:
-    """Load, wait, run; the exit status."""
+    """Load, wait and run; returns the exit status."""
     descriptor, *words = sys.argv[1:]
     options = own_run(words)
     return wait(int(descriptor), [] if options is None else load(options))
 
 
 def wait(descriptor: int, engines: Sequence[type[Engine]]) -> int:
-    """Load the engines once told, and be the check that is asked for; its exit status."""
-    with os.fdopen(descriptor, "rb") as asked:
-        while (line := asked.readline()) == b"\n":
+    """Wait for lines on the descriptor: load the engines, then run the requested check; returns its exit status."""
+    with os.fdopen(descriptor, "rb") as requests:
+        while (line := requests.readline()) == b"\n":
             for engine in engines:
                 with suppress(errors.BiopsyError):
-                    engine.version()
+                    engine.version()  # imports its package
     if not line.endswith(b"\n"):
-        leave(0)  # it is not needed
+        leave(0)  # no check is needed
     request = json.loads(line)
     carry_mark(request[MARK])
     program, *options = request["words"]
@@ -51,22 +52,17 @@ def wait(descriptor: int, engines: Sequence[type[Engine]]) -> int:
     return run_command()
 
 
-# What a check that is ``biopsy run`` will need, told by its words, and loaded before it is asked for.
-
 _CODE = (
-    "biopsy.checks.verdict", "biopsy.cli.app", "biopsy.cli.arguments.engines", "biopsy.cli.run.execution",
-    "biopsy.cli.run.files", "biopsy.cli.run.findings", "biopsy.cli.run.noise", "biopsy.cli.run.report",
-    "biopsy.comparison.describe", "biopsy.comparison.runs", "biopsy.comparison.tolerance", "biopsy.engines.runner",
-    "biopsy.model.extract", "biopsy.model.nodes", "biopsy.tensors.generate",
+    "biopsy.cli.app", "biopsy.cli.run.command", "biopsy.cli.run.noise", "biopsy.cli.run.report", "biopsy.model.extract",
     "numpy.ma",  # numpy.unique would import it
     "pybase64",  # values in JSON files are text
 )  # fmt: skip
 
 
 def load(options: RunOptions) -> list[type[Engine]]:
-    """Import what a check with these options needs but for its engines, whose classes are returned, each once.
+    """Import the code of ``biopsy run``; returns the classes of its engines, each once.
 
-    None is, if one is not known: the check itself will tell what is wrong with it.
+    Returns none if an engine is unknown: the check itself will report that.
     """
     for name in _CODE:
         importlib.import_module(name)

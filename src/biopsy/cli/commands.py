@@ -1,10 +1,10 @@
-"""The command tree: one line per command, what the help says of them all, and which of them the words of a check
-run. A command module has two functions: ``configure(parser)`` adds its options, ``execute(args, console)`` does
-the work and returns the exit status. It may have three more: ``derived_files(args)`` declares the files that it
-names itself (see ``parser``); ``warmed_up(args, console)`` is entered before anything else is imported, and
-begins what takes a while; ``conclude_crash(args, console, crash)`` reports on an engine that ended the process in
-which the command worked, and returns the exit status. Adding a command takes one file and one line in
-``COMMANDS``; what else it must declare are the fields of ``Command``.
+"""All commands, one line each, and how words are read as a command.
+
+The module of a command has two functions: ``configure(parser)`` adds its options; ``execute(args, console)`` does the
+work and returns the exit status. It may have three more: ``derived_files(args)`` names files that no option names (see
+``parser``); ``warmed_up(args, console)`` is a context, entered before anything slow is imported, that starts what takes
+a while; ``conclude_crash(args, console, crash)`` reports an engine that has crashed the command's process, and returns
+the exit status. To add a command, add its module and a line in ``COMMANDS``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from biopsy.checks.words import split_leading
 from biopsy.text import ask_for, similar
 
 REST_OPTIONS = ("--check", "--check-inference")
-"""These take the whole rest of the line, whatever it holds."""
+"""Options that take all words after them."""
 
 STATUSES = """\
 exit status:
@@ -27,19 +27,19 @@ exit status:
 
 
 class Command(NamedTuple):
-    """One command: its words, the module that holds it, and its line in the help."""
+    """One command: its words, its module, and its line in the help."""
 
     words: tuple[str, ...]
     module: str
     summary: str
     may_crash: bool = False
-    """Engines, or other native code that a wrong model may crash, work in its process: it is watched from another,
-    which also ends it at its limits. So it has ``--timeout`` and ``--memory-limit``."""
-    may_take: str = ""
-    """How long it may take if ``--timeout`` does not say, as one would type it; "" for any time."""
-    says_when_it_looks: bool = False
-    """It calls ``verdict.report_looking`` by itself, once all that it needs is loaded and before it opens its model:
-    what ends it earlier is not the model's fault. For the others this is said before they begin."""
+    """It runs engines or other native code that a model may crash, so another process supervises it. It has
+    ``--timeout`` and ``--memory-limit``."""
+    default_timeout: str = ""
+    """Default of ``--timeout``, as it is typed; "" for no limit."""
+    reports_looking: bool = False
+    """It calls ``verdict.report_looking`` itself, after its imports and before it opens the model, so that an earlier
+    failure is not taken for the model's. ``cli.app`` calls it for all other commands, before they begin."""
 
 
 def _command(words: str, summary: str, module: str = "", **nature: Any) -> Command:
@@ -47,14 +47,12 @@ def _command(words: str, summary: str, module: str = "", **nature: Any) -> Comma
     return Command(tuple(words.split()), f"biopsy.cli.{module}", summary, **nature)
 
 
-_LOOKS_AT_A_FILE: dict[str, Any] = {"may_crash": True, "may_take": "24h"}
-_RUNS_ENGINES: dict[str, Any] = {"may_crash": True, "says_when_it_looks": True}
-_LOOKS_AT_A_MODEL: dict[str, Any] = {**_LOOKS_AT_A_FILE, **_RUNS_ENGINES}
+_READS_A_FILE: dict[str, Any] = {"may_crash": True, "default_timeout": "24h"}
+_RUNS_ENGINES: dict[str, Any] = {"may_crash": True, "reports_looking": True}
+_READS_A_MODEL: dict[str, Any] = {**_READS_A_FILE, **_RUNS_ENGINES}
 
 COMMANDS: tuple[Command, ...] = (
-    _command(
-        "run", "run a model in one or more engines and compare the outputs", module="run.command", **_RUNS_ENGINES
-    ),
+    _command("run", "run a model in one or more engines and compare the outputs", **_RUNS_ENGINES),
     _command("diagnose", "find out why a model fails, and what avoids it"),
     _command("torch", "find the line of a PyTorch module that its ONNX model is wrong for"),
     _command("debug reduce", "find the smallest part of a model that still fails"),
@@ -73,24 +71,24 @@ COMMANDS: tuple[Command, ...] = (
     _command("data merge", "the same as 'data to-input'", module="data.to_input"),
     _command("data concat", "join the iterations of several files"),
     _command("data from-torch", "record golden values of a PyTorch module"),
-    _command("inspect model", "show the nodes, attributes and weights of a model", **_LOOKS_AT_A_MODEL),
-    _command("inspect data", "show statistics of saved inputs or outputs", **_LOOKS_AT_A_FILE),
+    _command("inspect model", "show the nodes, attributes and weights of a model", **_READS_A_MODEL),
+    _command("inspect data", "show statistics of saved inputs or outputs", **_READS_A_FILE),
     _command("inspect capability", "show which nodes an engine refuses, and why", **_RUNS_ENGINES),
-    _command("inspect sparsity", "show which weights follow the 2:4 pattern of sparsity", **_LOOKS_AT_A_MODEL),
-    _command("inspect tactics", "show what an engine chose for each layer", **_LOOKS_AT_A_FILE),
-    _command("inspect diff-tactics", "show which engine choices go with bad builds", **_LOOKS_AT_A_FILE),
+    _command("inspect sparsity", "show which weights follow the 2:4 pattern of sparsity", **_READS_A_MODEL),
+    _command("inspect tactics", "show what an engine chose for each layer", **_READS_A_FILE),
+    _command("inspect diff-tactics", "show which engine choices go with bad builds", **_READS_A_FILE),
     _command(
         "check lint",
         "find the nodes of a model that are invalid or fail, and what else is wrong",
         module="lint",
-        **_LOOKS_AT_A_MODEL,
+        **_READS_A_MODEL,
     ),
-    _command("surgeon sanitize", "fix shapes, fold constants, clean up", **_LOOKS_AT_A_MODEL),
-    _command("surgeon extract", "cut a subgraph out of a model", **_LOOKS_AT_A_MODEL),
-    _command("surgeon insert", "insert a node between tensors of a model", **_LOOKS_AT_A_MODEL),
-    _command("surgeon prune", "make weights 2:4 sparse, whatever that does to accuracy", **_LOOKS_AT_A_MODEL),
-    _command("surgeon weight-strip", "leave out the weights that an engine can be refitted with", **_LOOKS_AT_A_MODEL),
-    _command("surgeon weight-reconstruct", "make up values for a stripped model", **_LOOKS_AT_A_MODEL),
+    _command("surgeon sanitize", "fix shapes, fold constants, clean up", **_READS_A_MODEL),
+    _command("surgeon extract", "cut a subgraph out of a model", **_READS_A_MODEL),
+    _command("surgeon insert", "insert a node between tensors of a model", **_READS_A_MODEL),
+    _command("surgeon prune", "make weights 2:4 sparse, whatever that does to accuracy", **_READS_A_MODEL),
+    _command("surgeon weight-strip", "leave out the weights that an engine can be refitted with", **_READS_A_MODEL),
+    _command("surgeon weight-reconstruct", "make up values for a stripped model", **_READS_A_MODEL),
     _command("doctor", "show which engines work here, and how to get the others", may_crash=True),
     _command("cache list", "list the environments that hold other releases of packages", module="cache"),
     _command("cache clear", "remove environments that hold other releases of packages", module="cache"),
@@ -120,7 +118,7 @@ ABSENT: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
         ("polygraphy multi-device, of NVIDIA's package",),
     ),
 }
-"""Commands of Polygraphy that are not here: why, and what to use instead. A command with these words goes before."""
+"""Commands that only Polygraphy has: why, and what to use instead."""
 
 GROUPS = {
     "debug": "find what makes a model fail",
@@ -133,40 +131,40 @@ GROUPS = {
 
 
 def find(words: Sequence[str]) -> Command | None:
-    """The command that a command line begins with; None for words that are none."""
+    """The command whose words a command line begins with, or None."""
     return next((each for each in COMMANDS if tuple(words[: len(each.words)]) == each.words), None)
 
 
 def why_absent(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    """Of words that are a command of Polygraphy and none of ours: a line that says why, and what to use instead."""
+    """Why a command of Polygraphy is missing here, and what to use instead; None for other words."""
     for absent, (why, instead) in ABSENT.items():
         if tuple(words[: len(absent)]) == absent:
             return f"Polygraphy's command '{' '.join(absent)}' is not here: {why}", instead
     return None
 
 
-class Asked(NamedTuple):
-    """What the words of a command line begin with."""
+class SplitLine(NamedTuple):
+    """The words of a command line, split at the command."""
 
     command: Command | None
     leading: list[str]
-    """The common options before the command's words, and between them."""
+    """The options that stand before the command or between its words; all commands have them."""
     rest: list[str]
-    """What follows the command's words; without a command, all words but the leading options."""
+    """The words after the command; without a command, all words but the leading options."""
 
 
-def read(words: Sequence[str]) -> Asked:
-    """The command that a command line names, with the options that every command has wherever they stand."""
+def read(words: Sequence[str]) -> SplitLine:
+    """Split a command line at its command."""
     leading, rest = split_leading(words)
     if rest and rest[0] in GROUPS:
-        more, behind = split_leading(rest[1:])
-        leading, rest = leading + more, [rest[0], *behind]
+        more, following = split_leading(rest[1:])
+        leading, rest = leading + more, [rest[0], *following]
     command = find(rest)
-    return Asked(command, leading, rest[len(command.words) :] if command else rest)
+    return SplitLine(command, leading, rest[len(command.words) :] if command else rest)
 
 
 def unknown(program: str, words: Sequence[str]) -> errors.UsageError:
-    """The error for words that are no command, with those that they may mean: the group forgotten, or mistyped."""
+    """The error for words that are no command; it suggests commands with a similar name or in another group."""
     absent = why_absent(words)
     if absent is not None:
         return errors.UsageError(absent[0], next_steps=absent[1])
@@ -221,24 +219,21 @@ _BEGIN = (
 )
 
 
-# The words of a check on a command line: where they begin, and which command of ours they run, if any.
-
-
 def split_at(options: Sequence[str], words: list[str]) -> tuple[list[str], list[str] | None]:
-    """The words before an option that takes the whole rest of the line, and that rest; None without such an option.
+    """The words before the first of ``options``, and those after it; None if there is no such option.
 
-    argparse would look at the rest too, and take what looks like an option of ours for one.
+    argparse cannot do this: it would read options among the words after ``--check`` too.
     """
     at = next((place for place, word in enumerate(words) if word in options), None)
     return (words, None) if at is None else (words[:at], words[at + 1 :])
 
 
 def own_command(check: Sequence[str]) -> tuple[Command, list[str]] | None:
-    """The command of this installation that a check runs, and the words behind it; None if it runs anything else."""
+    """The biopsy command that a check runs from this installation, and the words after it; None for other checks."""
     from biopsy.checks.command_line import OwnCommand, parse
 
     parsed = parse(check)
     if not (isinstance(parsed, OwnCommand) and parsed.is_this_installation):
         return None
-    asked = read(parsed.arguments)
-    return None if asked.command is None else (asked.command, asked.rest)
+    line = read(parsed.arguments)
+    return None if line.command is None else (line.command, line.rest)

@@ -1,10 +1,12 @@
-"""``biopsy completion``: a script that completes the words of biopsy in a shell, made from its own parsers."""
+"""``biopsy completion``: a script with which a shell completes commands and options, made from the parsers."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 from typing import Any
+
+import shtab
 
 from biopsy.cli.arguments.types import FileKind
 from biopsy.cli.commands import COMMANDS, GROUPS
@@ -30,16 +32,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the script."""
-    import shtab
-
     console.program_text(shtab.complete(_tree(), args.shell))
     return 0
 
 
 def _tree() -> argparse.ArgumentParser:
-    """All commands as one parser, whose actions say where files and folders complete."""
-    import shtab
-
+    """All commands as one parser, whose actions say which options complete to files and which to folders."""
     root = argparse.ArgumentParser(prog="biopsy", add_help=False)
     add_options(root)
     below_root: Any = root.add_subparsers()
@@ -47,9 +45,9 @@ def _tree() -> argparse.ArgumentParser:
     for command in COMMANDS:
         *group, name = command.words
         if group and group[0] not in below:
-            made = below_root.add_parser(group[0], help=GROUPS[group[0]], add_help=False)
-            add_options(made)
-            below[group[0]] = made.add_subparsers()
+            group_parser = below_root.add_parser(group[0], help=GROUPS[group[0]], add_help=False)
+            add_options(group_parser)
+            below[group[0]] = group_parser.add_subparsers()
         parser = (below[group[0]] if group else below_root).add_parser(name, help=command.summary, add_help=False)
         importlib.import_module(command.module).configure(parser)
         add_options(parser)

@@ -318,6 +318,12 @@ def _place_that_shows() -> str:
 COLUMN = 10
 """Width of the first word of a line."""
 
+
+def headed(head: str, text: object) -> str:
+    """A line whose first word stands in a column of its own."""
+    return f"{head:<{COLUMN}} {text}"
+
+
 _BAR = 12
 """Width of the bar."""
 

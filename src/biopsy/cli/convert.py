@@ -1,4 +1,4 @@
-"""``biopsy convert``: a model in another form: built by an engine, optimized by one, or in fp16."""
+"""``biopsy convert``: write a model as an engine builds or optimizes it, or in fp16."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, groups, types
-from biopsy.cli.arguments.comparing import parse_shapes
 from biopsy.cli.arguments.declared import option, switch
 from biopsy.cli.arguments.engines import EngineOptions, TensorrtOptions
+from biopsy.cli.arguments.types import parse_shapes
 from biopsy.cli.console import Console
 from biopsy.cli.model_files import ResultOptions
 from biopsy.cli.run.execution import with_engine
@@ -42,7 +42,7 @@ FORMATS = {
     "openvino": (".xml", ".blob"),
     "onnxrt": (".ort",),
 }
-"""What --convert-to may name, an engine or onnx -> endings of files that nothing else writes."""
+"""Values of --convert-to: an engine, or onnx -> the file endings that only it writes."""
 
 
 class ConvertOptions(groups.ModelOptions, groups.ModelTypeOption, ResultOptions, EngineOptions):
@@ -74,7 +74,7 @@ class ConvertOptions(groups.ModelOptions, groups.ModelTypeOption, ResultOptions,
     )
 
     def derived(self) -> types.Derived:
-        """The files for weights beside the output."""
+        """The files of weights that are written beside the output."""
         if self.output.suffix == ".xml":
             return {"the .bin file beside it": (self.output.with_suffix(".bin"), types.WRITTEN)}
         if self.output.suffix == ".onnx" and (self.engines or self.convert_to == "onnxrt"):
@@ -82,9 +82,9 @@ class ConvertOptions(groups.ModelOptions, groups.ModelTypeOption, ResultOptions,
         return self.derived_weights(self.output)
 
     def engine(self) -> Engine | None:
-        """The engine that writes the output; None for an ONNX model as it is.
+        """The engine that writes the output; None for an ONNX model that no engine changes.
 
-        Raises UsageError for what no engine does.
+        Raises UsageError if no engine can write the output, or the options contradict each other.
         """
         wanted = self.convert_to or next((name for name, ends in FORMATS.items() if self.output.suffix in ends), None)
         spec = self.only_spec()
@@ -131,7 +131,7 @@ derived_files = ConvertOptions.reading(ConvertOptions.derived)
 
 @ConvertOptions.reading
 def execute(options: ConvertOptions, console: Console) -> int:
-    """Convert, write, load what was written."""
+    """Convert the model, write the result, and read it again."""
     engine = options.engine()
     if groups.is_built_model(options.model, options.model_type):
         raise errors.UsageError(f"{options.model} is no ONNX model: only those can be converted")
@@ -158,7 +158,7 @@ def execute(options: ConvertOptions, console: Console) -> int:
 
 
 def _in_fp16(model: ModelInput, console: Console) -> bytes:
-    """The model in fp16, as far as layers can be; says how many are, and which values that loses."""
+    """The model with all layers in fp16 that can be; shows how many, and which values fp16 cannot hold."""
     data, layers, losses = in_fp16(parse(model.data, model.path), model.folder)
     if not layers:
         console.warn("no node of the model can compute in fp16: --fp-to-fp16 has no effect")
@@ -172,7 +172,7 @@ def _in_fp16(model: ModelInput, console: Console) -> bytes:
 
 
 def _write_built(model: ModelInput, engine: Engine, options: ConvertOptions, console: Console) -> None:
-    """Have an engine build the model, save it, and load what it has saved, before that takes its place."""
+    """Build the model with an engine and save it; the file replaces the output once it has been loaded again."""
     shapes = {name: [tuple(shape)] for name, shape in parse_shapes(options.input_shapes).items()}
     try:
         session = engine.build(replace(model, shapes=shapes))

@@ -1,4 +1,4 @@
-"""``biopsy demo``: the main job on a real bug, with the command lines to repeat it on another model."""
+"""``biopsy demo``: finds a real bug, and shows the command lines to do the same with another model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from biopsy.processes.writing import write_whole
 from biopsy.text import line_of
 
 TOLERANCES = ("--atol", "1e-3", "--rtol", "1e-3")
-"""Wide enough for the roundings of a network of hundreds of nodes, a hundred times narrower than the bug's error."""
+"""Above the rounding errors of hundreds of nodes, and a hundred times below the error of the bug."""
 
 COMPARE = ("run", "model.onnx", "--engine", "onnxrt:optimization=none", "--onnxrt", *TOLERANCES)
 GOLDEN = (
@@ -38,8 +38,8 @@ _FOLDER = Path("biopsy-demo")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``demo``."""
     parser.description = (
-        "Builds a transformer of some 450 nodes, in one branch of which ONNX Runtime's optimizer silently computes\n"
-        "something else, and finds the six nodes responsible. Everything is kept in a folder."
+        "Builds a transformer of some 450 nodes and finds the six of them that ONNX Runtime's optimizer silently\n"
+        "computes wrongly. Everything is kept in a folder."
     )
     parser.add_argument(
         "-o",
@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Run the demonstration; 0 if it went as told."""
+    """Run the demonstration. Raises BiopsyError if a command of it does not end as expected."""
     folder: Path = args.output
     if folder.exists() and not args.force:
         raise errors.UsageError(
@@ -66,7 +66,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         )
     if folder == _FOLDER and folder.is_symlink():
         raise errors.UsageError(
-            f"{folder} is a symbolic link, and nobody has named it", next_steps=["biopsy demo -o ANOTHER"]
+            f"the default folder {folder} is a symbolic link, which is not followed",
+            next_steps=["biopsy demo -o ANOTHER"],
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +88,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _demonstrated(console: Console) -> list[Sequence[str]]:
-    """Find the bug of ONNX Runtime, or do the same job with a check that looks for an operator; the commands used."""
+    """Find the bug of ONNX Runtime, or an operator if this release has no such bug; returns the commands used."""
     console.note("1. Does ONNX Runtime agree with itself, its optimizer off and on?")
     if _run(COMPARE, console, (0, 1)) == 1:
         console.note(
@@ -122,10 +123,10 @@ def _demonstrated(console: Console) -> list[Sequence[str]]:
 
 
 def _run(words: Sequence[str], console: Console, expected: Collection[int] = (0,)) -> int:
-    """Run a command as a person would; its status. Raises BiopsyError if it is another than expected."""
+    """Show and run a command; returns its exit status. Raises BiopsyError for a status that is not expected."""
     console.note(f"$ {_typed(words)}")
-    loudness = ["-q"] * -console.verbosity if console.verbosity < 0 else ["-v"] * console.verbosity
-    status = main((*words[:2], *loudness, *words[2:]))  # behind the command's words, before a --check takes the rest
+    verbosity = ["-q"] * -console.verbosity if console.verbosity < 0 else ["-v"] * console.verbosity
+    status = main((*words[:2], *verbosity, *words[2:]))  # before --check, which takes the rest of the line
     if status not in expected:
         raise errors.BiopsyError(
             f"the demonstration did not go as planned: status {status} of",

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import argparse
 import platform
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from biopsy import errors
 from biopsy.cli import settings
 from biopsy.cli.console import Console
-from biopsy.cli.settings import is_known
 from biopsy.engines import registry
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import Installed
 from biopsy.processes.environments.cache import Cache
+from biopsy.processes.environments.interpreter import uv_program
 from biopsy.text import count, size_text
 
 NEEDED = "onnxrt"
-"""The engine without which biopsy itself does not work: it records values."""
+"""The engine that biopsy itself cannot work without: it records values with it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,12 +35,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         if shown.engine is not None:
             _say_details(console, shown.engine, args.engine)
         return 0 if shown.version is not None else errors.EngineMissing.status
-    found = registry.installed()
-    from importlib.metadata import PackageNotFoundError, version
-
+    engines = registry.installed()
     console.say(f"biopsy {version('biopsy')} · Python {platform.python_version()} · {platform.platform(terse=True)}")
-    width = max(len(engine.name) for engine in found)
-    for engine in found:
+    width = max(len(engine.name) for engine in engines)
+    for engine in engines:
         _say_engine(console, engine, width)
     try:
         packages = [f"{name} {version(name)}" for name in ("torch", "onnxscript")]  # to import them would take seconds
@@ -48,36 +47,35 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         console.say(f'PyTorch  {error.name} is not installed: pip install "biopsy[torch]"')
     _say_environments(console)
     _say_settings(console)
-    works = any(engine.name == NEEDED and engine.version is not None for engine in found)
+    works = any(engine.name == NEEDED and engine.version is not None for engine in engines)
     return 0 if works else errors.EngineMissing.status
 
 
 def _say_environments(console: Console) -> None:
-    """What other releases of packages are installed with, and how much of them there is."""
-    from biopsy.processes.environments.interpreter import uv_program
-
+    """Show what installs other releases of packages, and the environments that hold them."""
     try:
         cache = Cache.of_user()
-        found = cache.entries()
+        environments = cache.entries()
     except errors.BiopsyError as error:
         console.say(f"other releases  cannot be kept: {error.summary}")
         return
     by = "uv" if uv_program() else "venv and pip; uv is faster: pip install uv"
-    kept = f"{count(len(found), 'environment')} in {cache.folder}, {size_text(sum(each.bytes for each in found))}"
-    console.say(f"other releases  installed by {by} · {kept if found else 'none yet'}")
+    size = size_text(sum(environment.bytes for environment in environments))
+    kept = f"{count(len(environments), 'environment')} in {cache.folder}, {size}" if environments else "none yet"
+    console.say(f"other releases  installed by {by} · {kept}")
 
 
 def _say_settings(console: Console) -> None:
-    """What files give to every command here. Raises UsageError if one of them is wrong."""
-    for whose, found in (("of this project", settings.of_project(Path.cwd())), ("of your own", settings.of_user())):
-        if found is None:
+    """Show the settings from files, and which of them are refused. Raises UsageError for an invalid file."""
+    for whose, file in (("of this project", settings.of_project(Path.cwd())), ("of your own", settings.of_user())):
+        if file is None:
             continue
-        console.say("", f"settings {whose}, in {found.file}")
-        for key, value in found.values.items():
-            if found.is_users:
-                note = "" if is_known(key) else "is not followed: no command has such an option"
+        console.say("", f"settings {whose}, in {file.file}")
+        for key, value in file.values.items():
+            if file.is_users:
+                note = "" if settings.is_known(key) else "is not followed: no command has such an option"
             else:
-                why = settings.objection(key, value, found.file.parent)
+                why = settings.objection(key, value, file.file.parent)
                 note = f"is refused: it {why}" if why else ""
             text = str(value).lower() if isinstance(value, bool) else ", ".join(value)
             console.say(f"  {key}  {text}{f'    {note}' if note else ''}")
@@ -95,15 +93,15 @@ def _say_engine(console: Console, engine: Installed, width: int) -> None:
 
 
 def _say_details(console: Console, engine: type[Engine], name: str) -> None:
-    """What an engine can do, and its options."""
-    able = engine.capabilities
-    told = {
-        "every tensor can be marked as an output": able.marks_any_tensor,
-        "tells its layers" + (" and their times" if able.layer_times else ""): able.layers,
-        "tells the precision that it really used": able.precision_used,
-        f"saves what it has built ({', '.join(able.saves)})": bool(able.saves),
+    """Show what an engine can do, and its options."""
+    capabilities = engine.capabilities
+    abilities = {
+        "return every tensor": capabilities.marks_any_tensor,
+        "name its layers" + (" and time them" if capabilities.layer_times else ""): capabilities.layers,
+        "report the precision that it really used": capabilities.precision_used,
+        f"save what it has built ({', '.join(capabilities.saves)})": bool(capabilities.saves),
     }
-    console.say(f"it can: {'; '.join(text for text, holds in told.items() if holds) or 'build and run models'}")
+    console.say(f"it can: {'; '.join(text for text, has in abilities.items() if has) or 'build and run models'}")
     declared = engine.options_declared
     if not declared:
         console.say("it has no options")

@@ -1,6 +1,4 @@
-"""The help of a command: short (``-h``, one screen of what most people need, with examples), whole (``--help``), and
-the list of all commands; coloured where wanted.
-"""
+"""Help texts: ``-h`` shows one screen of what most people need, ``--help`` all options; and their colours."""
 
 from __future__ import annotations
 
@@ -18,19 +16,19 @@ from biopsy.cli.console import wants_colours
 from biopsy.cli.terminal_text import fitted
 
 _PACKAGES = {"openvino": ("openvino",), "trt": ("tensorrt", "tensorrt_rtx")}
-"""Engine with options of its own -> the packages of which it needs one."""
+"""An engine with options of its own -> packages; it works if one of them is installed."""
 
 _WIDEST = 100
 _MOST_LINES = 40
-"""What has room on a screen."""
+"""Lines of a short help, so that it fits on a screen."""
 _COLUMN = 26
-"""Where the help of an option begins in the short form."""
+"""The column of the texts in a short help."""
 _OPTION = re.compile(r"(?<![\w-])-(?:[a-zA-Z]|-[a-z][\w-]*)(?![\w-])")
 _HEADING, _NAME, _PROGRAM, _END = "\x1b[38;5;208m", "\x1b[36m", "\x1b[38;5;244m", "\x1b[0m"
 
 
-def whole(parser: argparse.ArgumentParser) -> list[str]:
-    """All options; those of engines that are not installed are one line."""
+def full(parser: argparse.ArgumentParser) -> list[str]:
+    """The help with all options. One line stands for all options of an engine that is not installed."""
     formatter = _Formatter(parser.prog, width=_width(), max_help_position=32)
     formatter.add_usage(_usage(parser), parser._actions, [])
     formatter.add_text(parser.description)
@@ -49,7 +47,7 @@ def whole(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def short(parser: argparse.ArgumentParser, program: str, words: tuple[str, ...]) -> list[str]:
-    """What most people need, on one screen."""
+    """The help with what most people need, on one screen."""
     title = "what most people need:" if words in ESSENTIAL else "options:"
     with _without_missing_engines(parser):
         shown = [action for action in essential(parser, words) if action.help != argparse.SUPPRESS]
@@ -71,7 +69,7 @@ def short(parser: argparse.ArgumentParser, program: str, words: tuple[str, ...])
 
 
 def _row(action: argparse.Action) -> list[str]:
-    """An option by its first spelling, and the first clause of its help."""
+    """The lines of an option: its first spelling, and the first clause of its help."""
     spellings = sorted({len(name) > 2: name for name in reversed(action.option_strings)}.items())
     value = _Formatter("")._format_args(action, action.metavar or action.dest.upper()) if action.nargs != 0 else ""  # type: ignore[arg-type]
     head = " ".join(filter(None, (", ".join(name for _, name in spellings), value)))
@@ -83,7 +81,7 @@ def _row(action: argparse.Action) -> list[str]:
 
 
 def _wrapped(line: str) -> list[str]:
-    """A heading or a sentence; what is indented has its width already."""
+    """A line broken to the width of the screen, unless it is indented: the formatter has broken those."""
     return [line] if not line or line.startswith(" ") else textwrap.wrap(line, _width(), break_on_hyphens=False)
 
 
@@ -92,7 +90,7 @@ def _width() -> int:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Each value is named once, behind all spellings of its option, as from Python 3.13 on."""
+    """Shows the value of an option once, after all spellings, as Python does from 3.13 on."""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:
@@ -110,13 +108,13 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 _NEED_A_CHECK = ("debug repeat", "debug flags")
-"""Commands that refuse to begin without a check; others compare engines, or ask the person who typed the line."""
+"""Commands that need a check; others compare engines themselves, or ask the user."""
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
-    """The line of usage: the words that are needed, and the option that takes the rest."""
+    """The usage: the required words and ``--check``."""
     words = []
-    rest = ""
+    check = ""
     for action in parser._actions:
         name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
         if not action.option_strings:
@@ -125,13 +123,13 @@ def _usage(parser: argparse.ArgumentParser) -> str:
             words.append(f"{action.option_strings[0]} {name}")
         elif action.nargs == argparse.REMAINDER and "--check" in action.option_strings:
             is_needed = parser.prog.endswith(_NEED_A_CHECK)
-            rest = " --check COMMAND ..." if is_needed else " [--check COMMAND ...]"
-    return f"{parser.prog} {' '.join([*words, '[options]'])}{rest}".replace("%", "%%")
+            check = " --check COMMAND ..." if is_needed else " [--check COMMAND ...]"
+    return f"{parser.prog} {' '.join([*words, '[options]'])}{check}".replace("%", "%%")
 
 
 @contextmanager
 def _without_missing_engines(parser: argparse.ArgumentParser) -> Iterator[dict[str, int]]:
-    """Hide the options of engines whose packages are not here; how many there are of each engine."""
+    """Hide the options of engines that are not installed; gives the number of hidden options by engine."""
     kept: list[tuple[argparse.Action, str | None]] = []
     missing: dict[str, int] = {}
     for action in parser._actions:
@@ -150,7 +148,7 @@ def _without_missing_engines(parser: argparse.ArgumentParser) -> Iterator[dict[s
 
 
 def painted(lines: Sequence[str]) -> list[str]:
-    """The lines of a help text, in colours where these are wanted."""
+    """The lines of a help text, coloured if stdout takes colours."""
     if not wants_colours(sys.stdout):
         return list(lines)
     shown = []
@@ -161,12 +159,10 @@ def painted(lines: Sequence[str]) -> list[str]:
         elif line.endswith(":") and not line.startswith(" "):
             shown.append(f"{_HEADING}{line}{_END}")
         else:
-            head, rest = (f"  {_NAME}{match[2]}{_END}", match[3]) if match else ("", line)
-            shown.append(head + _OPTION.sub(f"{_NAME}\\g<0>{_END}", rest))
+            head, text = (f"  {_NAME}{match[2]}{_END}", match[3]) if match else ("", line)
+            shown.append(head + _OPTION.sub(f"{_NAME}\\g<0>{_END}", text))
     return shown
 
-
-# What ``-h`` shows: the options that most people need, examples, and which command comes next; one screen.
 
 _ESSENTIAL = """\
 run: model --onnxrt --reference --openvino --trt --engine --load-inputs --save-inputs --load-outputs --save-outputs
@@ -197,7 +193,7 @@ ESSENTIAL: dict[tuple[str, ...], list[str]] = {
     tuple(command.split()): options.split()
     for command, _, options in (row.partition(": ") for row in re.sub(r"\n +", " ", _ESSENTIAL).splitlines())
 }
-"""The options of a command that ``-h`` shows, if not all of them."""
+"""The options that ``-h`` shows, by command; all of them for commands that are not here."""
 
 NEXT: dict[tuple[str, ...], tuple[str, ...]] = {
     ("run",): ("debug reduce    the smallest part that still fails", "debug layers    the layers that are wrong"),
@@ -237,11 +233,11 @@ NEXT: dict[tuple[str, ...], tuple[str, ...]] = {
     ("doctor",): ("demo    a real bug, found",),
     ("demo",): ("run    compares engines on your own model",),
 }
-"""What a person does after a command."""
+"""Commands to go on with after a command, and what they are for."""
 
 
 def essential(parser: argparse.ArgumentParser, words: tuple[str, ...]) -> list[argparse.Action]:
-    """The actions of a command that its short help shows, in the order of ``ESSENTIAL`` or of the parser."""
+    """The actions in the short help of a command, in the order of ``ESSENTIAL`` or of the parser."""
     named = ESSENTIAL.get(words)
     if named is None:
         groups = [group for group in parser._action_groups if not (group.title or "").startswith("messages")]
@@ -259,7 +255,7 @@ def brief(action: argparse.Action) -> str:
 
 
 def short_help_examples(epilog: str | None) -> list[str]:
-    """The examples of an epilog, as lines; nothing if it has none."""
+    """The lines of the examples in an epilog."""
     lines = (epilog or "").rstrip().split("\n")
     start = next((place for place, line in enumerate(lines) if line.startswith("  ")), len(lines))
     end = next((place for place in range(start, len(lines)) if not lines[place]), len(lines))
@@ -267,7 +263,7 @@ def short_help_examples(epilog: str | None) -> list[str]:
 
 
 def within(lines: list[str], most: int) -> list[str]:
-    """The lines up to the last example that ends within ``most`` of them."""
+    """The first lines, at most ``most``, so that no example is cut."""
     if len(lines) <= most:
         return lines
     least = min(map(_indent, lines))
@@ -275,7 +271,7 @@ def within(lines: list[str], most: int) -> list[str]:
         place
         for place, (before, line) in enumerate(pairwise(lines), 1)
         if _indent(line) == least and (_indent(before) > least or before.lstrip().startswith("biopsy "))
-    ]  # a line of text goes on with more text, or with its command
+    ]  # an example of a comment and a command counts as one
     return lines[: max((place for place in begins if place <= most), default=0)]
 
 
@@ -284,7 +280,7 @@ def _indent(line: str) -> int:
 
 
 def next_lines(program: str, words: Sequence[str]) -> list[str]:
-    """The lines that name the commands that come next."""
+    """The lines that name the commands to go on with."""
     rows = [row.split("    ") for row in NEXT.get(tuple(words), ())]
     width = max((len(f"{program} {name}") for name, _ in rows), default=0)
     return [f"  {f'{program} {name}':<{width}}  {what}" for name, what in rows]

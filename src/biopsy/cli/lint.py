@@ -1,4 +1,4 @@
-"""``biopsy check lint``: every node of a model that is invalid or fails, and what else is wrong with the model."""
+"""``biopsy check lint``: finds the nodes of a model that are invalid or fail, and other errors."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from dataclasses import replace
 
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, engines, groups, types
-from biopsy.cli.arguments.declared import Options, option
+from biopsy.cli.arguments.declared import option
 from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.arguments.groups import CommandLimits
 from biopsy.cli.console import Console
 from biopsy.cli.run.execution import Feeder
 from biopsy.engines.registry import EngineSpec, create
+from biopsy.engines.runner import feeds_for
 from biopsy.model.index import ModelIndex
 from biopsy.model.sources import places_of
 from biopsy.model.tensor_type import TensorType
 from biopsy.processes import writing
+from biopsy.questions.lint.lint import lint
 from biopsy.questions.lint.rules import Level, Report
 from biopsy.tensors.results import Feed
 from biopsy.text import count
@@ -39,8 +41,15 @@ _MOST_NAMED = 5
 _WORDS = {"exception": "error", "warning": "warning", "info": "info"}
 
 
-class NodeTimeOption(Options):
-    """How long a node may take."""
+class LintOptions(
+    groups.ModelOption,
+    groups.OutputOption,
+    groups.WeightsFolderOption,
+    groups.SavedInputOptions,
+    engines.EngineOptions,
+    CommandLimits,
+):
+    """All options of ``check lint``."""
 
     node_timeout: float = option(
         "--node-timeout",
@@ -50,21 +59,9 @@ class NodeTimeOption(Options):
         meaning="a node that takes longer fails: 90s, 10m, 1h (default: 10m)",
     )
 
-
-class LintOptions(
-    groups.ModelOption,
-    groups.OutputOption,
-    NodeTimeOption,
-    groups.WeightsFolderOption,
-    groups.SavedInputOptions,
-    engines.EngineOptions,
-    CommandLimits,
-):
-    """All options of ``check lint``."""
-
     @property
     def feeds_random_inputs(self) -> bool:
-        """Whether the inputs are made up."""
+        """Whether the inputs are random."""
         return not (self.load_inputs or self.data_loader_script)
 
 
@@ -73,7 +70,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     groups.ModelOption.add(parser)
     groups.OutputOption.add(parser, output="also write the report to this file, as JSON")
-    NodeTimeOption.add(parser)
+    LintOptions.add(parser, only=["node_timeout"])
     groups.WeightsFolderOption.add(parser)
     groups.SavedInputOptions.add_group(parser)
     engines.EngineOptions.add_groups(parser, "the engine that runs the nodes (default: --onnxrt)")
@@ -82,9 +79,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Ask, show, write."""
-    from biopsy.questions.lint.lint import lint
-
+    """Lint the model, show the findings and write the report."""
     options = LintOptions.of(args)
     spec = options.only_spec() or EngineSpec("onnxrt")
     create(spec)
@@ -93,7 +88,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     verdict.report_looking()
 
     def samples(index: ModelIndex) -> Iterator[Sequence[Feed]]:
-        """The inputs that the options say, which are read once the model is known to be one, then others."""
+        """The inputs that the options name, then others. They are read only after the model."""
         feeder = Feeder(options.inputs(), options.save_inputs, console, lambda _: None)
         return itertools.chain([feeder.feeds(index.fed_types())], _other_samples(index, options))
 
@@ -117,16 +112,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 _FOR_NODES = 0.75
-"""The part of ``--memory-limit`` that the engine may take: what needs more is told, and the command goes on."""
+"""The part of ``--memory-limit`` that the engine may use: a node that needs more fails, but not the command."""
 
 _OTHER_RANGE = (1.0, 2.0)
 _OTHER_SIZES = (None, 2, 8)
 
 
 def _other_samples(index: ModelIndex, options: LintOptions) -> Iterator[Sequence[Feed]]:
-    """Further made-up inputs, without zeros, and with other sizes where nobody has said any; none if any were given."""
-    from biopsy.engines.runner import feeds_for
-
+    """Further random inputs, without zeros and with other sizes of open dimensions; none if inputs were given."""
     if not options.feeds_random_inputs:
         return
     inputs = options.inputs()
@@ -137,10 +130,12 @@ def _other_samples(index: ModelIndex, options: LintOptions) -> Iterator[Sequence
             return
         shapes = dict(inputs.shapes)
         for name, kind in wanted.items():
-            said = shapes.get(name)
+            given = shapes.get(name)
             if not isinstance(kind, TensorType) or kind.shape is None:
                 continue
-            dims = [kind.shape[at] if said is None or said[at] is None else said[at] for at in range(len(kind.shape))]
+            dims = [
+                kind.shape[at] if given is None or given[at] is None else given[at] for at in range(len(kind.shape))
+            ]
             is_open |= any(not isinstance(dim, int) and dim not in inputs.symbols for dim in dims)
             if size is not None:
                 shapes[name] = tuple(
@@ -151,26 +146,26 @@ def _other_samples(index: ModelIndex, options: LintOptions) -> Iterator[Sequence
 
 
 def _show(report: Report, console: Console) -> None:
-    """The findings, what several sources say of the same nodes in one line, and a summary."""
+    """Show the findings and a summary. Equal findings of several sources share a line."""
     sources: dict[tuple[Level, str, tuple[int, ...]], list[str]] = {}
     for entry in report.entries:
         sources.setdefault((entry.level, entry.message, entry.nodes), []).append(entry.source)
     levels = Counter(level for level, _, _ in sources)
-    for (level, message, nodes), said_by in sources.items():
-        line = f"{_WORDS[level]:<8} {_named(report, nodes)}{message}  [{', '.join(said_by)}]"
+    for (level, message, nodes), finders in sources.items():
+        line = f"{_WORDS[level]:<8} {_named(report, nodes)}{message}  [{', '.join(finders)}]"
         say = console.detail if level == "info" else console.say
         say(line)
         for place in places_of(report.sources.get(node) for node in nodes[:_MOST_NAMED]):
             say(f"{'':<8} {place.text}")
     passing, failing = len(report.passing), len(report.failing)
     other = len(report.names) - passing - failing
-    found = f"{count(levels['exception'], 'error')} and {count(levels['warning'], 'warning')}"
-    told = [f"{passing} of {count(len(report.names), 'node')} run"]
+    findings = f"{count(levels['exception'], 'error')} and {count(levels['warning'], 'warning')}"
+    nodes_run = [f"{passing} of {count(len(report.names), 'node')} run"]
     if failing:
-        told.append(f"{failing} {'has' if failing == 1 else 'have'} errors")
+        nodes_run.append(f"{failing} {'has' if failing == 1 else 'have'} errors")
     if other:
-        told.append(f"{other} could not be asked about")
-    console.say(f"{'PASSED' if report.is_valid else 'FAILED'} | {found} · {', '.join(told)}")
+        nodes_run.append(f"{other} could not be tested")
+    console.say(f"{'PASSED' if report.is_valid else 'FAILED'} | {findings} · {', '.join(nodes_run)}")
 
 
 def _named(report: Report, nodes: Sequence[int]) -> str:

@@ -1,6 +1,6 @@
-"""The model that a command reads and the one that it writes: their options, opening and saving them, and learning
-types and shapes. What is written is at least as valid as what was given, unless ``--allow-invalid`` says
-otherwise.
+"""Reading and writing models in commands that change them: their options, and sources of types and shapes.
+
+A result that is less valid than the original is refused, unless ``--allow-invalid`` is given.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options
-from biopsy.cli.arguments.comparing import parse_ranges, parse_shapes
 from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.arguments.groups import FallbackInputs, ModelOption, WeightsFileOptions, WeightsFolderOption
-from biopsy.cli.arguments.types import Derived, written_over
+from biopsy.cli.arguments.types import Derived, parse_ranges, parse_shapes, written_over
 from biopsy.cli.console import Console
 from biopsy.engines.runner import Inputs, casts, casts_text, checked_feed, feeds_for
 from biopsy.model import external, index, load, weights_file
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class ResultOptions(WeightsFileOptions):
-    """The model that is written, and whether it may be less valid than the one that it was made of."""
+    """The model that is written, and whether it may be less valid than the original."""
 
     output: Path = option(
         "-o",
@@ -59,16 +58,16 @@ class ResultOptions(WeightsFileOptions):
         at_fault: Sequence[str] = (),
         loads: bool = True,
     ) -> None:
-        """Raise InvalidResult, before anything is written, if a judge refuses the result and accepts the original.
+        """Raise InvalidResult, before anything is written, if the result is invalid and the original is not.
 
-        With ``--allow-invalid`` it is a warning, as where an engine only lacks an implementation. ``at_fault`` are
-        lines on what may have made it so; ``filled`` and ``loads`` as ``lost_validity`` has it.
+        With ``--allow-invalid``, or where an engine only lacks an implementation, warn instead. ``at_fault`` are lines
+        on what may be the cause; ``filled`` and ``loads`` are those of ``lost_validity``.
         """
         lost = lost_validity(result, original, folder, filled=filled, loads=loads)
         if lost is None:
             return
         if not lost.certain:
-            console.warn(f"{lost.judge} can run the model, but not what is made of it: {lost.reason}")
+            console.warn(f"{lost.judge} can run the model, but not the result: {lost.reason}")
         elif self.allow_invalid:
             console.warn(f"what was written is invalid, and the model was not: {lost}")
         else:
@@ -80,7 +79,7 @@ class ResultOptions(WeightsFileOptions):
 
 
 class ChangeOptions(ModelOption, WeightsFolderOption, ResultOptions):
-    """The model that a surgeon command changes, and what becomes of it."""
+    """The model that a surgeon command changes, and the result."""
 
     ignore_external_data: bool = switch(
         "--ignore-external-data",
@@ -90,7 +89,7 @@ class ChangeOptions(ModelOption, WeightsFolderOption, ResultOptions):
 
     @classmethod
     def add_groups(cls, parser: argparse.ArgumentParser, command: str) -> None:
-        """Add these options, and what Polygraphy's ``command`` has besides."""
+        """Add these options, and those that Polygraphy's ``command`` has besides."""
         cls.add(parser, only=("model", "output"))
         group = parser.add_argument_group("weights in files of their own")
         cls.add(group, only=("external_data_dir", "ignore_external_data", *WeightsFileOptions.declared))
@@ -98,7 +97,7 @@ class ChangeOptions(ModelOption, WeightsFolderOption, ResultOptions):
         absent_options.add(parser, command)
 
     def derived(self) -> Derived:
-        """The file for weights beside the output."""
+        """The file of weights beside the output."""
         return self.derived_weights(self.output)
 
     @property
@@ -107,11 +106,8 @@ class ChangeOptions(ModelOption, WeightsFolderOption, ResultOptions):
         return self.external_data_dir or self.model.parent
 
     def read(self) -> bytes:
-        """The bytes of the model, which was looked at, once it is sure that the output can be written.
-
-        Raises UsageError or ModelError that name the file.
-        """
-        import onnx  # noqa: F401 -- loaded before the model is looked at
+        """The bytes of the model. Raises ModelError if it is damaged, UsageError if the output cannot be written."""
+        import onnx  # noqa: F401 -- before report_looking, so that a failure of onnx is not taken for the model's
 
         verdict.report_looking()
         if self.ignore_external_data and self.save_external_data is not None:
@@ -135,11 +131,10 @@ class ChangeOptions(ModelOption, WeightsFolderOption, ResultOptions):
         at_fault: Sequence[str] = (),
         loads: bool = True,
     ) -> None:
-        """Write ``model`` as the options say; ``anew`` are initializers with other values.
+        """Write ``model``; ``anew`` are initializers with new values.
 
-        It is not written if it is less valid than the ``original``: ``at_fault`` are lines on the options that may have
-        made it so, ``loads`` says whether an engine can be asked. Raises InvalidResult then, and as ``weights_file``
-        does.
+        Raises InvalidResult if it is less valid than the ``original``, as ``require_as_valid`` does, and the exceptions
+        of ``weights_file``. ``loads``: whether an engine can load the result.
         """
         filled = [weight.name for weight, _ in anew]
         self.require_as_valid(model, original, self.folder, console, filled=filled, at_fault=at_fault, loads=loads)
@@ -151,11 +146,8 @@ class ChangeOptions(ModelOption, WeightsFolderOption, ResultOptions):
         weights_file.save_with_weights(model, self.output, self.folder, name, threshold, anew=anew)
 
 
-# How a surgeon command learns types and shapes: by onnx's inference, or by one run with inputs that options tell.
-
-
 class InferenceOptions(Options):
-    """Whether types and shapes are inferred."""
+    """How types and shapes are found: by onnx's inference or by a run of the model."""
 
     shape_inference: bool = switch(
         "--shape-inference", "--do-shape-inference", rivals="inference", meaning="has no effect: {text}"
@@ -175,7 +167,7 @@ class InferenceOptions(Options):
 
 
 class FallbackOptions(InferenceOptions, FallbackInputs):
-    """The same, and the inputs of a run that tells types and shapes."""
+    """How types and shapes are found, with the inputs of the run."""
 
     model_input_shapes: Sequence[str] | None = option(
         "--model-input-shapes",
@@ -187,11 +179,11 @@ class FallbackOptions(InferenceOptions, FallbackInputs):
 
     @classmethod
     def add_inputs(cls, to: argparse._ActionsContainer) -> None:
-        """Add the options on the inputs of the run."""
-        FallbackInputs.add(to, load_inputs="the run that types and shapes are taken from has the first of these inputs")
+        """Add the options for the inputs of the run."""
+        FallbackInputs.add(to, load_inputs="inputs for the run that types and shapes are taken from: the first of them")
 
     def warn_of_idle_options(self, console: Console, *, runs: bool) -> None:
-        """Say which options on inputs mean nothing: all of them if there is no run, and some in any case."""
+        """Warn of options for inputs that have no effect: all of them without a run, --iterations in any case."""
         given = {**self.sources_given(), **self.draws_given()}
         if given and not runs:
             console.warn(f"{', '.join(given)} has no effect without --force-fallback-shape-inference")
@@ -199,13 +191,13 @@ class FallbackOptions(InferenceOptions, FallbackInputs):
             console.warn("--iterations has no effect: types and shapes are taken from one run")
 
     def types_in_run(self, folder: Path, console: Console) -> Callable[[bytes], dict[str, TensorType]]:
-        """What gives the types of the inputs and outputs of a model by running it, with external weights in ``folder``.
+        """A function that runs a model, given as bytes, and returns the types of its inputs and outputs by name.
 
-        It raises BiopsyError if the run fails, DoesNotFit and CannotCompare if the inputs do not fit the model; this
-        itself raises UsageError for words that are no shapes.
+        It raises BiopsyError if the run fails, DoesNotFit and CannotCompare if the inputs do not fit the model.
+        ``folder`` holds the external weights. This method raises UsageError for words that are no shapes.
         """
         shapes = parse_shapes(self.model_input_shapes, "--model-input-shapes")
-        told: list[str] = []
+        warned = False
 
         @cache
         def inputs() -> Inputs:
@@ -218,15 +210,16 @@ class FallbackOptions(InferenceOptions, FallbackInputs):
             )
 
         def feed(wanted: Mapping[str, ValueType | None]) -> Feed:
+            nonlocal warned
             require_known("--model-input-shapes", "input", shapes, wanted)
             feeds = feeds_for(wanted, inputs()).feeds
             if not feeds:
                 raise errors.CannotCompare("no inputs were loaded: there is nothing to run the model with")
             checked = checked_feed(feeds[0], wanted, 0)
             changes = casts(feeds[:1], [checked]) if inputs().given is not None else ()
-            if changes and not told:
-                told.append(casts_text(changes))
-                console.warn(*told)
+            if changes and not warned:
+                warned = True
+                console.warn(casts_text(changes))
             return checked
 
         return lambda data: types_by_running(data, folder, feed)

@@ -1,6 +1,4 @@
-"""The argument parser of each command: errors that name the option and the nearest one, the options that every
-command has, and the rule that a file serves one purpose only.
-"""
+"""The parser of each command, the options that every command has, and the rule that one file has one purpose."""
 
 from __future__ import annotations
 
@@ -26,14 +24,14 @@ from biopsy.text import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises instead of exiting, and loads rich only to colour a help text."""
+    """An argument parser that raises UsageError instead of exiting; its errors suggest the nearest option."""
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, which ``main`` turns into a message and status 2."""
         raise errors.UsageError(message, next_steps=[f"{self.prog} --help"])
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """The options. Raises UsageError, with the nearest options, for words that are none."""
+        """The options. Raises UsageError, with the nearest options, for unknown ones."""
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             near = ["--engine NAME:release=VERSION    runs an engine from another release"] * ("--package" in unknown)
@@ -44,43 +42,43 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def has_option(self, word: str) -> bool:
-        """Whether a word is an option that this command has and shows, alone or with a value behind ``=``."""
+        """Whether a word is an option that this command has and shows, alone or with a value after ``=``."""
         action = self._option_string_actions.get(word.partition("=")[0])
         return action is not None and action.help != argparse.SUPPRESS
 
     def declaration_of(self, option: str) -> Declaration | None:
-        """What a record of options declares of an option; None if this command does not have it from one."""
+        """The declaration of an option in a record of ``Options``; None if it is not there."""
         return getattr(self._option_string_actions.get(option), "declaration", None)
 
     def dest_of(self, option: str) -> str:
-        """Where the values of an option go, whichever of its spellings it has; "" if this command does not have it."""
+        """Argparse's ``dest`` of an option, for any of its spellings; "" if this command does not have it."""
         action = self._option_string_actions.get(option)
         return "" if action is None else action.dest
 
     def answers_to(self, word: str) -> bool:
-        """Whether a word is an option that this command has, or says why it has not."""
+        """Whether a word is an option of this command, or one of Polygraphy that it refuses with a reason."""
         return word.partition("=")[0] in self._option_string_actions
 
     def most_values(self, word: str) -> int:
-        """How many of the words behind this option may be its values."""
+        """How many of the words after this option may be its values."""
         action = self._option_string_actions[word.partition("=")[0]]
         if "=" in word or action.nargs == 0:
             return 0
         return 1 if action.nargs in {None, "?"} else action.nargs if isinstance(action.nargs, int) else sys.maxsize
 
     def rivals(self, word: str, option: str) -> bool:
-        """Whether a word is an option that says the same as another one, or excludes it."""
-        one, other = (self._option_string_actions.get(text.partition("=")[0]) for text in (word, option))
-        if one is None or other is None:
+        """Whether two words are the same option, or options that exclude each other."""
+        first, second = (self._option_string_actions.get(text.partition("=")[0]) for text in (word, option))
+        if first is None or second is None:
             return False
         exclusive = (group._group_actions for group in self._mutually_exclusive_groups)
-        return one.dest == other.dest or any(one in actions and other in actions for actions in exclusive)
+        return first.dest == second.dest or any(first in actions and second in actions for actions in exclusive)
 
     def _nearest(self, word: str) -> list[str]:
         return did_you_mean(word, self._option_string_actions, most=1, cutoff=0.7)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """The value of a word; what is wrong with it is said after the name of its option."""
+        """The value of a word. Errors name its option."""
         try:
             return super()._get_value(action, arg_string)
         except (argparse.ArgumentError, errors.UsageError) as error:
@@ -97,29 +95,18 @@ class Parser(argparse.ArgumentParser):
                 next_steps=[*did_you_mean(str(value), known, most=1), f"{self.prog} --help"],
             )
 
-    def format_help(self) -> str:
-        """The whole help text, coloured on a terminal."""
-        from biopsy.cli import help_text
-
-        return "\n".join((*help_text.whole(self), ""))
-
-    def print_help(self, file: Any = None) -> None:
-        """Show the whole help text, also where stdout is closed or its reader has gone."""
-        from biopsy.cli import help_text
-
-        Console(file).coloured(*help_text.whole(self))
-
-    def print_short_help(self) -> None:
-        """Show what most people need of it."""
+    def show_help(self, *, short: bool) -> None:
+        """Show all options, or only what most people need."""
         from biopsy.cli import help_text
 
         program, *words = self.prog.split()
-        Console().coloured(*help_text.short(self, program, tuple(words)))
+        lines = help_text.short(self, program, tuple(words)) if short else help_text.full(self)
+        Console().coloured(*lines)
 
 
 @cache
 def parser_of(program: str, command: Command) -> Parser:
-    """The parser of a command, made once: a fork of a process that has made it finds it ready."""
+    """The parser of a command. It is cached, so that forks of a warm process find it made."""
     parser = Parser(
         prog=" ".join((program, *command.words)),
         description=command.summary,
@@ -128,26 +115,26 @@ def parser_of(program: str, command: Command) -> Parser:
     )
     importlib.import_module(command.module).configure(parser)
     if command.may_crash:
-        CommandLimits.add(parser.add_argument_group("limits of the command"), timeout=command.may_take or "no limit")
+        CommandLimits.add(
+            parser.add_argument_group("limits of the command"), timeout=command.default_timeout or "no limit"
+        )
     add_options(parser)
     return parser
 
 
 def leading_options(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
-    """What the common options before a command say, whose ``parser`` goes on with it, or shows its help at once."""
+    """The values of common options that stand before a command, for its ``parser`` to continue with.
+
+    Shows the help and raises SystemExit if one of them asks for it.
+    """
     for word in HELP:
         if word in words:
-            parser.print_short_help() if word == "-h" else parser.print_help()
+            parser.show_help(short=word == "-h")
             parser.exit()
     common = Parser(prog=parser.prog, add_help=False, allow_abbrev=False)
     add_options(common)
-    found: argparse.Namespace = common.parse_args(list(words))
-    return found
-
-
-# The options that every command has: what is shown, in which form, and where it is written too.
-#
-# They stand before the words of a command, between them or behind them. Their names are those of Polygraphy.
+    values: argparse.Namespace = common.parse_args(list(words))
+    return values
 
 
 def _level(text: str) -> tuple[str, str]:
@@ -162,7 +149,10 @@ def _level(text: str) -> tuple[str, str]:
 
 
 class MessageOptions(Options):
-    """What is shown, in which form, and where it is written too."""
+    """Options that every command has: what to show, in which form, and a file to write it to as well.
+
+    They are spelled as in Polygraphy, and may stand before, between or after the words of a command.
+    """
 
     verbose: int = option("-v --verbose", action="count", default=0, meaning="show more; twice: tracebacks too")
     quiet: int = option("-q --quiet", action="count", default=0, meaning="show less; twice: warnings and errors only")
@@ -188,14 +178,14 @@ class MessageOptions(Options):
     log_file: Path | None = option("--log-file", type=types.WRITTEN, meaning="write what is shown to this file too")
 
     def apply(self, console: Console) -> None:
-        """Show from now on what the options ask for, in the form that they ask for."""
+        """Set up the console as the options say."""
         console.verbosity = self._level()
         console.form.timestamp = "timestamp" in self.log_format
         console.form.line_info = "line-info" in self.log_format
         console.form.colours = "no-colors" not in self.log_format
 
     def open_log(self, console: Console) -> None:
-        """Begin the file of ``--log-file``; and say what of the options has no effect. Raises UsageError."""
+        """Open the file of ``--log-file``, and warn of options without effect. Raises UsageError."""
         if self.log_file:
             console.log = LogFile(self.log_file)
         without_effect = [f"{path}:{level.lower()}" for path, level in self.verbosity or () if path]
@@ -207,7 +197,7 @@ class MessageOptions(Options):
             )
 
     def _level(self) -> int:
-        """How many times ``-v``, negative for ``-q``: what is loudest or most silent has a name too."""
+        """The number of ``-v``, or of ``-q`` as a negative number; ``--verbosity`` and ``--silent`` take precedence."""
         if self.silent:
             return LEVELS["CRITICAL"]
         for path, level in reversed(self.verbosity or ()):
@@ -217,45 +207,42 @@ class MessageOptions(Options):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """``-v``, ``-q`` and the like."""
+    """Add the options that every command has."""
     group = parser.add_argument_group("messages (these may also stand before the command)")
-    group.add_argument("-h", nargs=0, action=_Shows, help="show what most people need, and exit")
-    group.add_argument("--help", nargs=0, action=_Shows, help="show all options, and exit")
+    group.add_argument("-h", nargs=0, action=_ShowAndExit, help="show what most people need, and exit")
+    group.add_argument("--help", nargs=0, action=_ShowAndExit, help="show all options, and exit")
     MessageOptions.add(group)
-    group.add_argument(*reversed(VERSION), nargs=0, action=_Shows, help="show the version and exit")
+    group.add_argument(*reversed(VERSION), nargs=0, action=_ShowAndExit, help="show the version and exit")
 
 
-class _Shows(argparse.Action):
-    """Shows the short or the whole help, or the version, and exits."""
+class _ShowAndExit(argparse.Action):
+    """Shows the short or the full help, or the version, and exits."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        if option == "-h" and isinstance(parser, Parser):
-            parser.print_short_help()
-        elif option in HELP:
-            parser.print_help()
-        else:
+        if option in VERSION:
             say_version()
+        else:
+            assert isinstance(parser, Parser)
+            parser.show_help(short=option == "-h")
         parser.exit()
 
 
 def say_version() -> None:
-    """``biopsy 0.1.0``."""
-    from biopsy import __version__  # which looks for the distribution
+    """Show ``biopsy 0.1.0``."""
+    from biopsy import __version__  # which looks up the distribution
 
     Console().say(f"biopsy {__version__}")
 
 
-# One file, one purpose: the rule for all commands, and the files that a command line reads and writes.
-#
-# Options declare what happens to their files by their type (``arguments.types``); a command declares the files that it
-# names itself by ``derived_files``.
+# One file has one purpose. The type of an option (``arguments.types.FileKind``) says what happens to its file;
+# ``derived_files`` of a command's module names the files that no option names.
 
 
 @dataclass(frozen=True)
 class Purpose:
-    """One file, and what a command does with it. ``option`` is what a person calls it; ``dest`` its name in args."""
+    """A file, and what a command does with it. ``option`` is its name in messages, ``dest`` its name in ``args``."""
 
     path: Path
     option: str
@@ -264,48 +251,49 @@ class Purpose:
 
 
 def purposes_of(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterator[Purpose]:
-    """The files that the parsed arguments name by options of a file kind."""
+    """The files that options name."""
     for action in parser._actions:
         if isinstance(action.type, FileKind):
             value = getattr(args, action.dest, None)
             is_operand = not action.option_strings and action.dest != "model"
             role = f"a {action.metavar} that is read" if is_operand else name_of(action)
-            for one in value if isinstance(value, list) else [value]:
-                if one is not None:
-                    yield Purpose(action.type.path_of(str(one)), role, action.dest, action.type)
+            for path in value if isinstance(value, list) else [value]:
+                if path is not None:
+                    yield Purpose(action.type.path_of(str(path)), role, action.dest, action.type)
 
 
 def purposes_of_check(args: argparse.Namespace) -> list[Purpose]:
-    """The files that a check's words name and that stand there: what it runs, and what it reads."""
+    """The existing files that the words of a check name: what it runs, and what it reads."""
     from biopsy.checks.command_line import parse
 
-    named = parse(getattr(args, "check", None) or ()).files_named()
-    return [Purpose(path, "the check", CHECKS_PROGRAM if runs else CHECKS_DATA, READ) for path, runs in named]
+    files = parse(getattr(args, "check", None) or ()).files_named()
+    return [Purpose(path, "the check", CHECK_PROGRAM if is_run else CHECK_FILE, READ) for path, is_run in files]
 
 
 def sources(parser: argparse.ArgumentParser, args: argparse.Namespace) -> list[Path]:
-    """The files of data that a command or its check reads: what it writes holds something of them. Scripts are none."""
-    read = [one for one in purposes_of(parser, args) if one.kind.task == "read" and not one.kind.textual]
-    return [one.path for one in (*read, *purposes_of_check(args)) if one.dest != CHECKS_PROGRAM]
+    """The data files that a command or its check reads, without scripts. What it writes may hold parts of them."""
+    purposes = purposes_of(parser, args)
+    read = [purpose for purpose in purposes if purpose.kind.task == "read" and not purpose.kind.textual]
+    return [purpose.path for purpose in (*read, *purposes_of_check(args)) if purpose.dest != CHECK_PROGRAM]
 
 
 def name_of(action: argparse.Action) -> str:
-    """What a person calls an option: its longest common spelling, or what it stands for."""
+    """The name of an option in messages: its first long spelling; of an operand, its metavar or "the model"."""
     spellings = sorted(action.option_strings, key=lambda spelling: not spelling.startswith("--"))
     return spellings[0] if spellings else "the model" if action.dest == "model" else str(action.metavar)
 
 
-CHECKS_PROGRAM, CHECKS_DATA, WEIGHTS = " program of the check", " file of the check", " weights"
-"""In the place of ``dest``: no option is called so."""
+CHECK_PROGRAM, CHECK_FILE, WEIGHTS = " program of the check", " file of the check", " weights"
+"""Values of ``Purpose.dest`` that no option has."""
 
 
-def _weights_of_the_model(found: Sequence[Purpose], folder: Path | None) -> list[Purpose]:
-    """The files that the weights of the model stand in, which no option names.
+def _weights_of_the_model(purposes: Sequence[Purpose], folder: Path | None) -> list[Purpose]:
+    """The files of the model's external weights, which no option names.
 
-    They are looked for only where something that is a file already is to be replaced: only then can one be lost.
+    The model is read for them only where an existing file would be replaced.
     """
-    model = next((one.path for one in found if one.dest == "model"), None)
-    replaced = [one.path for one in found if one.kind.task != "read" and one.path.is_file()]
+    model = next((purpose.path for purpose in purposes if purpose.dest == "model"), None)
+    replaced = [purpose.path for purpose in purposes if purpose.kind.task != "read" and purpose.path.is_file()]
     if model is None or all(_same(path, model) for path in replaced):
         return []
     from biopsy.model import external, load
@@ -320,7 +308,8 @@ def _weights_of_the_model(found: Sequence[Purpose], folder: Path | None) -> list
 def require_distinct(purposes: Sequence[Purpose]) -> None:
     """Raise UsageError if one file has two purposes, so that it would be lost."""
     for one, other in ((one, other) for place, one in enumerate(purposes) for other in purposes[:place]):
-        if _ruins(one, other) and (_same(one.path, other.path) or _inside(one, other) or _inside(other, one)):
+        shared = _same(one.path, other.path) or _replaces_file_in(one, other) or _replaces_file_in(other, one)
+        if shared and _exclude_each_other(one, other):
             first, second = sorted((other, one), key=lambda purpose: purpose.kind.task != "read")
             end = "moved away" if "move" in (one.kind.task, other.kind.task) else "lost"
             path = other.path if other.kind.task != "read" else one.path
@@ -330,17 +319,17 @@ def require_distinct(purposes: Sequence[Purpose]) -> None:
             )
 
 
-def _ruins(one: Purpose, other: Purpose) -> bool:
-    """Whether two purposes cannot be had with one file."""
-    if one.option == other.option:  # the same again
+def _exclude_each_other(one: Purpose, other: Purpose) -> bool:
+    """Whether one file cannot serve both purposes."""
+    if one.option == other.option:
         return False
     tasks = {one.kind.task, other.kind.task}
     if tasks == {"read"} or other.dest in one.kind.over or one.dest in other.kind.over:
         return False
     if one.kind.container and other.kind.container:
-        return False  # names in it are our own
-    if CHECKS_DATA in (one.dest, other.dest) and tasks & {"make anew", "move"}:
-        return False  # the check reads or writes what is made anew for it
+        return False  # biopsy chooses the names in both
+    if CHECK_FILE in (one.dest, other.dest) and tasks & {"make anew", "move"}:
+        return False  # such a file is written for the check, or by it
     return tasks != {"make anew", "move"}  # files of an iteration are what artifacts are for
 
 
@@ -353,27 +342,28 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
-def _inside(one: Purpose, other: Purpose) -> bool:
-    """Whether ``one`` would replace a file in a folder that is read as a whole, such as inputs in several files."""
+def _replaces_file_in(one: Purpose, other: Purpose) -> bool:
+    """Whether ``one`` would replace a file in the folder of ``other``, whose files are all read, such as inputs."""
     if one.kind.task == "read" or other.kind.task != "read" or other.kind.container or one.kind.container:
         return False
     return one.path.is_file() and other.path.is_dir() and other.path.resolve() in one.path.resolve().parents
 
 
-_LONGEST_NAME = 255  # bytes, as nearly all file systems have it
-_ROOM = len("..4194304.part")  # what is written stands under a longer name until it is whole
+_LONGEST_NAME = 255  # bytes, the limit of nearly all file systems
+_ROOM = len("..4194304.part")  # added to the name of a file while it is written
 
 
 def require_no_file_twice(parser: argparse.ArgumentParser, args: argparse.Namespace, derived: Derived) -> None:
-    """Raise UsageError if one file of a command line has two purposes."""
-    found = list(purposes_of(parser, args))
-    found += [Purpose(path, name, name, kind) for name, (path, kind) in derived.items() if path is not None]
-    for one in found:
-        size, most = len(os.fsencode(one.path.name)), _LONGEST_NAME - (0 if one.kind.task == "read" else _ROOM)
+    """Raise UsageError if one file of a command line has two purposes, or a name that is too long."""
+    purposes = list(purposes_of(parser, args))
+    purposes += [Purpose(path, name, name, kind) for name, (path, kind) in derived.items() if path is not None]
+    for purpose in purposes:
+        size = len(os.fsencode(purpose.path.name))
+        most = _LONGEST_NAME - (0 if purpose.kind.task == "read" else _ROOM)
         if size > most:
             raise errors.UsageError(
-                f"the name of {one.path} ({one.option}) has {size} bytes: it may have {most}",
+                f"the name of {purpose.path} ({purpose.option}) has {size} bytes: it may have {most}",
                 next_steps=["give a shorter name"],
             )
-    found += _weights_of_the_model(found, getattr(args, "external_data_dir", None))
-    require_distinct([*found, *purposes_of_check(args)])
+    purposes += _weights_of_the_model(purposes, getattr(args, "external_data_dir", None))
+    require_distinct([*purposes, *purposes_of_check(args)])

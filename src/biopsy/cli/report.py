@@ -1,7 +1,4 @@
-"""``biopsy report``, the page of a report, made later or somewhere else; and ``--report``, one option with one
-meaning in every command that finds something. That its file can be written is made sure of at the beginning; it
-is written whole at the end.
-"""
+"""``biopsy report``, which makes a page of a report; and the option ``--report`` of the commands that write one."""
 
 from __future__ import annotations
 
@@ -15,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from biopsy import errors
+from biopsy.cli import commands
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option
 from biopsy.processes.writing import require_writable, write_whole
+from biopsy.text import line_of, size_text
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -48,7 +47,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Make the page."""
     from biopsy.findings.page.document import page_of
     from biopsy.findings.page.reading import DamagedReport, read_report
-    from biopsy.text import size_text
 
     require_writable(args.output)
     report = read_report(args.report)
@@ -61,30 +59,27 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-# ``--report``, the same option with the same meaning in every command that finds something. That its file can be
-# written is made sure of at the beginning; it is written whole at the end.
-
 Sections: TypeAlias = "Callable[[], Mapping[str, Any]]"
-"""Makes what a command has to tell besides what every report begins with; called only if a report is wanted."""
+"""Makes the sections of a report that are the command's own; called only if a report is written."""
 
 _PAGE = ".html"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFile:
-    """The report of one command line, and the console that its remarks are from."""
+    """The report of one command line; it includes the remarks of ``console``."""
 
     options: ReportOption
     console: Console
 
     @property
     def path(self) -> Path | None:
-        """Where it goes, None for nowhere."""
+        """The file to write; None if no report is wanted."""
         return self.options.report
 
     @property
     def folder(self) -> Path:
-        """The folder that paths in the report are seen from."""
+        """The folder that paths in the report are relative to."""
         return Path() if self.path is None else self.path.parent
 
     def write(self, status: int, sections: Sections) -> None:
@@ -95,49 +90,47 @@ class ReportFile:
         write_whole(self.path, [page_in(report) if self.path.suffix == _PAGE else report])
 
     def as_bytes(self, status: int, sections: Sections) -> bytes:
-        """The report of a command that ends with this status, as it stands in a file."""
-        from biopsy.cli import commands
+        """The report of a command that ends with this status, as JSON."""
         from biopsy.findings.report import as_json, report_tree
         from biopsy.records import plain
-        from biopsy.text import line_of
 
         words, seconds = self.options.words, time.monotonic() - self.options.started
-        told = {**sections(), "remarks": [vars(one) for one in self.console.remarks]}
-        if self.console.basis.text and told.get("verdict"):
-            told["verdict"] = {**plain(told["verdict"]), "settings": self.console.basis.text}
+        content = {**sections(), "remarks": [vars(remark) for remark in self.console.remarks]}
+        if self.console.basis.text and content.get("verdict"):
+            content["verdict"] = {**plain(content["verdict"]), "settings": self.console.basis.text}
         command = commands.read(words).command
         head = " ".join(command.words) if command else "", line_of(["biopsy", *words])
-        return as_json(report_tree(*head, status=status, began=self.options.began, seconds=seconds, sections=told))
+        return as_json(report_tree(*head, status=status, began=self.options.began, seconds=seconds, sections=content))
 
     @contextlib.contextmanager
     def also_of_errors(self, sections: Sections = dict) -> Iterator[None]:
-        """Write a report also where what stands inside ends with an error that says something of the model.
-
-        That is none of the command line, which keeps the work from beginning.
-        """
+        """Write a report also if the block raises a BiopsyError other than a UsageError."""
         try:
             yield
         except errors.BiopsyError as error:
             if not isinstance(error, errors.UsageError):
                 from biopsy.findings.verdict import verdict_of_error
 
-                told = verdict_of_error(error)
+                verdict = verdict_of_error(error)
                 try:
-                    self.write(error.status, lambda: {"verdict": told, **sections()})
-                except errors.UsageError as unwritten:  # the other error is the one to end with
+                    self.write(error.status, lambda: {"verdict": verdict, **sections()})
+                except errors.UsageError as unwritten:  # the first error is the one to raise
                     self.console.warn(unwritten.message)
             raise
 
 
 def page_in(report: bytes) -> bytes:
-    """The page of a report as it stands in a file: the same as is made of that file later."""
+    """The HTML page of a report in JSON, the same as ``biopsy report`` makes of its file."""
     from biopsy.findings.page.document import page_of
 
     return page_of(json.loads(report)).encode()
 
 
 class ReportOption(Options):
-    """The report of a command line: its words, and when it began, in seconds since 1970 and by ``time.monotonic``."""
+    """``--report``, and facts for the report: the words of the command line, and when it began.
+
+    ``began`` is in seconds since 1970, ``started`` by ``time.monotonic``.
+    """
 
     report: Path | None = option(
         "--report",
@@ -149,10 +142,7 @@ class ReportOption(Options):
     started: float = 0
 
     def report_file(self, console: Console) -> ReportFile:
-        """The report that is asked for.
-
-        Raises UsageError if it could not be written, BiopsyError for a page without what makes pages.
-        """
+        """The report to write. Raises UsageError if it could not be written, BiopsyError if no pages can be made."""
         if self.report is not None:
             require_writable(self.report)
             if self.report.suffix == _PAGE:
@@ -163,5 +153,5 @@ class ReportOption(Options):
 
 
 def report_file(args: argparse.Namespace, console: Console) -> ReportFile:
-    """The report that a command line asks for. Raises as ``ReportOption.report_file``."""
+    """The report of a command line. Raises the exceptions of ``ReportOption.report_file``."""
     return ReportOption.of(args).report_file(console)

@@ -1,6 +1,4 @@
-"""Options that files give: where the files are, which of them are trusted with what, and the words of a command line
-that they become, wherever the command has the option.
-"""
+"""Settings files: where they are, which options each may set, and how they become words of a command line."""
 
 from __future__ import annotations
 
@@ -31,16 +29,16 @@ USERS_FILE = "config.toml"
 MOST_BYTES = 1 << 20
 
 Value: TypeAlias = "bool | tuple[str, ...]"
-"""What a setting says: whether a switch is on, or the values of an option."""
+"""The value of a setting: whether a switch is on, or the words of an option."""
 
 
 class _Number(str):
-    """A number with a fraction or an exponent, as it is written: ``1e9`` is told as that."""
+    """A float as it is written in the file, so that messages show ``1e9`` as ``1e9``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsFile:
-    """A file and its settings, by key. ``is_users``: it is the user's own, not one that was found in a folder."""
+    """A file and its settings, by key. ``is_users``: it is the user's own file, not a project's."""
 
     file: Path
     values: Mapping[str, Value]
@@ -48,16 +46,15 @@ class SettingsFile:
 
     @property
     def name(self) -> str:
-        """The file as a person knows it."""
+        """The path to show: relative to the current folder, unless it is the user's own file."""
         return str(self.file) if self.is_users else os.path.relpath(self.file)
 
 
 def of_project(folder: Path) -> SettingsFile | None:
-    """The settings of the project that a folder belongs to; None if it has none.
+    """The settings of the project that a folder belongs to, or None.
 
-    The nearest file counts, up to the folder with the project's ``.git``; outside of any such project, only the folder
-    itself is looked at. Raises UsageError if the file cannot be read, belongs to somebody else, or is a link that leads
-    out of the project.
+    They are in the nearest file between the folder and the one with ``.git``; without ``.git``, in the folder itself.
+    Raises UsageError if the file cannot be read, belongs to another user, or is a link that leads out of the project.
     """
     if are_off():
         return None
@@ -74,7 +71,7 @@ def of_project(folder: Path) -> SettingsFile | None:
 def of_user() -> SettingsFile | None:
     """The settings in ``users_path``; None if there is no such file.
 
-    Raises UsageError if it cannot be read, or if anybody else owns it or may write it.
+    Raises UsageError if the file cannot be read, or if another user owns it or may write to it.
     """
     file = None if are_off() else users_path()
     if file is None or (table := _table(file, None)) is None:
@@ -90,7 +87,7 @@ def of_user() -> SettingsFile | None:
 
 
 def are_off() -> bool:
-    """Whether no settings file is read: somebody has said so in the environment, or this process is a check of ours."""
+    """Whether the environment says to read no settings files; it says so in all checks that biopsy starts."""
     return os.environ.get(SETTINGS_VARIABLE) == NO_SETTINGS
 
 
@@ -101,15 +98,15 @@ def users_path() -> Path | None:
 
 
 def _table(file: Path, root: Path | None) -> Mapping[str, Any] | None:
-    """What a file gives to biopsy; None if there is no file, or nothing for biopsy in it.
+    """The table of settings for biopsy in a file; None if there is no file or no such table.
 
-    Links may lead anywhere below ``root``: what stands elsewhere is nothing to be told of, not even in an error.
+    A link that leads out of ``root`` is refused before its target is parsed, so that no error can quote it.
     """
     try:
         if not file.is_file():
             return None
         data = read_plain(file, MOST_BYTES, follow=True)
-    except OSError as error:  # settings that are not followed must not go unnoticed: they decide what passes
+    except OSError as error:  # not ignored: settings decide what passes
         raise errors.UsageError(
             f"{file} is not read for settings: {error.strerror}",
             next_steps=[f"make it readable and small, or put the settings in a {OWN_FILE} beside it"],
@@ -135,7 +132,7 @@ def _table(file: Path, root: Path | None) -> Mapping[str, Any] | None:
 
 
 def _require_owner(path: Path) -> None:
-    """Raise UsageError if it belongs to another person: settings decide what passes."""
+    """Raise UsageError if a file or folder belongs to another user: settings decide what passes."""
     owner = path.stat().st_uid
     if has_modes() and owner not in (os.geteuid(), 0):
         raise errors.UsageError(
@@ -156,31 +153,30 @@ def _values(table: Mapping[str, Any], file: Path) -> dict[str, Value]:
             raise errors.UsageError(f"{file}: {key} has no value")
         listed = value if isinstance(value, list) else [value]
         if not isinstance(value, bool) and any(
-            isinstance(one, bool) or not isinstance(one, str | int) for one in listed
+            isinstance(item, bool) or not isinstance(item, str | int) for item in listed
         ):
             raise errors.UsageError(f"{file}: {key} is text, a number, or a list of them; a switch is true or false")
-        for one in listed:
-            if isinstance(one, str) and not isinstance(one, _Number) and one.startswith("-"):
-                raise errors.UsageError(f"{file}: {key} begins with a dash: {one!r}")
+        for item in listed:
+            if isinstance(item, str) and not isinstance(item, _Number) and item.startswith("-"):
+                raise errors.UsageError(f"{file}: {key} begins with a dash: {item!r}")
         values[key] = value if isinstance(value, bool) else tuple(map(str, listed))
     return values
 
 
-# What a settings file may say that was found in a folder: only options that are declared as ``shared``.
-#
-# It came with the folder, as the model did. So an option is declared so only if it is harmless in the sense of
-# ``biopsy.engines.base.Option.harmless``, but for files below the folder.
+# A project's file comes with the folder, as the model does, so it may be a stranger's. It may set only options that are
+# declared as ``shared``: those that are harmless in the sense of ``biopsy.engines.base.Option.harmless``, or that name
+# files below the folder.
 
 ENGINES = "engines"
-"""The key of the engines that ``biopsy run`` compares, in a list: what ``--engine`` takes."""
+"""The key for the list of engines that ``biopsy run`` compares, each as ``--engine`` takes it."""
 
 MOST_ITERATIONS = 1000
 
 
 @cache
 def common_options() -> Mapping[str, Declaration]:
-    """The options of a ``run`` by their first spelling, which mean the same in every command that has them."""
-    from biopsy.cli.arguments import comparing  # for most commands that find no file, nothing else is imported
+    """The options of ``run``, by their first spelling, that mean the same in every command that has them."""
+    from biopsy.cli.arguments import comparing  # slow, and most commands find no settings file
 
     records = (
         engines.EngineOptions, comparing.JudgeOptions, comparing.NoiseOptions, comparing.RunningOptions,
@@ -191,19 +187,19 @@ def common_options() -> Mapping[str, Declaration]:
 
 
 def shared_keys() -> tuple[str, ...]:
-    """The settings that a project may give."""
+    """The settings that a project's file may set."""
     return (ENGINES, *(option[2:] for option, field in common_options().items() if field.shared))
 
 
 def objection(key: str, value: Value, folder: Path) -> str:
-    """Why a file in a folder may not say this, in words behind its name; "" if it may."""
+    """Why a project's file in ``folder`` may not set this, to be put after the word "it"; "" if it may."""
     if key not in shared_keys():
         return f"may not give {key}"
     texts = () if isinstance(value, bool) else value
     if key == ENGINES:
-        return next(filter(None, map(_of_engine, texts)), "")
+        return next(filter(None, map(_objection_to_engine, texts)), "")
     if _names_file(key):
-        return next(filter(None, (_of_path(key, text, folder) for text in texts)), "")
+        return next(filter(None, (_objection_to_path(key, text, folder) for text in texts)), "")
     if key == "iterations" and any(text.isdecimal() and int(text) > MOST_ITERATIONS for text in texts):
         return f"may not ask for more than {MOST_ITERATIONS} iterations"
     return ""
@@ -214,7 +210,7 @@ def _names_file(key: str) -> bool:
 
 
 def path_below(text: str, folder: Path) -> Path | None:
-    """What a path in a file of this folder leads to, links followed; None if that is outside of the folder."""
+    """The real path of a path relative to ``folder``, with links followed; None if it is outside of the folder."""
     try:
         root, real = (Path(os.path.realpath(path)) for path in (folder, folder / text))
     except ValueError:  # a NUL
@@ -222,7 +218,7 @@ def path_below(text: str, folder: Path) -> Path | None:
     return real if real.is_relative_to(root) else None
 
 
-def _of_path(key: str, text: str, folder: Path) -> str:
+def _objection_to_path(key: str, text: str, folder: Path) -> str:
     from biopsy.model.external import may_be_shared
 
     path = path_below(text, folder)
@@ -235,15 +231,15 @@ def _of_path(key: str, text: str, folder: Path) -> str:
     return ""
 
 
-def _of_engine(text: str) -> str:
-    """Engines by name are harmless, since they were installed; of their options, only those declared so are."""
+def _objection_to_engine(text: str) -> str:
+    """Allow every engine, since the user has installed it, but only those of its options that are ``harmless``."""
     from biopsy.engines import registry
 
     spec = registry.parse_spec(text)
     try:
         declared = registry.find_class(spec.name).options_declared if spec.settings else ()
     except errors.EngineMissing:
-        declared = ()  # nobody can say what the options of such an engine do
+        declared = ()  # the options of an engine that is missing are not known
     harmless = sorted(option.name for option in declared if option.harmless)
     wrong = [key for key in spec.settings if key not in harmless]
     if not wrong:
@@ -253,20 +249,18 @@ def _of_engine(text: str) -> str:
     return f"may not give the engine {spec.name} its {wrong[0]} (allowed: {own}), as {text!r} does{meant}"
 
 
-# From files of settings to words of a command line, as if typed, wherever the command has the option.
-#
-# A person's words count most, then the project's file, then the user's own. As the settings are words, everything
-# that keeps or shows a command line, such as a journal or an advised command, holds them too.
+# Settings become words of the command line, as if they were typed. So journals and advised commands, which hold the
+# command line, hold the settings too. Typed words come first, then the project's file, then the user's own.
 
-TYPED = frozenset({*REST_OPTIONS, *HELP, *VERSION})
-"""Options that no file gives, since they change what a command line is."""
+TYPED_ONLY = frozenset({*REST_OPTIONS, *HELP, *VERSION})
+"""Options that no file may set, since they change what a command line is."""
 
 _Word = TypeVar("_Word")
 
 
 @dataclass(kw_only=True)
 class SettledLine:
-    """A command and the words behind it, to which settings are added."""
+    """A command and the words after it, to which settings are added."""
 
     command: Command
     parser: Parser
@@ -276,20 +270,20 @@ class SettledLine:
     def takes(self, key: str) -> bool:
         """Whether the command has the option of a setting."""
         option = _option(key)
-        belongs = key != ENGINES or self.command.words == ("run",)
-        return belongs and option not in TYPED and self.parser.has_option(option)
+        is_for_command = key != ENGINES or self.command.words == ("run",)
+        return is_for_command and option not in TYPED_ONLY and self.parser.has_option(option)
 
     def says(self, key: str) -> bool:
-        """Whether it was given the option already, in any spelling, or one that excludes it."""
+        """Whether the words hold the option already, in any spelling, or one that excludes it."""
         return any(self.parser.rivals(word, _option(key)) for word in self.words if word.startswith("-"))
 
     def decides(self, key: str) -> str:
-        """As ``Declaration.decides`` of the option of a setting."""
+        """``Declaration.decides`` of the option of a setting."""
         declared = self.parser.declaration_of(_option(key)) or common_options().get(_option(key))
         return "" if declared is None else declared.decides or ""
 
     def typed(self, key: str, value: Value) -> Sequence[str | ListOption]:
-        """A setting as a person types it here."""
+        """A setting as words of this command."""
         option = _option(key)
         if isinstance(value, bool):
             return [option] if value else []
@@ -297,7 +291,10 @@ class SettledLine:
         return [ListOption(option, texts) for texts in ([value] if several else [[text] for text in value])]
 
     def add(self, file: SettingsFile) -> dict[str, list[str]]:
-        """Add the settings of a file that it takes and lacks; the words added, by key."""
+        """Add the settings of a file that the command takes and the words lack; returns the added words by key.
+
+        Raises UsageError for a value of the wrong kind.
+        """
         added = {}
         for key, value in file.values.items():
             if not self.takes(key) or self.says(key):
@@ -308,50 +305,51 @@ class SettledLine:
                 raise errors.UsageError(f"{file.name}: {key} is {wanted}")
             is_path = not file.is_users and _names_file(key)
             typed = self.typed(key, _from_here(value, file.file.parent) if is_path else value)
-            added[key] = [*chain.from_iterable([one] if isinstance(one, str) else one.words for one in typed)]
+            added[key] = [*chain.from_iterable([word] if isinstance(word, str) else word.words for word in typed)]
             self.added += added[key]
         return added
 
     @property
     def words(self) -> list[str]:
-        """All words, those that were added before operands behind ``--``."""
+        """All words; the added ones stand before a ``--``."""
         return _joined(self.given, self.added)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
-    """The words of a command and of the check behind them, with what files of settings add.
+    """The words of a command and of its check, with the settings from files.
 
-    ``remarks`` say what was added; ``basis`` is what of it a verdict rests on: "atol=1e9 of biopsy.toml".
+    ``remarks`` say what was added; ``basis`` names the added settings that decide the verdict: "atol=1e9 of
+    biopsy.toml".
     """
 
     own: list[str]
-    rest: list[str] | None
+    check: list[str] | None
     remarks: Sequence[str] = ()
     basis: str = ""
 
 
-def applied(program: str, command: Command, own: list[str], rest_option: str, rest: list[str] | None) -> Applied:
-    """The command line with the settings of the project in the current folder, and of the user.
+def applied(program: str, command: Command, own: list[str], check_option: str, check: list[str] | None) -> Applied:
+    """Add the settings of the project in the current folder and of the user to a command line.
 
     Raises UsageError for a file that cannot be followed, and for a setting that a project may not give.
     """
-    if rest is None and not {*HELP, *VERSION}.isdisjoint(own):
-        return Applied(own=own, rest=rest)
+    if check is None and not {*HELP, *VERSION}.isdisjoint(own):
+        return Applied(own=own, check=check)
     lines = [SettledLine(command=command, parser=parser_of(program, command), given=own)]
-    looks = rest is not None or any(map(lines[0].takes, shared_keys()))
-    sources = [file for file in (of_project(Path.cwd()) if looks else None, of_user()) if file is not None]
+    reads_project = check is not None or any(map(lines[0].takes, shared_keys()))
+    sources = [file for file in (of_project(Path.cwd()) if reads_project else None, of_user()) if file is not None]
     if not sources:
-        return Applied(own=own, rest=rest)
-    check = None if rest is None else own_command(rest)
-    if check is not None and {*REST_OPTIONS}.isdisjoint(check[1]):  # else it adds to its own check
-        lines.append(SettledLine(command=check[0], parser=parser_of(program, check[0]), given=check[1]))
+        return Applied(own=own, check=check)
+    inner = None if check is None else own_command(check)
+    if inner is not None and {*REST_OPTIONS}.isdisjoint(inner[1]):  # else it adds to its own check
+        lines.append(SettledLine(command=inner[0], parser=parser_of(program, inner[0]), given=inner[1]))
     remarks, bases = list[str](), list[str]()
     for file in sources:
         if file.is_users:
             _require_known(file, lines)
         else:
-            _require_allowed(file, lines, [] if rest is None else [rest_option, *rest], program)
+            _require_allowed(file, lines, [] if check is None else [check_option, *check], program)
         added = [line.add(file) for line in lines]
         shown = [
             f"{label}{line_of(chain.from_iterable(words.values()))}"
@@ -368,19 +366,19 @@ def applied(program: str, command: Command, own: list[str], rest_option: str, re
         }
         if weights:
             bases.append(f"{in_words(file.values, weights)} of {file.name}")
-    if rest is not None:
-        rest = _joined(rest, lines[1].added if len(lines) > 1 else [])
-    return Applied(own=lines[0].words, rest=rest, remarks=remarks, basis=", ".join(bases))
+    if check is not None:
+        check = _joined(check, lines[1].added if len(lines) > 1 else [])
+    return Applied(own=lines[0].words, check=check, remarks=remarks, basis=", ".join(bases))
 
 
 def is_known(key: str) -> bool:
-    """Whether any command has the option of a setting. This imports all commands, which takes a moment."""
+    """Whether any command has the option of a setting. Imports all commands, which takes a moment."""
     parsers = ((command, parser_of("biopsy", command)) for command in COMMANDS)
     return any(SettledLine(command=command, parser=parser, given=[]).takes(key) for command, parser in parsers)
 
 
 def _from_here(value: Value, folder: Path) -> Value:
-    """Paths below a folder as paths from the current one, as words that are no options, whatever files are called."""
+    """Paths in a file of ``folder`` as paths from the current folder. None of them begins with a dash."""
     texts = () if isinstance(value, bool) else value
     paths = [os.path.relpath(path_below(text, folder) or folder) for text in texts]
     return tuple(f"{os.curdir}{os.sep}{path}" if path.startswith("-") else path for path in paths)
@@ -391,8 +389,8 @@ def _joined(given: Sequence[_Word], added: Sequence[_Word]) -> list[_Word]:
     return [*given[:at], *added, *given[at:]]
 
 
-def _require_allowed(file: SettingsFile, lines: Sequence[SettledLine], rest: list[str], program: str) -> None:
-    """Raise UsageError for settings that no project may give, unless a person typed these very options."""
+def _require_allowed(file: SettingsFile, lines: Sequence[SettledLine], check: list[str], program: str) -> None:
+    """Raise UsageError for settings that no project may give, unless these options were typed as well."""
     taking = {key: [line for line in lines if line.takes(key)] for key in file.values}
     refused = {
         key: why
@@ -403,16 +401,16 @@ def _require_allowed(file: SettingsFile, lines: Sequence[SettledLine], rest: lis
     if not refused:
         return
     for key in refused:
-        if key not in shared_keys() and _option(key) not in TYPED and not is_known(key):
+        if key not in shared_keys() and _option(key) not in TYPED_ONLY and not is_known(key):
             free = [name for name in shared_keys() if name not in file.values]
             raise errors.UsageError(
                 f"{file.name}: there is no setting {key!r}", next_steps=did_you_mean(key, free, most=1, cutoff=0.6)
             )
-    own, checks = list[str | ListOption](), list[str | ListOption]()
+    for_command, for_check = list[str | ListOption](), list[str | ListOption]()
     for key in refused:
         for line in taking[key][:1]:
-            (own if line is lines[0] else checks).extend(line.typed(key, file.values[key]))
-    words = [*lines[0].command.words, *_joined(lines[0].given, own), *_joined(rest, checks)]
+            (for_command if line is lines[0] else for_check).extend(line.typed(key, file.values[key]))
+    words = [*lines[0].command.words, *_joined(lines[0].given, for_command), *_joined(check, for_check)]
     others = [key for key in refused if not taking[key]]
     raise errors.UsageError(
         f"{file.name} came with its folder, and so it {'; it '.join(refused.values())}",
@@ -425,16 +423,17 @@ def _require_allowed(file: SettingsFile, lines: Sequence[SettledLine], rest: lis
 
 
 def _require_known(file: SettingsFile, lines: Sequence[SettledLine]) -> None:
-    """Raise UsageError for a setting of the user's own file that no command has, but looks like one that decides here.
+    """Raise UsageError for a setting of the user's own file that no command has, if it resembles one of this command.
 
-    Any other may belong to another command. To know takes the imports of all, which ``biopsy doctor`` has time for.
+    Other unknown settings pass: to tell them from those of other commands, all would have to be imported, as ``biopsy
+    doctor`` does.
     """
     for key in file.values:
         if any(line.takes(key) for line in lines):
             continue
-        here = [one for one in shared_keys() if any(line.takes(one) for line in lines)]
+        here = [shared for shared in shared_keys() if any(line.takes(shared) for line in lines)]
         meant = did_you_mean(key, here, most=1, cutoff=0.8)
-        if _option(key) in TYPED or (meant and not is_known(key)):
+        if _option(key) in TYPED_ONLY or (meant and not is_known(key)):
             raise errors.UsageError(f"{file.name}: there is no setting {key!r}", next_steps=meant)
 
 
@@ -442,18 +441,16 @@ def _option(key: str) -> str:
     return "--engine" if key == ENGINES else f"--{key}"
 
 
-# Settings as a verdict names them: of many tolerances, those that loosen most come first, and are never cut.
-
 _LONGEST = 200
 _LONGEST_NAME = 40
 _MOST = 5
-"""Values that are named of too many: also how many statistics there are."""
+"""How many values are shown of a long list. It is the number of statistics too, so none of them is left out."""
 
 
 def in_words(settings: Mapping[str, Value], weights: Mapping[str, str]) -> str:
-    """Those settings that decide, limits first: ``atol=o30:1e9 o0:1e-5 and 58 no looser, engines=onnxrt reference``.
+    """Settings that decide a verdict, limits first: ``atol=o30:1e9 o0:1e-5 and 58 no looser, engines=onnxrt``.
 
-    ``weights`` are what ``Declaration.decides`` says of each of them.
+    Of a long list of limits, the loosest come first and are never cut. ``weights`` are ``Declaration.decides`` by key.
     """
     keys = sorted((key for key in settings if key in weights), key=lambda key: weights[key] == "yes")
     return ", ".join(_shown(key, settings[key], weights[key]) for key in keys)
@@ -470,7 +467,7 @@ def _shown(key: str, value: Value, weight: str) -> str:
         try:
             number = float(word.rpartition(":")[2])
         except ValueError:
-            return math.inf  # a statistic, or nothing that the option takes
+            return math.inf  # a statistic, or an invalid value
         return -number if weight == "the smaller, the looser" else number
 
     one_of_each: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""``biopsy torch``: which line of a PyTorch module is to blame for what its ONNX model gives."""
+"""``biopsy torch``: finds the line of a PyTorch module that its ONNX model computes wrongly."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
-from biopsy.cli.arguments import comparing, types
+from biopsy.cli.arguments import types
 from biopsy.cli.arguments.checks import EventsOption
 from biopsy.cli.arguments.declared import option, switch
 from biopsy.cli.arguments.groups import FACTORY, ModuleOptions
-from biopsy.cli.console import COLUMN, Console
+from biopsy.cli.console import Console, headed
 from biopsy.cli.debug.checking import ended_politely
 from biopsy.cli.diagnose import DiagnosisProgress
 from biopsy.cli.report import ReportOption
@@ -23,6 +23,7 @@ from biopsy.findings.verdict import Verdict
 from biopsy.processes.writing import require_writable
 from biopsy.text import first_of, line_of
 from biopsy.torch.calls import named_call, surroundings
+from biopsy.torch.diagnosing import diagnose, require_folder
 from biopsy.torch.exporting import dynamic_shapes_of
 from biopsy.torch.facts import GOLDEN, TorchDiagnosis
 
@@ -43,7 +44,7 @@ examples:
   biopsy torch shop.models:ranker --args inputs.safetensors --atol 1e-3 --rtol 1e-3 -o found --json
 
 exit status: 0 nothing fails; 1 the module, its capture, the exporter or the engine fails, or the tolerances are
-narrower than rounding: whose fault that is, is said as far as it is known; 2 wrong usage; 4 nothing was concluded
+narrower than rounding: the verdict says which, as far as that is known; 2 wrong usage; 4 nothing was concluded
 (PyTorch or an engine is missing, the module itself raises); 5 interrupted"""
 
 
@@ -86,7 +87,7 @@ class TorchOptions(ModuleOptions, ReportOption, EventsOption):
         "--max-time",
         type=types.duration,
         metavar="TIME",
-        meaning="stop after this time (90s, 10m, 2h), and say what is known by then, and what is open",
+        meaning="stop after this time (90s, 10m, 2h), and show what is known by then and what is not",
     )
     json: bool = switch("--json", meaning="print the report as JSON on stdout, and nothing else")
 
@@ -97,19 +98,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     TorchOptions.add(parser, only=(*ModuleOptions.declared, "output", "suspect"))
     group = parser.add_argument_group("what is compared, and how")
     TorchOptions.add(group, only=("atol", "rtol", "no_optimize", "run_timeout", "max_time"))
-    TorchOptions.add(parser.add_argument_group("what is told"), only=("report", "json", "events"))
+    TorchOptions.add(parser.add_argument_group("report"), only=("report", "json", "events"))
 
 
 @TorchOptions.reading
 def execute(options: TorchOptions, console: Console) -> int:
-    """Diagnose the module; returns 0 if nothing fails, 1 if something does, 4 if not even that is known."""
-    from biopsy.torch.diagnosing import diagnose, require_folder
-
+    """Diagnose the module; returns 0 if nothing fails, 1 if something does, 4 if that could not be decided."""
     with surroundings(is_stdout_ours=options.json):
         if options.events is not None:
             require_writable(options.events)
         require_folder(options.output)
-        shapes = comparing.parse_symbolic_shapes(options.dynamic_shapes, "--dynamic-shapes")
+        shapes = types.parse_symbolic_shapes(options.dynamic_shapes, "--dynamic-shapes")
         shown = console.on_stderr() if options.json else console
         report = options.report_file(shown)
         module, given = named_call(options.factory, options.arguments)
@@ -139,60 +138,62 @@ def execute(options: TorchOptions, console: Console) -> int:
         return status
 
 
-def _say(console: Console, word: str, found: TorchDiagnosis) -> None:
-    """The verdict and what supports it, in lines."""
-    verdict = found.verdict
+def _say(console: Console, word: str, diagnosis: TorchDiagnosis) -> None:
+    """Show the verdict, the evidence and what to type next."""
+    verdict = diagnosis.verdict
     blame = f"{verdict.blame}, its {verdict.part}: " if verdict.part else f"{verdict.blame}: "
     console.note("")
     console.say(f"{word} | {'' if verdict.blame == 'passes' else blame}{verdict.text}")
-    for head, text in _facts(found):
-        console.say(f"{head:<{COLUMN}} {text}")
-    for remark in found.remarks:
+    for head, text in _facts(diagnosis):
+        console.say(headed(head, text))
+    for remark in diagnosis.remarks:
         console.warn(remark)
-    kept = "nothing was left to keep" if found.folder is None else found.folder
-    console.note(f"{'evidence':<{COLUMN}} {kept} · {found.seconds:.1f} s")
-    say_advice(console, next_lines(found))
+    kept = "nothing was left to keep" if diagnosis.folder is None else diagnosis.folder
+    console.note(headed("evidence", f"{kept} · {diagnosis.seconds:.1f} s"))
+    say_advice(console, next_lines(diagnosis))
 
 
-def _sections(found: TorchDiagnosis) -> Mapping[str, Any]:
-    """What a report tells."""
-    tree = found.as_json()
+def _sections(diagnosis: TorchDiagnosis) -> Mapping[str, Any]:
+    """The sections of the report."""
+    tree, verdict = diagnosis.as_json(), diagnosis.verdict
     return {
-        "verdict": Verdict(kind=found.verdict.blame, text=found.verdict.text, certainty=found.verdict.reason or None),
-        "versions": versions_tree([found.suspect]),
+        "verdict": Verdict(kind=verdict.blame, text=verdict.text, certainty=verdict.reason or None),
+        "versions": versions_tree([diagnosis.suspect]),
         "steps": tree.pop("steps"),
         "torch": tree,
-        "next": [vars(one) for one in next_lines(found)],
+        "next": [vars(advice) for advice in next_lines(diagnosis)],
     }
 
 
-def _facts(found: TorchDiagnosis) -> Iterator[tuple[str, str]]:
-    for place in found.places[:_MOST_PLACES]:
+def _facts(diagnosis: TorchDiagnosis) -> Iterator[tuple[str, str]]:
+    for place in diagnosis.places[:_MOST_PLACES]:
         yield "at", str(place)
         if place.code:
             yield "", f"    {place.code}"
-    if len(found.places) > _MOST_PLACES:
-        yield "", f"and {len(found.places) - _MOST_PLACES} more lines"
-    if found.error and found.error not in found.verdict.text:
-        yield "error", found.error
-    if found.verdict.reason:
-        yield "reason", found.verdict.reason
-    if found.values is not None:
-        yield "values", f"PyTorch's own are known of {found.values.matched} of {found.values.of} tensors"
-    if found.piece is not None:
-        yield "piece", f"{len(found.piece.nodes)} of {found.piece.of} nodes: {first_of(found.piece.nodes, _MOST_NODES)}"
-    if found.piece is not None and found.piece.bundle is not None:
-        yield "bundle", f"{found.piece.bundle}, whose reproduce.py fails without PyTorch"
+    if len(diagnosis.places) > _MOST_PLACES:
+        yield "", f"and {len(diagnosis.places) - _MOST_PLACES} more lines"
+    if diagnosis.error and diagnosis.error not in diagnosis.verdict.text:
+        yield "error", diagnosis.error
+    if diagnosis.verdict.reason:
+        yield "reason", diagnosis.verdict.reason
+    if diagnosis.values is not None:
+        yield "values", f"PyTorch's are known for {diagnosis.values.matched} of {diagnosis.values.of} tensors"
+    piece = diagnosis.piece
+    if piece is not None:
+        yield "piece", f"{len(piece.nodes)} of {piece.of} nodes: {first_of(piece.nodes, _MOST_NODES)}"
+    if piece is not None and piece.bundle is not None:
+        yield "bundle", f"{piece.bundle}, whose reproduce.py fails without PyTorch"
 
 
-def next_lines(found: TorchDiagnosis) -> Sequence[Advice]:
-    """What to type next, each line as it is."""
-    if found.piece is None or found.piece.path is None or found.folder is None:
+def next_lines(diagnosis: TorchDiagnosis) -> Sequence[Advice]:
+    """What to type next."""
+    piece = diagnosis.piece
+    if piece is None or piece.path is None or diagnosis.folder is None:
         return []
-    lines = [Advice(line_of(["biopsy", "inspect", "model", as_word(found.piece.path), "--mode=full"]), "what is left")]
-    if found.verdict.blame == "engine":
-        golden = as_word(found.folder / GOLDEN)
-        words = ["biopsy", "run", as_word(found.piece.path), "--engine", found.suspect]
+    lines = [Advice(line_of(["biopsy", "inspect", "model", as_word(piece.path), "--mode=full"]), "what is left")]
+    if diagnosis.verdict.blame == "engine":
+        golden = as_word(diagnosis.folder / GOLDEN)
+        words = ["biopsy", "run", as_word(piece.path), "--engine", diagnosis.suspect]
         line = line_of([*words, "--load-inputs", golden, "--load-outputs", golden])
         lines.append(Advice(line, "the failure again, held against PyTorch"))
     return lines

@@ -1,10 +1,10 @@
-"""The warm process behind checks that are our own ``run``: engine and files are loaded once, each check is a fork.
+"""The warm process behind checks that are ``biopsy run``: it loads engines and files once, and each check is a fork.
 
-It is a fork itself, of a process that has loaded the code of a check, and nothing else: that one waits to be a cold
-check, as ``cold_start`` says. What the zygote loads, and what its forks do, stays here.
+It is itself a fork of a process that has loaded only the code of a check. That process then waits to become a cold
+check, as in ``cold_start``.
 
-Its words are a descriptor for what ``cold_start`` waits for, one that ends the zygote, and those of a check. A request
-has the ``words`` of one, and under ``BIOPSY_VERDICT`` the path to say its verdict in.
+Its arguments are the descriptor that ``cold_start`` reads from, one whose closing ends the zygote, and the words of a
+check. A request holds the ``words`` of a check and, under ``BIOPSY_VERDICT``, the path to write its verdict to.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from biopsy.processes.server import serve_forks
 
 
 def main() -> int:
-    """Load, and part: the fork serves checks, unless these words cannot be served, and this process waits."""
-    asked, lifeline, *words = sys.argv[1:]
+    """Load the code, then fork: the fork serves checks, if they can be, and this process waits to become a cold one."""
+    requests, lifeline, *words = sys.argv[1:]
     connections = connections_of_environment()
     options = own_run(words)
     engines = [] if options is None else cold_start.load(options)
     if options is not None and _may_be_served(options, engines) and is_detached_fork(int(lifeline)):
-        os.close(int(asked))
+        os.close(int(requests))
         warm_up(options, engines)
         serve_forks(_check, connections)
     for descriptor in (int(lifeline), *connections):
         os.close(descriptor)
-    return cold_start.wait(int(asked), engines)
+    return cold_start.wait(int(requests), engines)
 
 
 def _may_be_served(options: RunOptions, engines: Sequence[type[Engine]]) -> bool:
     runs_scripts = options.data_loader_script or options.has_functions
-    is_plain = not (runs_scripts or options.has_limits)  # limits are kept by a process that only waits
+    is_plain = not (runs_scripts or options.has_limits)  # a process that supervises a run keeps limits
     return bool(engines) and all(engine.forks_warm for engine in engines) and is_plain
 
 
 def warm_up(options: RunOptions, engines: Sequence[type[Engine]]) -> None:
-    """Load what checks with these options will need: engines, inputs and golden values."""
+    """Load the engines, inputs and golden values of checks with these options. The checks report what is missing."""
     for engine in engines:
-        with suppress(errors.BiopsyError):  # an engine that is missing will be told of by the check
+        with suppress(errors.BiopsyError):
             created_plain(engine).warm_up()
     from biopsy.tensors import files
 
@@ -61,7 +61,7 @@ def warm_up(options: RunOptions, engines: Sequence[type[Engine]]) -> None:
 
 
 def _check(request: Mapping[str, Any]) -> int:
-    """In a fork: run the command as a process of its own would; its status."""
+    """Run a requested check in a fork, as in a process of its own; returns its exit status."""
     os.environ.update({VERDICT_VARIABLE: request[VERDICT_VARIABLE], SETTINGS_VARIABLE: NO_SETTINGS})
     program, *words = request["words"]
     sys.argv = [Path(program).name]

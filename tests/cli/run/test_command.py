@@ -251,7 +251,7 @@ def test_an_option_that_does_not_fit_a_candidate_says_nothing_about_it(verdict: 
 def test_a_different_number_of_iterations_is_told(capsys: Captured):
     golden()
     run("model.onnx", "--onnxrt", "--load-inputs", "inputs.json", "inputs.json", "--load-outputs", "golden.json")
-    assert "has 2 iterations, golden.json has 1: the rest is not compared" in capsys.readouterr().err
+    assert "has 2 iterations, golden.json has 1: the others are not compared" in capsys.readouterr().err
 
 
 def test_long_lists_of_passing_outputs_are_cut_and_shown_on_request(capsys: Captured):
@@ -490,7 +490,7 @@ def test_noise_needs_an_exact_run(capsys: Captured, verdict: Path):
     made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     save(made, Path("distances.onnx"))
     assert run("distances.onnx", "--onnxrt", "--val-range", "[0,0]", "--compare-with", "noise") == 4
-    assert "there is nothing to tell noise by: reference:float64 cannot" in capsys.readouterr().err
+    assert "there is nothing to measure noise with: reference:float64 cannot" in capsys.readouterr().err
     assert json.loads(verdict.read_text())["outcome"] == "invalid"
 
 

@@ -1,4 +1,4 @@
-"""Options of Polygraphy that a command does not have: each says why, and what to type instead, or changes nothing."""
+"""Options of Polygraphy that a command lacks: some are refused with a reason, others are accepted without effect."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TABLE = """\
 --load-runtime --dla-workspace-allocation-strategy --optimization-profile --allocation-strategy
     --weight-streaming-budget | an engine is run with TensorRT's defaults, in the first optimization profile that
     takes the shapes | leave it out
---use-subprocess | an engine that ends its process is always noticed, and told by name
+--use-subprocess | an engine that crashes its process is always noticed, and named
 --sequential-runners | engines always run one after the other, each freed before the next
 --infinities-compare-equal | infinities of the same sign always compare equal
 --save-input-blob | raw binary files say neither type nor shape
     | --save-inputs inputs.npz, and array.tofile(...) in Python
 --no-shape-check | outputs of different shapes never agree here | reshape them in the model
---check-average | every iteration must agree | --check-error-stat mean    takes the mean within each
+--check-average | every iteration must agree | --check-error-stat mean    compares the mean of each iteration
 --save-accuracy-results | the findings have a form of our own | --report FILE.json
 --save-heatmaps --show-heatmaps --save-error-metrics-plot --show-error-metrics-plot | nothing is drawn
     | --save-outputs outputs.npz, and matplotlib
@@ -39,10 +39,10 @@ TABLE = """\
 
 [run, debug build, debug precision, debug reduce, convert]
 --ignore-external-data | a model cannot be run or built without its weights
-    | --external-data-dir DIR, if they stand elsewhere
+    | --external-data-dir DIR, if they are elsewhere
 
 [run, debug build, debug precision, debug reduce, inspect model, inspect capability, inspect sparsity, check lint]
---fp-to-fp16 | models are not converted on the way: another one would be looked at than the one that you have
+--fp-to-fp16 | this command uses the model as it is, and converts nothing
     | biopsy convert MODEL -o half.onnx --fp-to-fp16    and then the same with half.onnx
 
 [run, debug build, debug precision, debug reduce, convert, check lint, surgeon extract, surgeon sanitize]
@@ -56,7 +56,7 @@ TABLE = """\
     of a build: TensorRT 11 and TensorRT-RTX take int8 from the model's own QuantizeLinear and DequantizeLinear
     | biopsy debug precision --int8 --load-inputs FILE, or NVIDIA's ModelOpt, writes such a model
 --trt-config-script --trt-config-postprocess-script --trt-cpps --trt-network-postprocess-script --trt-npps | scripts
-    do not get at TensorRT's objects here | build the engine with a script of yours, then biopsy run FILE.engine --trt
+    cannot reach TensorRT's objects here | build the engine with a script of yours, then biopsy run FILE.engine --trt
 --use-dla | layers are not put on a DLA here | build with trtexec, then run FILE.engine --trt
 --preview-features --quantization-flags | these flags of TensorRT are left at their defaults
     | build with trtexec, then biopsy run FILE.engine --trt
@@ -70,10 +70,10 @@ TABLE = """\
 --tensor-dtypes --tensor-datatypes --all-tensor-dtypes --all-tensor-datatypes --tensor-formats --all-tensor-formats |
     inputs and outputs of an engine have the types and the plain layout of the model
     | change the types in the model, or build with trtexec, then biopsy run FILE.engine --trt
---mark-debug --mark-unfused-tensors-as-debug-tensors | tensors inside are seen as outputs here
+--mark-debug --mark-unfused-tensors-as-debug-tensors | tensors inside the network are returned as outputs here
     | --trt-outputs NAME, or --trt-outputs mark all
 --load-tactics --load-tactic-replay | TensorRT 11 and TensorRT-RTX replay no tactics, and biopsy replays none in
-    TensorRT 10 | --load-timing-cache FILE --error-on-timing-cache-miss    repeats what an earlier build chose
+    TensorRT 10 | --load-timing-cache FILE --error-on-timing-cache-miss    repeats the choices of an earlier build
 
 [run, debug precision, convert]
 --save-tactics --save-tactic-replay | this command does not write what an engine chose
@@ -89,7 +89,7 @@ TABLE = """\
 
 [debug precision]
 --trt-outputs --trt-exclude-outputs | candidates have the outputs of the model
-    | biopsy debug layers    looks at tensors inside
+    | biopsy debug layers    compares tensors inside the model
 
 [debug reduce]
 --external-data-size-threshold | weights of 1024 bytes or more go into the file of --save-external-data
@@ -107,10 +107,10 @@ TABLE = """\
 [inspect model]
 --ckpt --freeze-graph | biopsy runs ONNX models, and none of TensorFlow
     | python -m tf2onnx.convert --saved-model DIR --output model.onnx
---shape-inference --do-shape-inference | the types and shapes are shown that the model holds
+--shape-inference --do-shape-inference | only the types and shapes that the model holds are shown
     | biopsy surgeon sanitize MODEL -o inferred.onnx    writes inferred ones into it
 --no-onnxruntime-shape-inference | inspect model infers nothing
---ignore-external-data | weights in other files are read for --show weights alone
+--ignore-external-data | weights in other files are read only for --show weights
 --plugins --onnx-flags --plugin-instancenorm --enable-uint8-asymmetric-quantization-dla --strongly-typed
     --layer-precisions --decomposable-attentions --tensor-dtypes --tensor-datatypes --all-tensor-dtypes
     --all-tensor-datatypes --tensor-formats --all-tensor-formats --trt-network-postprocess-script --trt-npps
@@ -122,33 +122,33 @@ TABLE = """\
 --visual --visual-port --save-visual | nothing is drawn | netron MODEL, of pip install netron
 
 [inspect capability]
---ignore-external-data | an engine cannot be asked about a model without its weights
-    | --external-data-dir DIR, if they stand elsewhere
+--ignore-external-data | an engine cannot judge a model without its weights
+    | --external-data-dir DIR, if they are elsewhere
 --save-external-data --external-data-path --external-data-size-threshold --no-save-all-tensors-to-one-file | each part
     is one file with its weights inside
     | biopsy surgeon sanitize PART -o FILE --save-external-data    writes them beside it
 
 [inspect sparsity]
---ignore-external-data | the values of the weights are what is looked at
-    | --external-data-dir DIR, if they stand elsewhere
+--ignore-external-data | the command examines the values of the weights
+    | --external-data-dir DIR, if they are elsewhere
 
 [check lint]
 --ignore-external-data | the nodes of a model cannot be run without its weights
-    | --external-data-dir DIR, if they stand elsewhere
+    | --external-data-dir DIR, if they are elsewhere
 
 [surgeon extract, surgeon sanitize, surgeon insert, surgeon prune, surgeon weight-strip, surgeon weight-reconstruct]
 --fp-to-fp16 | surgeon commands change what they name, and nothing else
     | biopsy convert MODEL -o half.onnx --fp-to-fp16    and then the same with half.onnx
 """
-"""Below each list of commands, which have them all: options | why they are not here | what to type instead.
+"""Rows of options, below the commands that they belong to: options | why they are missing | what to type instead.
 
-An option without the last is accepted, with a value if the row names one, and a line says why it changes nothing. What
-is indented belongs to the row before it.
+An option of a row without the third part is accepted, and a warning says why it has no effect. A word that is no option
+means that it takes a value. Indented lines continue the row above.
 """
 
 
 class AbsentOption(NamedTuple):
-    """Some spellings of Polygraphy's, why they are not here, and words to type or do instead; "" for no effect."""
+    """Spellings of an option, why it is missing, and what to type ``instead``; "" if it is accepted without effect."""
 
     options: tuple[str, ...]
     why: str
@@ -158,7 +158,7 @@ class AbsentOption(NamedTuple):
 
 @cache
 def absent_options() -> dict[str, list[AbsentOption]]:
-    """The rows of each command, such as ``debug reduce``."""
+    """The rows by command, such as ``debug reduce``."""
     rows: dict[str, list[AbsentOption]] = {}
     commands: list[str] = []
     for line in re.sub(r"\n +", " ", TABLE).splitlines():
@@ -174,7 +174,7 @@ def absent_options() -> dict[str, list[AbsentOption]]:
 
 
 class _Absent(argparse.Action):
-    """Raises UsageError where the option is met; of one without effect ``without_effect`` tells why."""
+    """Raises UsageError, or adds a warning to ``without_effect``."""
 
     def __init__(self, *args: Any, row: AbsentOption, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -189,7 +189,7 @@ class _Absent(argparse.Action):
 
 
 def add(parser: argparse.ArgumentParser, command: str) -> None:
-    """Add what Polygraphy has under this name and the command has not; the help does not show it."""
+    """Add the options that only Polygraphy's command of this name has; the help does not show them."""
     parser.set_defaults(without_effect=())
     for row in absent_options().get(command, ()):
         parser.add_argument(

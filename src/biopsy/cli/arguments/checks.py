@@ -1,4 +1,4 @@
-"""Options that the commands with a check share. What differs from command to command is said when they are added."""
+"""Options that commands with a check share. A command fills ``{text}`` in their help when it adds them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 DEFAULT_CANDIDATE = "polygraphy_debug.onnx"
-"""Where candidates are written, and what stands for them in a check, as for Polygraphy."""
+"""The file that candidates are written to, as in Polygraphy; in a check, its name stands for the candidate."""
 
 STATUSES = "exit status of a check: 0 passes; 125 cannot say; 126 and 127 could not be run; any other fails.\n"
-"""Part of the help of every command with a check."""
+"""For the help of every command with a check."""
 
 CANDIDATE = f"{{}}, or the name of --iter-artifact ({DEFAULT_CANDIDATE}), stands for the candidate"
-"""What stands for the candidate in the words of a check."""
+"""For the help of ``--check``."""
 
 ASKED = "Without --check, you are asked"
 
 
 class CheckOption(Options):
-    """The check: all words behind it."""
+    """The check: all words after the option."""
 
     check: list[str] | None = option(*REST_OPTIONS, nargs="...", metavar="COMMAND ...", meaning="{text}")
 
@@ -73,7 +73,7 @@ class RuleOptions(Options, decides="yes"):
     )
 
     def rules(self) -> Rules:
-        """The same for a judge. Raises UsageError for what is no regular expression."""
+        """The rules for the judge. Raises UsageError for an invalid regular expression."""
         from biopsy.checks.judge import Rules
 
         return Rules(
@@ -85,19 +85,19 @@ class RuleOptions(Options, decides="yes"):
 
 
 class CheckTimeOptions(Options):
-    """When a check ends, and what ends with it; ``cli.app`` applies the second."""
+    """When a check is ended, and whether its processes end with it (``cli.app`` sees to that)."""
 
     check_timeout: float | None = option(
         "--check-timeout",
         type=types.duration,
         metavar="SECONDS",
-        text="20 times as long as the first, at least 60",
+        text="20 times the time of the first, at least 60",
         meaning="end a check that takes longer (default: {text})",
     )
     keep_processes: bool = switch(
         "--keep-processes",
-        meaning="keep processes that a check leaves in the background, such as a server for the next check, even when "
-        "biopsy has ended (default: they end with the check)",
+        meaning="keep processes that a check leaves in the background, such as a server for the next check, even after "
+        "biopsy ends (default: they end with the check)",
     )
 
 
@@ -108,38 +108,39 @@ class CheckMemoryOption(Options):
         "--check-memory",
         type=types.byte_size,
         metavar="SIZE",
-        meaning="end a check whose processes together use more, such as 4GB without files that are mapped{text} "
+        meaning="end a check whose processes together use more memory, such as 4GB, not counting mapped files{text} "
         "(default: no limit)",
     )
 
 
 class VacuousOption(Options, decides="yes"):
-    """Whether a check is followed that nearly anything fails."""
+    """Whether to trust a check that nearly every model fails."""
 
     allow_vacuous_check: bool = switch(
         "--allow-vacuous-check",
-        meaning="continue even if a model of a single Identity node fails the check the same way, so that the result "
-        "says nothing; without this the status is then 4, and nothing is written",
+        meaning="continue even if a model of a single Identity node fails the check in the same way, so that the "
+        "result is meaningless; by default the status is then 4, and nothing is written",
     )
 
 
 class ColdOption(Options):
-    """Whether checks are never forked."""
+    """Whether every check gets a new process."""
 
     cold_checks: bool = switch(
         "--cold-checks",
-        meaning="start a process for every check, even for those that fork a warm one: 'biopsy run' and Python scripts",
+        meaning="start a new process for every check; by default, 'biopsy run' and Python scripts are forks of a warm "
+        "process",
     )
 
 
 class RepeatOptions(Options):
-    """How often a flaky check is asked."""
+    """How often a check is repeated."""
 
     repeat: int | None = option(
         "--repeat",
         type=types.positive,
-        meaning="a candidate passes only if it passes N times (default: once; if the failure turns out to be flaky, as "
-        "often as --confidence requires)",
+        meaning="a candidate passes only if it passes N times (default: once, or if the failure is flaky, as often as "
+        "--confidence requires)",
     )
     confidence: float = option(
         "--confidence",
@@ -150,14 +151,14 @@ class RepeatOptions(Options):
     )
 
     def repeating(self) -> Repeating:
-        """The same for a search."""
+        """How the search repeats its checks."""
         from biopsy.session.checked_search import Repeating
 
         return Repeating(repeat=self.repeat, confidence=self.confidence)
 
 
 class BudgetOptions(Options):
-    """How many checks run at once, and when the search ends."""
+    """How many checks run at once, and when the search stops."""
 
     jobs: int | None = option(
         "--jobs",
@@ -183,16 +184,16 @@ class BudgetOptions(Options):
 
 
 class FreshOption(Options):
-    """Whether a search begins anew."""
+    """Whether a search starts over."""
 
     fresh: bool = switch(
         "--fresh",
-        meaning="start over instead of resuming an interrupted search, whose journal (OUTPUT.journal) is kept aside",
+        meaning="start over instead of resuming an interrupted search; its journal (OUTPUT.journal) is kept aside",
     )
 
 
 class ReplayOptions(Options):
-    """Outcomes of an earlier search, and those of this one."""
+    """Files of outcomes: of an earlier search, and of this one."""
 
     load_debug_replay: Path | None = option(
         "--load-debug-replay",
@@ -210,24 +211,24 @@ class ReplayOptions(Options):
 
 
 class ResumeOptions(FreshOption, ReplayOptions):
-    """Whether an interrupted search goes on, and its replays."""
+    """Whether an interrupted search is resumed, and files of outcomes."""
 
     replay_form: Literal["biopsy", "polygraphy"] = option(
         "--replay-form",
         choices=("biopsy", "polygraphy"),
         default="biopsy",
-        meaning="the form of --save-debug-replay; only that of biopsy can be loaded again (default: biopsy)",
+        meaning="the format of --save-debug-replay; only biopsy's can be loaded again (default: biopsy)",
     )
 
 
 class ResumedSearch(ResumeOptions, RecordedInputs):
-    """What decides whether a search goes on where another one ended: outcomes depend on the inputs, too."""
+    """Options that must be the same for a search to be resumed: outcomes depend on the inputs and environments too."""
 
-    runtime_env: Path | None = None  # it makes other engines of the machines of --on
+    runtime_env: Path | None = None  # it changes the engines on the machines of --on
     environments: Mapping[str, str] = MappingProxyType({})
 
     def resume(self, journal: Path | None, search: str) -> Resume:
-        """The same for a search, whose journal it is; ``search`` is what a person calls it."""
+        """How the search with this journal is resumed; ``search`` is its name in messages."""
         from biopsy.session.files import Resume
 
         script = self.data_loader_script
@@ -245,21 +246,24 @@ class ResumedSearch(ResumeOptions, RecordedInputs):
 
 
 def journal_of(output: Path) -> Path:
-    """Where the journal of a search stands that writes ``output``."""
+    """The journal of a search that writes ``output``."""
     return output.parent / f"{output.name}.journal"
 
 
 class ShownOutputOptions(Options):
-    """The output of which checks is shown."""
+    """Which checks' output is shown."""
 
     show_output: bool = switch("--show-output", rivals="shown", meaning="show the output of every check")
     hide_fail_output: bool = switch(
-        "--hide-fail-output", rivals="shown", meaning="hide even the output of {text}", text="the first failure"
+        "--hide-fail-output",
+        rivals="shown",
+        meaning="hide the output of {text}, which is shown by default",
+        text="the first failure",
     )
 
 
 class ArtifactOptions(Options):
-    """The files of a check that are kept, sorted by its outcome."""
+    """Files of a check that are kept, sorted by its outcome."""
 
     artifacts: Sequence[Path] = several(
         "--artifacts",
@@ -271,18 +275,18 @@ class ArtifactOptions(Options):
         "--art-dir --artifacts-dir",
         type=types.FOLDER_WRITTEN,
         default=Path("polygraphy_artifacts"),
-        meaning="the folder that they are sorted into (default: polygraphy_artifacts)",
+        meaning="the folder for --artifacts (default: polygraphy_artifacts)",
     )
 
     def sorted_files(self) -> Artifacts:
-        """The same for whoever runs the checks."""
+        """The artifacts to sort after each check."""
         from biopsy.checks.outcome import Artifacts
 
         return Artifacts(tuple(self.artifacts), self.art_dir)
 
 
 class IterationOptions(Options):
-    """The files that are made anew for each check."""
+    """Files that are written before each check."""
 
     iter_artifact: Path | None = option(
         "--iter-artifact --intermediate-artifact", type=types.ITERATION, meaning="{text}"
@@ -298,12 +302,12 @@ class IterationOptions(Options):
 
 
 class EventsOption(Options):
-    """Where everything that happens is written."""
+    """The file that events are written to."""
 
     events: Path | None = option(
-        "--events", type=types.WRITTEN, meaning="write what happens to this file, as JSON lines"
+        "--events", type=types.WRITTEN, meaning="write every event of the work to this file, as JSON lines"
     )
 
 
 class ShownChecks(ShownOutputOptions, EventsOption):
-    """What of the checks is shown, and where all that happens is written."""
+    """Which checks' output is shown, and the file of events."""

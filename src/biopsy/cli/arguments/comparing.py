@@ -1,60 +1,20 @@
-"""Options that say what must hold of outputs: golden values, tolerances, limits of other figures, rounding; and the
-values by name (shapes, tolerances, ranges) that options take.
-"""
+"""Options for comparing outputs: golden values, tolerances, other metrics, and noise."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal
 
 from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option, several, switch
+from biopsy.cli.arguments.types import by_name, number
 from biopsy.comparison.tolerance import DEFAULT_LIMITS, STATS, Metric, MetricLimits, Stat, Stats, Tolerances, TopK
 from biopsy.text import did_you_mean
-
-if TYPE_CHECKING:
-    from biopsy.model.tensor_type import Dim, Shape
-
-Value = TypeVar("Value")
-
-
-# Values by name, from the words of an option: shapes, sizes, tolerances, ranges, and the script that makes inputs.
-#
-# Every function takes the words of one option (None where it was not given) and raises UsageError that names the
-# option and shows an example. A name ends at the last colon that can end one, so names may hold ``:`` and ``/``.
-
-
-def by_name(words: Sequence[str] | None, option: str, example: str, parse: Callable[[str], Value]) -> dict[str, Value]:
-    """``[NAME:]VALUE`` words -> values by name, "" for all that are not named; names may hold colons."""
-    values = {}
-    for word in words or ():
-        name, colon, text = word.rpartition(":")
-        try:
-            if colon and not name:
-                raise ValueError("there is no name before the colon")
-            values[name] = parse(text)
-        except ValueError as error:
-            why = f"{text!r} is no number" if "could not convert" in str(error) else str(error)
-            raise _wrong(option, word, why, example) from error
-    return values
-
-
-def _wrong(option: str, word: str, why: str, example: str) -> errors.UsageError:
-    return errors.UsageError(f"{option} {word}: {why}", next_steps=[f"{option} {example}"])
-
-
-def number(text: str, least: float, most: float = math.inf, wrong: str = "") -> float:
-    """A number within limits. Raises ValueError, which says what is ``wrong`` with any other."""
-    value = float(text)
-    if not least <= value <= most:
-        raise ValueError(f"{text!r} {wrong or f'is too small: it must be {least:g} or more'}")
-    return value
 
 
 def _stat(text: str) -> Stat:
@@ -62,13 +22,6 @@ def _stat(text: str) -> Stat:
     if stat is None:
         raise ValueError(f"{text!r} is none of {', '.join(STATS)}")
     return stat
-
-
-def _range(text: str) -> tuple[float, float]:
-    ends = [float(end) for end in text[1:-1].split(",")] if text[:1] + text[-1:] == "[]" else []
-    if len(ends) != 2 or not all(map(math.isfinite, ends)) or ends[0] > ends[1]:
-        raise ValueError(f"{text!r} is no range: it needs two numbers, the smaller one first")
-    return ends[0], ends[1]
 
 
 def _top(text: str) -> TopK:
@@ -79,103 +32,30 @@ def _top(text: str) -> TopK:
 
 
 def parse_tolerances(words: Sequence[str] | None, option: str = "--atol") -> dict[str, float]:
-    """``1e-3 out:1e-5`` -> tolerances by name, "" for all outputs that are not named."""
+    """``1e-3 out:1e-5`` -> tolerances by name, "" for all other outputs."""
     wrong = "is no tolerance: it must be a number, 0 or more"
     return by_name(words, option, "1e-3 out:1e-5", partial(number, least=0, most=sys.float_info.max, wrong=wrong))
 
 
 def parse_quantiles(words: Sequence[str] | None, option: str = "--error-quantile") -> dict[str, float]:
-    """``0.99 out:0.5`` -> quantiles by name, "" for all outputs that are not named."""
+    """``0.99 out:0.5`` -> quantiles by name, "" for all other outputs."""
     wrong = "is no quantile: it must lie between 0 and 1"
     return by_name(words, option, "0.99 out:0.5", partial(number, least=0, most=1, wrong=wrong))
 
 
 def parse_stats(words: Sequence[str] | None, option: str = "--check-error-stat") -> dict[str, Stat]:
-    """``max out:mean`` -> statistics by name, "" for all outputs that are not named."""
+    """``max out:mean`` -> statistics by name, "" for all other outputs."""
     return by_name(words, option, "max out:mean", _stat)
 
 
-def parse_ranges(words: Sequence[str] | None, option: str = "--val-range") -> dict[str, tuple[float, float]]:
-    """``[0,1] x:[2,5]`` -> (least, greatest) by name, "" for all inputs that are not named."""
-    return by_name(words, option, "[0,1] x:[2,5]", _range)
-
-
-_SHAPES = "x:[1,3,224,224] y:[2]"
-
-
-def parse_symbolic_shapes(words: Sequence[str] | None, option: str = "--input-shapes") -> dict[str, Shape]:
-    """``x:[N,3,-1] y:[2]`` -> shapes by name; a dimension is a size, a symbol (``N``, ``'N'``), or None for -1."""
-    shapes: dict[str, Shape] = {}
-    for word in words or ():
-        name, bracket, text = word.rpartition(":[")
-        if not bracket or not name or not text.endswith("]"):
-            raise _wrong(option, word, "a name and a shape are needed", _SHAPES)
-        dims = [dim.strip() for dim in text[:-1].split(",")] if text[:-1].strip() else []
-        shapes[name] = tuple(_dim(option, word, dim) for dim in dims)
-    return shapes
-
-
-def _dim(option: str, word: str, text: str) -> Dim:
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
-    if quoted and text[1:-1]:
-        return text[1:-1]
-    if text.isdecimal():
-        return int(text)
-    if text != "-1" and not text.isidentifier():
-        raise _wrong(option, word, f"{text!r} is no dimension", _SHAPES)
-    return None if text == "-1" else text
-
-
-def parse_open_shapes(words: Sequence[str] | None, option: str = "--input-shapes") -> dict[str, tuple[int | None, ...]]:
-    """Shapes by name without symbols; a dimension may be -1 for what the model says, else 1 (None)."""
-    shapes: dict[str, tuple[int | None, ...]] = {}
-    for name, shape in parse_symbolic_shapes(words, option).items():
-        shapes[name] = tuple(dim for dim in shape if not isinstance(dim, str))
-        if len(shapes[name]) < len(shape):
-            raise _wrong(option, f"{name}:[...]", "every dimension must be a number", _SHAPES)
-    return shapes
-
-
-def parse_shapes(words: Sequence[str] | None, option: str = "--input-shapes") -> dict[str, tuple[int, ...]]:
-    """``x:[1,3,224,224] y:[2]`` -> shapes by name, all dimensions known; ``x:[]`` is a scalar's."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape in parse_open_shapes(words, option).items():
-        shapes[name] = tuple(dim for dim in shape if dim is not None)
-        if len(shapes[name]) < len(shape):
-            raise _wrong(option, f"{name}:[...]", "every dimension must be a number", _SHAPES)
-    return shapes
-
-
-def parse_symbols(words: Sequence[str] | None, option: str = "--input-symbols") -> dict[str, int]:
-    """``N=8 length=128`` -> sizes by name; commas may stand for spaces."""
-    sizes: dict[str, int] = {}
-    for word in ",".join(words or ()).split(",") if words else ():
-        name, equals, text = word.rpartition("=")
-        if not equals or not name or not text.isdecimal():
-            raise _wrong(option, word, "a name and a size are needed", "N=8 length=128")
-        sizes[name] = int(text)
-    return sizes
-
-
-def parse_script(word: str, default: str = "load_data") -> tuple[Path, str]:
-    """``FILE.py[:function]`` -> (path, name of the function). A drive letter is no function."""
-    path, colon, function = word.rpartition(":")
-    if colon and function.isidentifier() and path:
-        return Path(path), function
-    return Path(word), default
-
-
-# The options.
-
-
 def _limit(*spellings: str, metavar: str, meaning: str, **settings: Any) -> Any:
-    """A limit by name: one that a project's file may give, and that lets the more pass, the greater it is."""
+    """A field for limits by output name. By default, greater is looser, and a project's file may set it."""
     defaults: dict[str, Any] = {"shared": True, "decides": "the greater, the looser", **settings}
     return several(*spellings, metavar=f"[OUTPUT:]{metavar}", meaning=meaning, **defaults)
 
 
 class ToleranceOptions(Options):
-    """The tolerances, and what of the error is held against them."""
+    """The tolerances, and the statistic of the error that they limit."""
 
     atol: Sequence[str] | None = _limit(
         "--atol --abs-tol --absolute-tolerance",
@@ -202,11 +82,11 @@ class ToleranceOptions(Options):
     )
 
     def tolerances(self) -> Tolerances:
-        """The tolerances by output. Raises UsageError for words that are none."""
+        """The tolerances by output. Raises UsageError for invalid words."""
         return Tolerances(parse_tolerances(self.atol), parse_tolerances(self.rtol, "--rtol"))
 
     def stats(self) -> Stats:
-        """What is held against them. Raises UsageError for words that are none."""
+        """The statistics that the tolerances limit. Raises UsageError for invalid words."""
         return Stats(parse_stats(self.check_error_stat), parse_quantiles(self.error_quantile))
 
 
@@ -221,7 +101,7 @@ COMPARISONS: Mapping[str, frozenset[str]] = {
     "ulp": frozenset({"ulp"}),
     "indices": frozenset({"indices"}),
 }
-"""What ``--compare`` takes, as Polygraphy spells it -> the metrics, "simple" for the tolerances."""
+"""Names that ``--compare`` takes, as in Polygraphy -> metrics; "simple" stands for the tolerances."""
 
 _METRICS: Mapping[Metric, tuple[str, str]] = {
     "cosine": ("--cosine", "0.999 out:0.99"),
@@ -235,7 +115,7 @@ _METRICS: Mapping[Metric, tuple[str, str]] = {
 
 
 class MetricOptions(Options):
-    """The limits of other figures than the tolerances'."""
+    """Limits on metrics other than absolute and relative errors."""
 
     cosine: Sequence[str] | None = _limit(
         "--cosine --cosine-similarity-threshold",
@@ -279,20 +159,20 @@ class MetricOptions(Options):
     compare: Sequence[str] | None = several(
         "--compare --compare-func",
         metavar="NAME",
-        meaning=f"the comparisons that every output must pass: {', '.join(COMPARISONS)}; those without a limit of "
-        f"yours have {', '.join(f'{name} {value:g}' for name, value in DEFAULT_LIMITS.items())} (default: those with a "
-        "limit of yours, else simple: the tolerances)",
+        meaning=f"the comparisons that every output must pass: {', '.join(COMPARISONS)}; their default limits are "
+        f"{', '.join(f'{name} {value:g}' for name, value in DEFAULT_LIMITS.items())} (default: the comparisons that "
+        "you set limits for, else simple: the tolerances)",
         decides="yes",
     )
 
     @classmethod
     def add_group(cls, parser: argparse.ArgumentParser) -> None:
-        """Add them as the group of a command's options."""
+        """Add them to a parser as a group."""
         title = "limits on other measures, for all outputs or one of them; they replace the default tolerances"
         cls.add(parser.add_argument_group(title))
 
     def metric_limits(self) -> MetricLimits:
-        """The limits asked for. Raises UsageError for words that are none."""
+        """The limits that were given. Raises UsageError for invalid words."""
         given = self.given(MetricOptions.declared)
         values = {
             metric: by_name(given[option], option, example, partial(number, least=-1 if metric == "cosine" else 0))
@@ -309,20 +189,20 @@ class MetricOptions(Options):
                 next_steps=did_you_mean(unknown, COMPARISONS, most=1),
             )
         chosen = frozenset[str]().union(*(COMPARISONS[name] for name in self.compare))
-        # Polygraphy compares what is left after --postprocess with the tolerances: of indices, that they are equal.
+        # As in Polygraphy, "simple" after --top-k means that the indices must be equal.
         return MetricLimits(values, tops, chosen - {"simple"} | {"indices"} if tops else chosen)
 
 
 class JudgeOptions(ToleranceOptions, MetricOptions):
-    """What counts as equal."""
+    """Limits for the comparison of outputs."""
 
     def limits(self) -> tuple[Tolerances, Stats, MetricLimits]:
-        """What outputs are held against. Raises UsageError for words that are no limits."""
+        """All limits. Raises UsageError for invalid words."""
         return self.tolerances(), self.stats(), self.metric_limits()
 
 
 class OutputOptions(Options):
-    """Golden values, and the file of what the engines give."""
+    """Golden values, and the file for the outputs of the engines."""
 
     save_outputs: Path | None = option(
         "--save-outputs --save-results",
@@ -338,7 +218,7 @@ class OutputOptions(Options):
 
 
 class RunningOptions(Options):
-    """What is looked at beside differences, and when a run ends."""
+    """Further tests of outputs, and how runs are made."""
 
     validate: bool = switch("--validate", meaning="fail if an output holds NaN or infinity", shared=True)
     fail_fast: bool = switch("--fail-fast", meaning="stop at the first failure")
@@ -348,22 +228,22 @@ class RunningOptions(Options):
 
 
 class NoiseOptions(Options):
-    """Whether a difference is a bug, or only rounding."""
+    """Whether a difference is a bug or only rounding."""
 
     compare_with: Literal["noise"] | None = option(
         "--compare-with",
         choices=("noise",),
-        meaning="noise: instead of comparing engines with each other, compare the error of each, against a float64 "
-        "run, with the error of plain float32",
+        meaning="noise: instead of comparing engines with each other, compare the error of each with the error of "
+        "plain float32, both measured against a float64 run",
         decides="yes",
     )
     noise_ratio: Sequence[str] | None = _limit(
         "--noise-ratio",
         metavar="TIMES",
-        meaning="how many times the error of plain float32 still counts as rounding (default: 10)",
+        meaning="an error up to this many times that of plain float32 counts as rounding (default: 10)",
     )
-    tell_rounding: bool = switch("--tell-rounding", meaning=argparse.SUPPRESS)  # debug reduce asks for it
+    tell_rounding: bool = switch("--tell-rounding", meaning=argparse.SUPPRESS)  # for checks of debug reduce
 
     def noise_ratios(self) -> dict[str, float]:
-        """How many times the error of plain float32 still is rounding, by output name."""
+        """The largest multiple of plain float32's error that counts as rounding, by output name."""
         return by_name(self.noise_ratio, "--noise-ratio", "10 out:100", partial(number, least=1))

@@ -1,5 +1,6 @@
-"""Options declared once: a record with a field for each option, which knows its spellings and what it means. From it
-come the options of a parser, the typed values that a person gave, and the words that say them again.
+"""Options declared as fields of records.
+
+From the declarations come the options of a parser, their values with types, and the words that give them again.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from typing import (
 from biopsy.cli.arguments.types import metavar_of
 from biopsy.text import ListOption
 
-_Rest = ParamSpec("_Rest")
-_Answer = TypeVar("_Answer")
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 TEXT = "{text}"
-"""What stands in a help for the words that a command may replace by its own."""
+"""A placeholder in a help text, which each command may fill with its own words."""
 
 
 Decides = Literal["", "yes", "the greater, the looser", "the smaller, the looser"]
-"""Whether a model may pass with an option that fails without it; of a limit, which values let more pass."""
+"""Whether an option may turn a failure into a pass; for a limit, which values let more pass."""
 
 
 class Declaration(NamedTuple):
-    """How an option is spelled, what it means, and the ``settings`` that ``add_argument`` gets: see ``option``."""
+    """The spellings and the meaning of an option, and the ``settings`` for ``add_argument``: see ``option``."""
 
     spellings: tuple[str, ...]
     settings: dict[str, Any]
@@ -47,14 +48,14 @@ class Declaration(NamedTuple):
     decides: Decides | None
 
     def help(self, text: str | None) -> str:
-        """What it means, with the words of a command: in the place of ``TEXT``, or else instead of it all."""
+        """The help text, with a command's ``text`` in place of ``TEXT``, or of all of it if it has no ``TEXT``."""
         if TEXT in self.meaning:
             return self.meaning.replace(TEXT, self.text if text is None else text)
         return self.meaning if text is None else text
 
     @property
     def default(self) -> Any:
-        """The value where the option is not given."""
+        """The value if the option is not given."""
         return self.settings.get("default", False if self.settings.get("action") == "store_true" else None)
 
 
@@ -67,25 +68,24 @@ def option(
     decides: Decides | None = None,
     **settings: Any,
 ) -> Any:
-    """A field of ``Options``; an operand has no spelling. Those with the same ``rivals`` exclude each other.
+    """A field of ``Options``. ``spellings`` may be one text or several; an operand has none.
 
-    Spellings are words of one text, or of several.
-    ``settings`` are those of ``add_argument``; ``TEXT`` in the ``meaning`` is ``text`` unless a command says another.
-    ``shared``: a settings file that lies in a folder may give it, since it is as harmless as
-    ``biopsy.engines.base.Option.harmless`` says. A verdict names what a file gave of what ``decides``. Both may be said
-    of a whole record: ``class Limits(Options, decides="yes")``.
+    ``settings`` are those of ``add_argument``. ``text`` is the default for ``TEXT`` in ``meaning``. Options with the
+    same ``rivals`` exclude each other. ``shared``: a project's settings file may set the option, since it is harmless
+    in the sense of ``biopsy.engines.base.Option.harmless``. ``decides``: a verdict names the value if it comes from a
+    file. Both have a default for a whole record: ``class Limits(Options, decides="yes")``.
     """
     words = tuple(" ".join(spellings).split())
     return Declaration(words, settings, meaning=meaning, text=text, rivals=rivals, shared=shared, decides=decides)
 
 
 def switch(*spellings: str, meaning: str, **settings: Any) -> Any:
-    """A field that is True where the option is given."""
+    """A field that is True if the option is given."""
     return option(*spellings, meaning=meaning, action="store_true", **settings)
 
 
 def several(*spellings: str, meaning: str, **settings: Any) -> Any:
-    """A field of one word or several."""
+    """A field whose option takes one word or more."""
     return option(*spellings, meaning=meaning, nargs="+", **settings)
 
 
@@ -93,9 +93,9 @@ def several(*spellings: str, meaning: str, **settings: Any) -> Any:
 class Options:
     """A group of options: a frozen record whose fields are their values.
 
-    A record of a whole command inherits from those of its groups. Unlike a dataclass, a subclass compiles nothing when
-    it is imported, which every check of a reduction would wait for. A field without ``option`` takes what the program
-    itself puts beside the options.
+    The record of a command inherits from those of its groups. It is not a dataclass, because those compile code when
+    they are imported, which would delay every check of a reduction. A field without ``option`` holds a value that the
+    program itself puts among the options.
     """
 
     declared: ClassVar[Mapping[str, Declaration | None]] = MappingProxyType({})
@@ -132,10 +132,9 @@ class Options:
         defaults: Mapping[str, object] = MappingProxyType({}),
         **texts: str,
     ) -> None:
-        """Add the options, or ``only`` those of some fields in this order, to a parser or to a group of one.
+        """Add the options, or ``only`` those of some fields in this order, to a parser or a group of one.
 
-        What is the command's own, by field: ``also`` are more spellings, ``defaults`` values, and ``texts`` what
-        ``Declaration.help`` takes.
+        A command may give, by field: more spellings (``also``), ``defaults``, and ``texts`` for ``Declaration.help``.
         """
         exclusive: dict[str, argparse._ActionsContainer] = {}
         for name in only or cls.declared:
@@ -157,28 +156,23 @@ class Options:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Self:
-        """The values on a command line that was parsed; the defaults of options that its command does not have."""
+        """The values of parsed arguments, and defaults for options that the command does not have."""
         given = vars(args)
         return cls(**{name: given[name] for name in cls.declared if name in given})
 
     @classmethod
     def reading(
-        cls, work: Callable[Concatenate[Self, _Rest], _Answer]
-    ) -> Callable[Concatenate[argparse.Namespace, _Rest], _Answer]:
-        """A function of these options as one of the parsed arguments: a decorator for what a command's module gives."""
+        cls, work: Callable[Concatenate[Self, _Parameters], _Result]
+    ) -> Callable[Concatenate[argparse.Namespace, _Parameters], _Result]:
+        """A decorator: makes a function of these options one of parsed arguments, such as ``execute`` of a command."""
 
-        def work_of(args: argparse.Namespace, /, *rest: _Rest.args, **named: _Rest.kwargs) -> _Answer:
-            return work(cls.of(args), *rest, **named)
+        def work_of(args: argparse.Namespace, /, *others: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
+            return work(cls.of(args), *others, **named)
 
         return work_of
 
-    @classmethod
-    def spellings(cls) -> tuple[str, ...]:
-        """The first spelling of every option."""
-        return tuple(field.spellings[0] for field in cls.declared.values() if field and field.spellings)
-
     def given(self, only: Collection[str] = ()) -> dict[str, Any]:
-        """The values that are no defaults, or ``only`` those of some fields, by the first spelling of their options."""
+        """The values that are not defaults, of all fields or ``only`` some, by the first spelling of their options."""
         fields = ((name, self.declared[name]) for name in only or self.declared)
         return {
             field.spellings[0]: getattr(self, name)
@@ -187,7 +181,7 @@ class Options:
         }
 
     def as_typed(self, only: Collection[str] = ()) -> Iterator[ListOption]:
-        """The options that were given, as they are typed once more."""
+        """The options that were given, as they are typed."""
         for spelling, value in self.given(only).items():
             values = value if isinstance(value, (list, tuple)) else [] if value is True else [value]
             yield ListOption(spelling, [str(word) for word in values])

@@ -1,6 +1,4 @@
-"""Options that name engines, the settings of ``--onnxrt`` and of ``--trt``, and ``--package``, ``--with`` and
-``--python``: the releases that engines are run from.
-"""
+"""Options that choose engines, their settings and their releases."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
 PLAIN_ONNXRT = "--onnxrt"
 PLAIN = "--trt"
-"""What stands in ``args.engines`` for these flags, so that --providers and its like apply to one of them alone."""
+"""Values of ``args.engines`` for these flags. Options such as --providers apply to engines named by the flag alone."""
 
 _ORT_LEVELS = {
     "ORT_DISABLE_ALL": "none",
@@ -53,7 +51,7 @@ _FLAGS = {
     "--openvino": ("openvino", "OpenVINO, in float32"),
     "--trt": (PLAIN, "TensorRT, or TensorRT for RTX"),
 }
-"""Flag -> what it puts into ``engines``, and its help."""
+"""Flag -> its value in ``args.engines``, and its help."""
 
 
 class OnnxrtOptions(Options):
@@ -86,8 +84,6 @@ class OnnxrtOptions(Options):
         return settings
 
 
-# The options of ``--trt``, as users of TensorRT type them.
-
 _BUILDER_FLAGS = {
     "--sparse-weights": "sparse_weights",
     "--version-compatible": "version_compatible",
@@ -105,7 +101,7 @@ _BUILDER_FLAGS = {
 
 
 def _checked(setting: str) -> Callable[[str], str]:
-    """A type that takes what the engine takes, so that nothing impossible is found out late, or never."""
+    """An argparse type that accepts only values which the engine accepts for a setting."""
 
     def value(text: str) -> str:
         from biopsy.engines.trt_settings import OPTIONS
@@ -123,14 +119,14 @@ def _checked(setting: str) -> Callable[[str], str]:
 
 
 def _setting(*spellings: str, of: str = "", metavar: str, meaning: str, **settings: Any) -> Any:
-    """A field for the setting ``of`` the engine trt, by default the one that the first spelling names."""
+    """A field for a setting of the engine trt: ``of``, or by default the one named like the first spelling."""
     name = of or spellings[0].removeprefix("--trt").strip("-").replace("-", "_")
     return option(*spellings, meaning=meaning, **{"type": _checked(name), "metavar": metavar, **settings})
 
 
 _settings = partial(_setting, nargs="+")
 _shapes = partial(_settings, metavar="NAME:[d0,...]", action="append")
-"""Shapes of inputs, which stand once for each optimization profile."""
+"""Shapes of inputs; the option is repeated for each optimization profile."""
 
 
 class PrecisionSettings(Options):
@@ -149,7 +145,7 @@ class PrecisionSettings(Options):
 
 
 class NetworkSettings(Options):
-    """What is built, and how much memory that may take."""
+    """Shapes and outputs of the network, and memory for the build."""
 
     trt_min_shapes: Sequence[Sequence[str]] | None = _shapes(
         "--trt-min-shapes",
@@ -178,7 +174,7 @@ class NetworkSettings(Options):
 
 
 class BuilderSettings(Options):
-    """How it is built."""
+    """Further settings of the build."""
 
     trt_load_timing_cache: str | None = _setting(
         "--load-timing-cache", metavar="FILE", type=types.READ_TEXT, meaning="start with this timing cache"
@@ -213,13 +209,13 @@ class BuilderSettings(Options):
 
 
 class TensorrtOptions(PrecisionSettings, NetworkSettings, BuilderSettings):
-    """The settings of ``--trt``: each field is the name of one, behind ``trt_``."""
+    """The settings of ``--trt``. The name of a field is that of a setting, with ``trt_`` before it."""
 
     trt_flags: Sequence[str] | None = None
 
     @classmethod
     def add_tensorrt(cls, parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
-        """Add them as the group of a command's options, except those of the fields ``without``."""
+        """Add them to a parser as a group, except those of the fields ``without``."""
         group = parser.add_argument_group("settings of --trt (with --engine, write them after the name)")
         cls.add(group, only=[field for field in cls.declared if field not in without])
         for flag, name in _BUILDER_FLAGS.items():
@@ -253,7 +249,7 @@ class TensorrtOptions(PrecisionSettings, NetworkSettings, BuilderSettings):
 
 
 class EngineOptions(OnnxrtOptions, TensorrtOptions):
-    """Engines in the order of the command line, and the settings of those that flags name."""
+    """The engines in the order of the command line, and settings of ``--onnxrt`` and ``--trt``."""
 
     engines: Sequence[str] | None = option(
         "--engine",
@@ -269,7 +265,7 @@ class EngineOptions(OnnxrtOptions, TensorrtOptions):
         parser: argparse.ArgumentParser,
         title: str = "engines (repeatable); the others are compared with the first",
     ) -> None:
-        """Add the engines and the settings of ``--onnxrt`` as groups of a command's options; not those of ``--trt``."""
+        """Add the engines and the settings of ``--onnxrt`` to a parser as groups, without the settings of ``--trt``."""
         group = parser.add_argument_group(title)
         for flag, (engine, meaning) in _FLAGS.items():
             group.add_argument(flag, action="append_const", dest="engines", const=engine, help=meaning)
@@ -278,14 +274,14 @@ class EngineOptions(OnnxrtOptions, TensorrtOptions):
 
     @property
     def names_engine(self) -> bool:
-        """Whether an engine is named, or meant by a setting."""
+        """Whether an engine is named, or implied by a setting."""
         return bool(self.engines or self._typed_settings())
 
     def specs(self) -> list[EngineSpec]:
-        """The engines asked for, in order, with the settings of --onnxrt and --trt.
+        """The chosen engines, in order, with the settings of --onnxrt and --trt.
 
-        Where no engine is named, settings name theirs: ``--fp16`` alone is TensorRT. Raises UsageError if there is no
-        engine, or a setting that none of those named has.
+        If no engine is named, settings imply theirs: ``--fp16`` alone means TensorRT. Raises UsageError if there is no
+        engine, or a setting of an engine that is not among those named.
         """
         from biopsy.engines.registry import EngineSpec, parse_spec
 
@@ -311,15 +307,12 @@ class EngineOptions(OnnxrtOptions, TensorrtOptions):
         return [plain[text] if text in plain else parse_spec(text) for text in chosen]
 
     def _typed_settings(self) -> dict[str, list[str]]:
-        """The settings that were given, as they are typed, by the flag of the engine that has them."""
+        """The settings that were given, as they are typed, by the flag of their engine."""
         options = {PLAIN_ONNXRT: list(self.given(OnnxrtOptions.declared)), PLAIN: self.options_given()}
         return {flag: typed for flag, typed in options.items() if typed}
 
     def only_spec(self) -> EngineSpec | None:
-        """The engine of a command that takes one: named, or meant by a setting; None where neither is given.
-
-        Raises UsageError for several, and as ``specs``.
-        """
+        """The engine of a command that takes one, or None. Raises UsageError for several, and as ``specs`` does."""
         specs = self.specs() if self.names_engine else []
         if len(specs) > 1:
             raise errors.UsageError(f"{' and '.join(spec.text for spec in specs)}: this command takes one engine only")
@@ -327,9 +320,9 @@ class EngineOptions(OnnxrtOptions, TensorrtOptions):
 
 
 def default_engine(*, runs: bool) -> EngineSpec:
-    """The engine where none is named: TensorRT if it works here, else ONNX Runtime.
+    """The engine if none is named: TensorRT if it works here, else ONNX Runtime.
 
-    TensorRT needs a GPU for a model that ``runs``.
+    ``runs``: the model is run too, not only built, for which TensorRT needs a GPU.
     """
     from biopsy.engines.registry import EngineSpec, installed
 
@@ -338,16 +331,14 @@ def default_engine(*, runs: bool) -> EngineSpec:
     return EngineSpec("trt" if works else "onnxrt")
 
 
-# ``--package``, ``--with`` and ``--python``: the releases that engines are run from, for those that name none.
-
 ALIKE = 0.7
-"""How alike the name of another package must be for a question whether it was meant."""
+"""The similarity from which the name of another package is suggested."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _PINNED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*==\s*(?P<version>[0-9A-Za-z][0-9A-Za-z.!+_-]*)")
 
 
 class PinnedPackage(NamedTuple):
-    """A release that was asked for, by the distribution's name on the package index."""
+    """A release of a distribution, by its name on the package index."""
 
     name: str
     version: str
@@ -359,14 +350,14 @@ class PinnedPackage(NamedTuple):
 
 
 class SurroundingOptions(Options):
-    """What a release is installed beside, and for which Python."""
+    """Further packages in the environment of a release, and its Python."""
 
     beside: Sequence[str] = several(
         "--with",
         action="extend",
         default=[],
         metavar="REQUIREMENT",
-        meaning="what is installed beside it, such as 'numpy<2'",
+        meaning="a further package to install with it, such as 'numpy<2'",
     )
     python: str | None = option(
         "--python", metavar="PYTHON", meaning="a version of Python, or its path (default: the one that runs biopsy)"
@@ -384,10 +375,10 @@ class _ReleaseOption(Options):
 
 
 class PackageOptions(_ReleaseOption, SurroundingOptions):
-    """The releases that are run, by the distributions' names. A command says for what they are taken."""
+    """The releases to run, by the names of their distributions, and their environments."""
 
     def pinned(self) -> list[PinnedPackage]:
-        """The releases. Raises UsageError for what is none, or for a package that is asked for twice."""
+        """The releases. Raises UsageError for invalid words, or for a package that is given twice."""
         releases = []
         for text in self.packages:
             pinned = _PINNED.fullmatch(text.strip())
@@ -414,9 +405,9 @@ class PackageOptions(_ReleaseOption, SurroundingOptions):
         return releases
 
     def released(self, specs: Sequence[EngineSpec]) -> list[EngineSpec]:
-        """The engines, each from the release that was asked for of its package; one that names a release keeps that.
+        """The engines, each from the given release of its package; an engine that names a release itself keeps that.
 
-        Raises UsageError for a package that is that of no engine.
+        Raises UsageError for a package that belongs to none of the engines.
         """
         from biopsy.engines.base import RELEASE_SETTINGS
         from biopsy.engines.registry import EngineSpec, engines_of_distribution, release_settings
@@ -442,7 +433,7 @@ class RunnableEngines(EngineOptions, PackageOptions):
     build_only: bool = switch("--build-only", meaning="build the model in every engine, but run nothing", decides="yes")
 
     def specs_to_run(self) -> list[EngineSpec]:
-        """The engines asked for, else that of a package that is, else ``default_engine``, from their releases.
+        """The engines that are named, else that of a given package, else ``default_engine``; each from its release.
 
         Raises UsageError.
         """
@@ -476,14 +467,14 @@ def _not_used(package: PinnedPackage, names: Sequence[str], specs: Sequence[Engi
 
 
 def distributions_of(specs: Sequence[EngineSpec]) -> list[str]:
-    """The packages that engines are usually installed from; those of an engine without releases are none."""
+    """The packages that the engines are usually installed from; an engine without releases has none."""
     from biopsy.engines.registry import find_class
 
     return list(dict.fromkeys(name for spec in specs for name in find_class(spec.name).distributions[:1]))
 
 
 def install(engines: Iterable[Engine | type[Engine]], console: Console) -> None:
-    """Have the environments of all engines that are run from another release. Raises CannotInstall, UsageError."""
+    """Install the environments of engines that run from another release. Raises CannotInstall, UsageError."""
     elsewhere = [engine.imports for engine in engines if not engine.imports.is_here]
     if not elsewhere:
         return

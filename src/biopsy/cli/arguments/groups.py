@@ -1,6 +1,4 @@
-"""Groups of options that several commands have: the model, its weights, inputs, and the PyTorch module that a model
-comes from. Values are parsed when they are used.
-"""
+"""Groups of options that several commands have: the model, its weights, inputs, limits, and the PyTorch module."""
 
 from __future__ import annotations
 
@@ -34,13 +32,13 @@ class ModelOption(Options):
 
 
 class OutputOption(Options):
-    """The file that is written. A command says what it holds."""
+    """The file to write."""
 
     output: Path | None = option("-o --output", type=types.WRITTEN, meaning="{text}")
 
 
 class WeightsFolderOption(Options, shared=True, decides="yes"):
-    """Where external weights stand."""
+    """The folder of external weights."""
 
     external_data_dir: Path | None = option(
         "--external-data-dir --load-external-data --ext",
@@ -50,7 +48,7 @@ class WeightsFolderOption(Options, shared=True, decides="yes"):
 
 
 class MarkedOutputs(Options, decides="yes"):
-    """What a model returns."""
+    """The tensors that the model returns."""
 
     onnx_outputs: Sequence[str] | None = several(
         "--onnx-outputs --outputs",
@@ -72,7 +70,7 @@ class MarkedOutputs(Options, decides="yes"):
     )
 
     def choice(self) -> OutputChoice:
-        """The outputs that the model is to have."""
+        """The outputs to choose."""
         from biopsy.model.extract import OutputChoice
 
         return OutputChoice(
@@ -81,18 +79,18 @@ class MarkedOutputs(Options, decides="yes"):
 
 
 class ModelOptions(ModelOption, MarkedOutputs, WeightsFolderOption):
-    """A model to run or to convert, and what it returns."""
+    """A model to run or convert, and its outputs."""
 
     @classmethod
     def add_group(cls, parser: argparse.ArgumentParser) -> None:
-        """Add the model, and the others as a group of a command's options."""
+        """Add the model, and the other options as a group."""
         ModelOption.add(parser)
         group = parser.add_argument_group("model")
         MarkedOutputs.add(group)
         WeightsFolderOption.add(group)
 
     def model_input(self) -> ModelInput:
-        """The model, with other outputs marked if that is asked for."""
+        """The model with the chosen outputs."""
         from biopsy.engines.base import ModelInput
         from biopsy.model.extract import choose_outputs
         from biopsy.model.load import read_bytes
@@ -106,12 +104,12 @@ class ModelOptions(ModelOption, MarkedOutputs, WeightsFolderOption):
 
 
 def all_or(names: Sequence[str] | None) -> Literal["all"] | Sequence[str] | None:
-    """The outputs that are named, or all tensors as Polygraphy asks for them."""
+    """The given names; "all" for ``mark all``, as in Polygraphy, and for ``*``."""
     return "all" if names in (["mark", "all"], ["*"]) else names
 
 
 class ModelTypeOption(Options):
-    """What a model is. ``add`` is for commands that take no other than ONNX models."""
+    """The type of the model, in commands that take only ONNX models."""
 
     model_type: str | None = option(
         "--model-type", type=types.model_type("onnx"), metavar="TYPE", meaning="onnx, the only type here"
@@ -119,25 +117,25 @@ class ModelTypeOption(Options):
 
 
 class BuiltModelTypeOption(Options):
-    """What a model is that an engine may have built."""
+    """The type of the model, in commands that also take the file of a built engine."""
 
     model_type: str | None = option(
         "--model-type",
         type=types.model_type("onnx", "engine"),
         metavar="TYPE",
-        meaning="what MODEL is: onnx, or engine for what an engine has built (default: by its name)",
+        meaning="what MODEL is: onnx, or engine for a file that an engine has built (default: by its ending)",
     )
 
 
 def is_built_model(model: Path, model_type: str | None) -> bool:
-    """Whether a model is what an engine has built: as --model-type says, else by its name."""
+    """Whether the model is a file that an engine has built, by --model-type or else by its ending."""
     if model_type:
         return model_type == "engine"
     return model.suffix in {".engine", ".plan", ".trt", ".blob", ".xml", ".ort"}
 
 
 class WeightsFileOption(Options):
-    """Whether weights are written into a file of their own."""
+    """Whether weights are written to a separate file."""
 
     save_external_data: str | None = option(
         "--save-external-data --external-data-path",
@@ -148,7 +146,7 @@ class WeightsFileOption(Options):
     )
 
     def weights_file(self, output: Path) -> str | None:
-        """The name of the file for weights beside ``output``; None if they go inside."""
+        """The name of the file for weights beside ``output``; None if they go into the model file."""
         from biopsy.model.weights_file import default_name
 
         if self.save_external_data == "":
@@ -156,13 +154,13 @@ class WeightsFileOption(Options):
         return None if self.save_external_data is None else os.path.normpath(self.save_external_data)
 
     def derived_weights(self, output: Path | None) -> types.Derived:
-        """That file, as one that is written."""
+        """The file for weights, for ``derived_files`` of a command."""
         name = None if output is None else self.weights_file(output)
         return {"--save-external-data": (output.with_name(name) if output and name else None, types.WRITTEN)}
 
 
 class WeightsFileOptions(WeightsFileOption):
-    """Whether weights are written into a file of their own, and which of them."""
+    """Whether weights are written to a separate file, and which of them."""
 
     external_data_size_threshold: int = option(
         "--external-data-size-threshold",
@@ -179,7 +177,7 @@ def _iterations(default: int | None) -> Any:
         "--iterations --iters",
         type=types.positive,
         default=default,
-        meaning=f"how many random inputs to make (default: {default or '2, which is the least'})",
+        meaning=f"how many random inputs to make (default: {default or '2, which is the minimum'})",
     )
 
 
@@ -193,7 +191,7 @@ def _seed(default: int | None) -> Any:
 
 
 class RecordedInputs(Options, shared=True, decides="yes"):
-    """Where the inputs come from that a search records values with, random ones of them too."""
+    """The inputs with which a search records values: loaded, from a script, or random."""
 
     load_inputs: Sequence[Path] | None = several(
         "--load-inputs --load-input-data",
@@ -219,39 +217,37 @@ class RecordedInputs(Options, shared=True, decides="yes"):
     )
 
     def given_feeds(self) -> Sequence[Feed] | None:
-        """The inputs that were loaded or that a script made, files one after the other; None for random ones."""
-        from biopsy.cli.arguments import comparing
+        """The inputs from files or from a script; None for random ones."""
         from biopsy.tensors.files import read_feeds
         from biopsy.tensors.user_script import load_script
 
         if self.load_inputs:
             return list(chain.from_iterable(read_feeds(path) for path in self.load_inputs))
         if self.data_loader_script:
-            return list(load_script(*comparing.parse_script(self.data_loader_script)))
+            return list(load_script(*types.parse_script(self.data_loader_script)))
         return None
 
     def sources_given(self) -> dict[str, Any]:
-        """The options that say where inputs come from, with their values."""
+        """The options for the source of inputs that were given, with their values."""
         return self.given([name for name, field in RecordedInputs.declared.items() if field and field.rivals])
 
     def draws_given(self) -> dict[str, Any]:
-        """The options on random inputs that were given, with their values."""
+        """The options for random inputs that were given, with their values."""
         return self.given([name for name, field in RecordedInputs.declared.items() if field and not field.rivals])
 
     def draws(self) -> Draws:
-        """How random inputs are drawn. Raises UsageError for words that are no range."""
-        from biopsy.cli.arguments import comparing
+        """How random inputs are drawn. Raises UsageError for an invalid range."""
         from biopsy.recording.reference_run import Draws
 
         usual = Draws()
         return Draws(
             seed=usual.seed if self.seed is None else self.seed,
             count=self.iterations or usual.count,
-            val_range=comparing.parse_ranges(self.val_range),
+            val_range=types.parse_ranges(self.val_range),
         )
 
     def require_draws(self, inputs: Sequence[str], *, random: bool, console: Console) -> None:
-        """Raise DoesNotFit for a range of an input that does not exist; warn of options that change nothing."""
+        """Raise DoesNotFit for a range of an unknown input; warn of options that have no effect unless ``random``."""
         from biopsy.model.known_names import require_known
 
         require_known("--val-range", "input", self.draws().val_range, inputs)
@@ -261,13 +257,13 @@ class RecordedInputs(Options, shared=True, decides="yes"):
 
 
 class FallbackInputs(RecordedInputs, shared=True, decides="yes"):
-    """The inputs of the one run that types and shapes are taken from."""
+    """The inputs of the run that types and shapes are taken from."""
 
     iterations: int | None = _iterations(1)
 
 
 class InputOptions(RecordedInputs, shared=True, decides="yes"):
-    """Where the inputs of a run come from."""
+    """The inputs of a run: loaded, from a script, or random."""
 
     iterations: int | None = _iterations(1)
     seed: int | None = _seed(1)
@@ -285,26 +281,25 @@ class InputOptions(RecordedInputs, shared=True, decides="yes"):
 
     @classmethod
     def add_group(cls, parser: argparse.ArgumentParser) -> None:
-        """Add them as the group of a command's options."""
+        """Add them to a parser as a group."""
         cls.add(parser.add_argument_group("inputs (default: random ones, the same for the same seed)"))
 
     def inputs(self) -> Inputs:
-        """What is fed. With golden values, nothing is made up that loaded inputs lack."""
-        from biopsy.cli.arguments import comparing
+        """The inputs. With golden values, no random values are made for tensors that loaded inputs lack."""
         from biopsy.engines.runner import Inputs
 
         return Inputs(
             given=self.given_feeds(),
             iterations=self.iterations or 1,
             seed=self.seed or 0,
-            val_range=comparing.parse_ranges(self.val_range),
-            shapes=comparing.parse_open_shapes(self.input_shapes),
-            symbols=comparing.parse_symbols(self.input_symbols),
+            val_range=types.parse_ranges(self.val_range),
+            shapes=types.parse_open_shapes(self.input_shapes),
+            symbols=types.parse_symbols(self.input_symbols),
             complete=not self.load_outputs,
         )
 
     def making(self) -> Iterator[ListOption]:
-        """The options that say how inputs are made, as they are typed once more."""
+        """The options in ``MAKING`` that were given, as they are typed."""
         return self.as_typed(MAKING)
 
 
@@ -313,23 +308,21 @@ MAKING = ("data_loader_script", "iterations", "seed", "val_range", "input_shapes
 
 
 class SavedInputOptions(InputOptions):
-    """Where the inputs of a run come from, and where they go."""
+    """The inputs of a run, and the file to save them to."""
 
     save_inputs: Path | None = option(
         "--save-inputs --save-input-data", type=types.WRITTEN, meaning=f"save the inputs used: {types.SAVED_FORMATS}"
     )
 
 
-# What a whole command may use, one meaning for every command that has these options; and what its runs may.
-
 MOST_OF_THE_MEMORY = 0.9
-"""The part of this machine's memory, or of its container's, that a command may take where nobody says otherwise."""
+"""Default of --memory-limit, as a part of the memory of the machine or its container."""
 
 MORE_MEMORY = "--run-memory SIZE    for an engine that needs more"
 
 
 class CommandLimits(Options):
-    """The time and the memory that a command may take."""
+    """The time and the memory that a command may use."""
 
     timeout: float | None = option(
         "--timeout",
@@ -348,11 +341,11 @@ class CommandLimits(Options):
 
     @property
     def has_limits(self) -> bool:
-        """Whether somebody has set a limit."""
+        """Whether a limit is given."""
         return self.timeout is not None or self.memory_limit is not None
 
     def limits_of_command(self, default: str) -> Limits:
-        """What it may use. Raises UsageError if somebody has set a limit and nothing could watch the command."""
+        """The limits of the command; ``default``: its timeout. Raises UsageError if limits cannot be enforced here."""
         from biopsy.processes import supervised
 
         if self.has_limits and not supervised.is_possible():
@@ -362,7 +355,7 @@ class CommandLimits(Options):
 
 
 class RunLimits(Options):
-    """What an engine may take in a run of ours."""
+    """The time and the memory that an engine may use in one run."""
 
     run_timeout: float | None = option(
         "--run-timeout", type=types.duration, metavar="TIME", meaning="end a run that takes longer"
@@ -371,13 +364,11 @@ class RunLimits(Options):
         "--run-memory",
         type=types.byte_size,
         metavar="SIZE",
-        meaning="end an engine that takes more memory in one of our runs, such as 16GB; weights that are mapped from a "
-        "file do not count (default: 1.5GB, or 8GB for engines other than onnxrt, openvino and reference, and 64 times"
-        " the bytes of the model, its weights and its inputs)",
+        meaning="end a run that uses more memory, such as 16GB; weights that are mapped from a file do not count "
+        "(default: 64 times the bytes of the model, its weights and its inputs, plus 1.5GB, or 8GB for engines other "
+        "than onnxrt, openvino and reference)",
     )
 
-
-# A PyTorch module on a command line: the function of the user's that makes it, and what it is called with.
 
 FACTORY = """\
 FACTORY is a function without parameters in a module of yours, imported from the current folder. It returns a
@@ -387,18 +378,18 @@ arguments."""
 
 
 class ModuleOptions(Options):
-    """The module, what it is called with, and which of its sizes are open."""
+    """The PyTorch module, its arguments, and its dynamic shapes."""
 
     factory: str = option(metavar="PKG.MOD:FACTORY", meaning="a function of yours that makes the module")
     arguments: Path | None = option(
         "--args",
         type=types.READ,
-        meaning="what the module is called with: .pt (read with weights_only=True), .safetensors, .npz or .json; by "
-        "default what FACTORY gives",
+        meaning="the arguments of the module: .pt (read with weights_only=True), .safetensors, .npz or .json (default: "
+        "those that FACTORY returns)",
     )
     dynamic_shapes: Sequence[str] | None = several(
         "--dynamic-shapes",
         metavar="NAME:[d0,d1,...]",
-        meaning="which sizes of which arguments are exported as open ones: a name or -1 for each open one, and for "
-        "others their number, as x:[batch,8]; NAME is a parameter of forward",
+        meaning="shapes of arguments with dimensions to export as dynamic: a name or -1 for each of them, and the "
+        "size of the others, as in x:[batch,8]; NAME is a parameter of forward",
     )

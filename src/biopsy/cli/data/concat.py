@@ -1,4 +1,4 @@
-"""``biopsy data concat``: the iterations of several files one after the other, in one file."""
+"""``biopsy data concat``: joins the iterations of several files in one file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 @JoinOptions.reading
 def execute(options: JoinOptions, console: Console) -> int:
-    """Join the files and say what the result holds."""
+    """Join the files and show what the result holds."""
     output = options.output
     require_writable(output)
     containers = {path: read_container(path) for path in options.paths}
@@ -48,7 +48,7 @@ def execute(options: JoinOptions, console: Console) -> int:
         results = concatenated([containers[path] for path in options.paths])
         joined = {result.runner: [set(each.outputs) for each in result.iterations] for result in results}
     for kind, names in joined.items():
-        other = next((number for number, one in enumerate(names) if one != names[0]), None)
+        other = next((number for number, iteration in enumerate(names) if iteration != names[0]), None)
         if other is not None:
             console.warn(
                 f"{output}: {kind}: iteration {other} has other tensors than iteration 0: "

@@ -1,4 +1,4 @@
-"""``biopsy data from-torch``: golden values of a model, from the PyTorch module that it was exported from."""
+"""``biopsy data from-torch``: records golden values of a model with the PyTorch module that it was exported from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.cli.advice import Advice, say_advice
-from biopsy.cli.arguments import comparing, types
+from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import option, switch
 from biopsy.cli.arguments.groups import FACTORY, ModuleOptions
 from biopsy.cli.arguments.types import Derived
@@ -28,8 +28,8 @@ EPILOG = f"""\
 A .pt file holds what torch.save wrote: a tuple of arguments, a dictionary of keyword arguments, or one tensor. It is
 read with weights_only=True. Other files hold tensors that are named as the parameters of forward, or 0, 1, ...
 
-The module is exported as torch.onnx.export does it, and the model written beside the golden values. --model names one
-that you have exported: then only those tensors have a value whose node was translated from the same node."""
+The module is exported with torch.onnx.export, and the model is written beside the golden values. With --model, values
+are recorded for a model that you have exported: only for tensors of nodes that were translated from the same node."""
 
 _MOST_REASONS = 3
 
@@ -41,12 +41,12 @@ class FromTorchOptions(ModuleOptions):
     save_model: Path | None = option(
         "--save-model",
         type=types.WRITTEN,
-        meaning="where the exported model is written; by default model.onnx beside the output, if nothing stands "
-        "there, and nowhere with --model",
+        meaning="write the exported model to this file (default: a new model.onnx beside the output, or none with "
+        "--model)",
     )
     no_optimize: bool = switch(
         "--no-optimize",
-        meaning="export with optimize=False: more tensors have a value; needed with a --model that was exported so",
+        meaning="export with optimize=False: more tensors get a value; needed if --model was exported in this way",
     )
     output: Path = option(
         "-o",
@@ -58,11 +58,11 @@ class FromTorchOptions(ModuleOptions):
 
     @property
     def usual_model(self) -> Path | None:
-        """Where the exported model is written if no option says where or which it is; None if one does."""
+        """The default file for the exported model; None if an option names the file or a model."""
         return self.output.with_name("model.onnx") if self.save_model is None and self.model is None else None
 
     def derived(self) -> Derived:
-        """The model that is written where no place for it is named."""
+        """The default file for the exported model."""
         return {"the exported model": (self.usual_model, types.WRITTEN)}
 
 
@@ -77,9 +77,9 @@ derived_files = FromTorchOptions.reading(FromTorchOptions.derived)
 
 @FromTorchOptions.reading
 def execute(options: FromTorchOptions, console: Console) -> int:
-    """Export the module, record its values, and say how many tensors have one."""
+    """Export the module, record its values, and show how many tensors have one."""
     with surroundings():
-        shapes = comparing.parse_symbolic_shapes(options.dynamic_shapes, "--dynamic-shapes")
+        shapes = types.parse_symbolic_shapes(options.dynamic_shapes, "--dynamic-shapes")
         usual, output = options.usual_model, options.output
         saved = options.save_model or usual
         require_safetensors(output)

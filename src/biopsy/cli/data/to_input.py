@@ -1,4 +1,4 @@
-"""``biopsy data to-input``: inputs and layerwise outputs into one file that ``--load-inputs`` takes."""
+"""``biopsy data to-input``: merges inputs and layerwise outputs into a file for ``--load-inputs``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ If two files hold the same tensor, the later file wins. Each iteration keeps its
 
 
 class JoinOptions(Options):
-    """The files of tensors that a command puts into one."""
+    """The files of tensors to join, and the result."""
 
     paths: Sequence[Path] = option(nargs="+", type=types.READ, metavar="FILE", meaning="{text}")
     output: Path = option("-o", "--output", type=types.WRITTEN, required=True, meaning="the file to write")
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 @JoinOptions.reading
 def execute(options: JoinOptions, console: Console) -> int:
-    """Merge the files and say what the result holds."""
+    """Merge the files and show what the result holds."""
     require_writable(options.output)
     files = []
     for path in options.paths:

@@ -187,15 +187,13 @@ def with_sizes_of_symbols(
 
     Without them, a candidate that has lost the input of this shape would run with other sizes than the original.
     """
-    from biopsy.cli.arguments.comparing import parse_shapes
-
     if words is None or own_run is None or not own_run.input_shapes or own_run.input_symbols:
         return words
     from biopsy.tensors.generate import symbols_bound
 
     index = index_of_model()
     kinds = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
-    shapes = parse_shapes(own_run.input_shapes)
+    shapes = types.parse_shapes(own_run.input_shapes)
     sizes = symbols_bound({name: kind for name, kind in kinds.items() if kind is not None}, shapes)
     if not sizes:
         return words

@@ -102,9 +102,7 @@ class ShapeOptions(Options):
 
     def shapes_fixed(self) -> dict[str, tuple[int, ...]]:
         """The shapes of inputs. Raises UsageError for words that are none."""
-        from biopsy.cli.arguments.comparing import parse_shapes
-
-        return parse_shapes(self.model_input_shapes, "--model-input-shapes")
+        return types.parse_shapes(self.model_input_shapes, "--model-input-shapes")
 
 
 class RecordWithOption(Options):

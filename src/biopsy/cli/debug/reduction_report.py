@@ -15,7 +15,7 @@ from biopsy import errors, events
 from biopsy.checks.command_line import PLACEHOLDER, OwnInspect, OwnRun, parse
 from biopsy.checks.outcome import Check
 from biopsy.checks.words import as_word, names_path, output_word
-from biopsy.cli.advice import Advice, file_of, lacking, merge_words, say_advice
+from biopsy.cli.advice import Advice, file_of, merge_words, missing_inputs, say_advice
 from biopsy.cli.arguments import checks
 from biopsy.cli.arguments.comparing import JudgeOptions
 from biopsy.cli.arguments.groups import MAKING
@@ -436,7 +436,7 @@ def _layers(
     judged = [*own.as_typed(JudgeOptions.declared)]
     if golden is not None:
         fed: list[str] = []
-        if lacking(golden, index_file(result.output)):  # some of the inputs stand elsewhere
+        if missing_inputs(golden, index_file(result.output)):  # some of the inputs stand elsewhere
             merged = output_word("reduced_inputs.npz", options.model)
             words = merge_words([*(options.load_inputs or ()), golden], merged)
             yield Advice(line_of(words), "the inputs of the result")

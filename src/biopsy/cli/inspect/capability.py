@@ -1,4 +1,4 @@
-"""``biopsy inspect capability``: which nodes an engine refuses, why, and which parts it takes."""
+"""``biopsy inspect capability``: shows which nodes an engine refuses, why, and which parts of the model it takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.cli.arguments import absent_options, engines, groups, types
-from biopsy.cli.arguments.declared import Options, option, switch
+from biopsy.cli.arguments.declared import option, switch
 from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import Console
 from biopsy.engines.capability import Parts, Survey, file_names, survey
@@ -32,19 +32,18 @@ exit status: 0 the engine takes every node; 1 it refuses some; 4 nothing was con
 
 _MOST_SHOWN = 20
 _DEFAULT_FOLDER = "polygraphy_capability_dumps"
-"""Where Polygraphy writes the parts."""
+"""The default of Polygraphy."""
 
 
-class PartOptions(Options):
-    """What becomes of the parts, and how long a build may take."""
+class CapabilityOptions(groups.ModelOption, groups.WeightsFolderOption, engines.EngineOptions):
+    """All options of ``inspect capability``."""
 
     output: Path | None = option(
         "-o", "--output", type=types.FOLDER_WRITTEN, meaning="write each part as a model into this folder"
     )
     with_partitioning: bool = switch(
         "--with-partitioning",
-        meaning=f"the same, into the folder {_DEFAULT_FOLDER} if -o names none; no parts if the engine takes every "
-        "node",
+        meaning=f"write the parts, into the folder {_DEFAULT_FOLDER} without -o; none if the engine takes every node",
     )
     build_timeout: float = option(
         "--build-timeout",
@@ -54,17 +53,18 @@ class PartOptions(Options):
         meaning="a build that takes longer counts as a refusal: 90s, 10m, 1h (default: 10m)",
     )
 
-
-class CapabilityOptions(groups.ModelOption, PartOptions, groups.WeightsFolderOption, engines.EngineOptions):
-    """All options of ``inspect capability``."""
-
     def folder(self) -> Path | None:
-        """Where the parts are written. Raises UsageError for what is no empty folder, or a link that nobody named."""
+        """The folder for the parts, or None.
+
+        Raises UsageError if it is not empty, or if the default folder is a symbolic link.
+        """
         if self.output is None and not self.with_partitioning:
             return None
         folder = self.output or Path(_DEFAULT_FOLDER)
         if folder == Path(_DEFAULT_FOLDER) and folder.is_symlink():
-            raise errors.UsageError(f"{folder} is a symbolic link, and nobody has named it", next_steps=["-o ANOTHER"])
+            raise errors.UsageError(
+                f"the default folder {folder} is a symbolic link, which is not followed", next_steps=["-o ANOTHER"]
+            )
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise errors.UsageError(f"{folder} is not an empty folder, and nothing in it may be overwritten")
         return folder
@@ -74,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect capability``."""
     parser.epilog = EXAMPLES
     groups.ModelOption.add(parser)
-    PartOptions.add(parser)
+    CapabilityOptions.add(parser, only=("output", "with_partitioning", "build_timeout"))
     groups.WeightsFolderOption.add(parser)
     engines.EngineOptions.add_groups(parser, "the engine to ask (default: --trt)")
     TensorrtOptions.add_tensorrt(parser)
@@ -82,7 +82,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Ask, show, write."""
+    """Find and show the refused nodes, and write the parts."""
     options = CapabilityOptions.of(args)
     named = options.only_spec()
     if named is None:
@@ -101,66 +101,66 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         ):
             version = worker.version()
             verdict.report_looking()
-            found = survey(index, worker, parts)
+            result = survey(index, worker, parts)
     except errors.EngineMissing as error:
         if named is not None:
             raise
         raise _no_tensorrt(error.message) from error
-    asked = [(found.queries, "question"), (found.builds, "build")]
+    asked = [(result.queries, "question"), (result.builds, "build")]
     questions = " and ".join(count(number, noun) for number, noun in asked if number)
     total = len(index.nodes)
-    console.say(f"{spec.text} {version} takes {total - len(found.refused)} of {total} nodes ({questions})")
-    for line in _refused_lines(found):
+    console.say(f"{spec.text} {version} takes {total - len(result.refused)} of {total} nodes ({questions})")
+    for line in _refused_lines(result):
         console.say(line)
-    for number, why in found.unknown.items():
-        console.warn(printable(f"{index.nodes[number].label} could not be asked about alone: {why}"))
-    for line in _part_lines(found):
+    for number, why in result.unknown.items():
+        console.warn(printable(f"{index.nodes[number].label} could not be tested alone: {why}"))
+    for line in _part_lines(result):
         console.say(line)
-    if folder is not None and not (options.with_partitioning and found.takes_all):
-        _write(folder, found, parts, console)
-    return 0 if found.takes_all else 1
+    if folder is not None and not (options.with_partitioning and result.takes_all):
+        _write(folder, result, parts, console)
+    return 0 if result.takes_all else 1
 
 
 def _no_tensorrt(problem: str) -> errors.EngineMissing:
-    """What to say where TensorRT was not named, and cannot be asked."""
+    """The error if no engine is named and TensorRT does not work here."""
     return errors.EngineMissing(
         f"no engine is named, which means TensorRT, and that does not work here: {problem}",
         next_steps=["--openvino, --onnxrt or --engine NAME    asks another engine", "biopsy doctor trt"],
     )
 
 
-def _write(folder: Path, found: Survey, parts: Parts, console: Console) -> None:
+def _write(folder: Path, result: Survey, parts: Parts, console: Console) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    each = found.parts()
-    for part, path in zip(each, file_names(each, folder), strict=True):
+    written = result.parts()
+    for part, path in zip(written, file_names(written, folder), strict=True):
         try:
             piece = load.parse(parts.bytes_of(part.nodes), None)
-            weights_file.save_with_weights(piece, path, found.index.folder, None)
+            weights_file.save_with_weights(piece, path, result.index.folder, None)
         except errors.UsageError as error:
             console.warn(f"{path.name} is not written: {error.message}")
-    console.note(f"{count(len(each), 'part')} in {folder}")
+    console.note(f"{count(len(written), 'part')} in {folder}")
 
 
-def _refused_lines(found: Survey) -> Iterator[str]:
-    for number, reason in sorted(found.refused.items())[:_MOST_SHOWN]:
-        yield f"  {found.index.nodes[number].label}   {reason}"
-        source = noted_source(found.index, number)
+def _refused_lines(result: Survey) -> Iterator[str]:
+    for number, reason in sorted(result.refused.items())[:_MOST_SHOWN]:
+        yield f"  {result.index.nodes[number].label}   {reason}"
+        source = noted_source(result.index, number)
         if source is not None:
             yield f"    {source.with_code}"
-    if len(found.refused) > _MOST_SHOWN:
-        yield f"  and {len(found.refused) - _MOST_SHOWN} more"
-    for group in found.together:
-        yield f"refused together, though neither half is: {_span(found.index, group.nodes)}"
+    if len(result.refused) > _MOST_SHOWN:
+        yield f"  and {len(result.refused) - _MOST_SHOWN} more"
+    for group in result.together:
+        yield f"refused together, though neither half is: {_span(result.index, group.nodes)}"
         yield f"  {group.reason}"
         yield "  biopsy debug reduce finds the smallest part that is refused"
 
 
-def _part_lines(found: Survey) -> Iterator[str]:
-    parts = found.parts() if found.refused else []
+def _part_lines(result: Survey) -> Iterator[str]:
+    parts = result.parts() if result.refused else []
     if parts:
         yield f"{count(len(parts), 'part')}:"
     for part in parts[:_MOST_SHOWN]:
-        yield f"  {'supported  ' if part.supported else 'unsupported'}  {_span(found.index, part.nodes)}"
+        yield f"  {'supported  ' if part.supported else 'unsupported'}  {_span(result.index, part.nodes)}"
     if len(parts) > _MOST_SHOWN:
         yield f"  and {len(parts) - _MOST_SHOWN} more"
 

@@ -1,4 +1,4 @@
-"""``biopsy inspect data``: what a file of inputs or outputs holds."""
+"""``biopsy inspect data``: shows what a file of inputs or outputs holds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
+from biopsy.comparison.describe import statistics_text
+from biopsy.comparison.metrics import histogram, statistics
+from biopsy.tensors.files import read_container
 from biopsy.tensors.results import Array, release
+from biopsy.tensors.types import is_text, widened
 
 EPILOG = """\
 examples:
@@ -52,8 +58,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the file."""
-    from biopsy.tensors.files import read_container
-
     container = read_container(args.path)
     runners = [runner for runner in container.runners if runner.iterations]
     if not runners:
@@ -66,7 +70,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if of_runs:
         console.say(f"==== Run Results ({len(runners)} runners) ==== {args.path}")
     for runner in runners:
-        # The headings are in the words that scripts for Polygraphy look for.
+        # Scripts for Polygraphy look for these headings.
         size = f"({len(runner.iterations)} iterations)"
         console.say(*(["", f"---- {runner.runner} {size} ----"] if of_runs else [f"==== Data {size} ==== {args.path}"]))
         for number, iteration in enumerate(runner.iterations if args.all else runner.iterations[:1]):
@@ -75,11 +79,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             for name in iteration.outputs:
                 if not args.name or _matches(name, args.name):
                     array = iteration.outputs[name]
-                    console.say(_head(name, array))
-                    lines = [*(_histogram_lines(array) if args.histogram else ())]
-                    lines += _value_lines(array, args.num_items, args.line_width) if args.show_values else ()
-                    for line in lines:
-                        console.say(line)
+                    bars = _histogram_lines(array) if args.histogram else ()
+                    values = _value_lines(array, args.num_items, args.line_width) if args.show_values else ()
+                    console.say(_head(name, array), *bars, *values)
                     release(array)
         if len(runner.iterations) > 1 and not args.all:
             console.note("", f"{len(runner.iterations) - 1} more: --all shows every iteration")
@@ -91,28 +93,18 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _head(name: str, array: Array) -> str:
-    """The line of a tensor. It begins as Polygraphy's, for scripts that look for it."""
-    from biopsy.comparison.describe import statistics_text
-    from biopsy.comparison.metrics import statistics
-    from biopsy.tensors.types import is_text
-
+    """The first line of a tensor. It begins as in Polygraphy, for scripts that look for it."""
     dtype = "string" if is_text(array) else array.dtype.name
     return f"  {name} [dtype={dtype}, shape={array.shape}] | Stats: {statistics_text(statistics(array))}"
 
 
 def _value_lines(array: Array, most: int, width: int) -> Iterator[str]:
-    import numpy as np
-
-    from biopsy.tensors.types import widened
-
     shortened: dict[str, Any] = {"threshold": sys.maxsize} if most < 0 else {"threshold": 0, "edgeitems": most}
     text = np.array2string(widened(array), max_line_width=sys.maxsize if width < 0 else width, **shortened)
     yield from (f"      {line}" for line in text.splitlines())
 
 
 def _histogram_lines(array: Array) -> Iterator[str]:
-    from biopsy.comparison.metrics import histogram
-
     bins = histogram(array)
     if not bins:
         return
@@ -122,6 +114,6 @@ def _histogram_lines(array: Array) -> Iterator[str]:
     ]
     width, digits = max(map(len, ranges)), len(str(most))
     for text, (_, _, members) in zip(ranges, bins, strict=True):
-        # Something that is there is seen, however little it is.
+        # Every bin that is not empty has a bar.
         bar = "#" * max(round(BAR * members / most), 1 if members else 0)
         yield f"      {text:<{width}}  {members:>{digits}}  {bar}".rstrip()

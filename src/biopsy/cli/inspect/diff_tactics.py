@@ -1,14 +1,15 @@
-"""``biopsy debug diff-tactics`` and ``biopsy inspect diff-tactics``: what bad builds have and good ones lack."""
+"""``biopsy debug diff-tactics`` and ``biopsy inspect diff-tactics``: find what bad builds have in common."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from biopsy import errors
 from biopsy.cli.arguments import types
-from biopsy.cli.console import COLUMN, Console
+from biopsy.cli.console import Console, headed
 from biopsy.cli.report import ReportOption
 from biopsy.questions.builds.difference import (
     SETTINGS,
@@ -62,21 +63,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Compare the builds; returns 0 whether or not a cause is found."""
-    from biopsy.findings.answers import difference_tree
-
     report = ReportOption.of(args).report_file(console)
-    files = _files(args.dir or Path(), args.good, args.bad)
+    tactics_of_kinds = _files(args.dir or Path(), args.good, args.bad)
     builds = [
-        build_of(str(path), tactics, is_bad=bool(is_bad))
-        for is_bad, found in enumerate(files)
-        for path, tactics in found.items()
+        build_of(str(path), tactics, is_bad=kind == "bad")
+        for kind, files in zip(_KINDS, tactics_of_kinds, strict=True)
+        for path, tactics in files.items()
     ]
-    for remark in remarks_on({str(path): tactics for found in files for path, tactics in found.items()}):
+    for remark in remarks_on({str(path): tactics for files in tactics_of_kinds for path, tactics in files.items()}):
         console.warn(remark)
-    found = difference(builds)
-    console.note(*(f"Loaded {len(each)} {word} tactic replays." for each, word in zip(files, _KINDS, strict=True)))
-    console.say(*_lines(found, whole=args.all))
-    report.write(0, lambda: {"builds": {"difference": difference_tree(found)}})
+    result = difference(builds)
+    loaded = zip(_KINDS, tactics_of_kinds, strict=True)
+    console.note(*(f"Loaded {len(files)} {kind} tactic replays." for kind, files in loaded))
+    console.say(*_lines(result, all_choices=args.all))
+
+    def sections() -> dict[str, Any]:
+        from biopsy.findings.answers import difference_tree  # slow, and only a report needs it
+
+        return {"builds": {"difference": difference_tree(result)}}
+
+    report.write(0, sections)
     return 0
 
 
@@ -84,15 +90,15 @@ _KINDS = ("good", "bad")
 
 
 def _files(folder: Path, *given: Path | None) -> list[Mapping[Path, TacticRecord | TacticReplay]]:
-    """The tactics of good and of bad builds: of paths that are given, else of the usual folders below ``folder``.
+    """The tactics of good and of bad builds, by file, from the ``given`` paths or from DIR/good and DIR/bad.
 
-    Raises UsageError for a path that is not there, unless it is one of two folders: ``biopsy debug build`` makes the
-    folder ``bad`` only once a build is bad, and ``good`` likewise.
+    Raises UsageError for a path that does not exist. One of the two folders may be missing, because ``biopsy debug
+    build`` makes each only when a build belongs there.
     """
     paths = [path or folder / kind for path, kind in zip(given, _KINDS, strict=True)]
-    is_folder_of_both = not any(given) and any(path.is_dir() for path in paths)
-    for path, asked, kind in zip(paths, given, _KINDS, strict=True):
-        if not path.exists() and (asked is not None or not (any(given) or is_folder_of_both)):
+    has_one_folder = not any(given) and any(path.is_dir() for path in paths)
+    for path, given_path, kind in zip(paths, given, _KINDS, strict=True):
+        if not path.exists() and (given_path is not None or not (any(given) or has_one_folder)):
             raise errors.UsageError(
                 f"there is no {'folder' if path.name == kind else 'file or folder'} '{path}' with tactic records",
                 next_steps=[f"--dir DIR    with the folders good and bad, or --{kind} PATH"],
@@ -100,43 +106,43 @@ def _files(folder: Path, *given: Path | None) -> list[Mapping[Path, TacticRecord
     return [tactics_below(path) if path.exists() else {} for path in paths]
 
 
-def _lines(found: Difference, *, whole: bool) -> Iterator[str]:
-    if found.only_in_bad:
+def _lines(result: Difference, *, all_choices: bool) -> Iterator[str]:
+    if result.only_in_bad:
         yield "Found potentially bad tactics:"
-        yield from _only_in_bad(found, whole=whole)
+        yield from _only_in_bad(result, all_choices=all_choices)
     else:
         yield "Could not determine potentially bad tactics. Try providing more tactic replay files if possible."
     yield ""
-    if found.groups:
-        yield f"{found.tests} choices differ, groups of choices that were always made together, or pairs of settings."
+    if result.groups:
+        yield f"{result.tests} choices differ, groups of choices that were always made together, or pairs of settings."
         yield "The best of them:"
-        shown = [group for group in found.groups if whole or (group.table.tends_to_fail and group.chance < 1)]
-        for number, group in enumerate(shown if whole else shown[:_MOST_GROUPS], 1):
-            yield from _group_lines(number, group, whole=whole)
+        shown = [group for group in result.groups if all_choices or (group.table.tends_to_fail and group.chance < 1)]
+        for number, group in enumerate(shown if all_choices else shown[:_MOST_GROUPS], 1):
+            yield from _group_lines(number, group, all_choices=all_choices)
         yield ""
-    yield from verdict_lines(found)
+    yield from verdict_lines(result)
 
 
-def _only_in_bad(found: Difference, *, whole: bool) -> Iterator[str]:
+def _only_in_bad(result: Difference, *, all_choices: bool) -> Iterator[str]:
     lines: list[tuple[str, ...]]
-    together = [choice for group in found.only_in_bad for choice in group.choices]
-    if all(choice.kind == "algorithm" for choice in together):
+    choices = [choice for group in result.only_in_bad for choice in group.choices]
+    if all(choice.kind == "algorithm" for choice in choices):
         by_layer: dict[str, list[str]] = {}
-        for choice in together:
+        for choice in choices:
             by_layer.setdefault(choice.where, []).append(choice.value)
         lines = [(f"Layer: {layer}", f"    Algorithms: {values}") for layer, values in by_layer.items()]
     else:
-        groups = summarized(together).items()
-        lines = [(_summary_line(kind, value, places, whole=whole),) for (kind, value), places in groups]
-    most = len(lines) if whole else 2 * _MOST_CHOICES
+        groups = summarized(choices).items()
+        lines = [(_summary_line(kind, value, places, all_choices=all_choices),) for (kind, value), places in groups]
+    most = len(lines) if all_choices else 2 * _MOST_CHOICES
     for shown in lines[:most]:
         yield from shown
     if len(lines) > most:
         yield f"    and {len(lines) - most} more (--all)"
 
 
-def _summary_line(kind: str, value: str, places: list[str], *, whole: bool) -> str:
-    if not whole and len(value) > _LONGEST:
+def _summary_line(kind: str, value: str, places: list[str], *, all_choices: bool) -> str:
+    if not all_choices and len(value) > _LONGEST:
         value = f"{value[:_LONGEST].rpartition(' ')[0] or value[:_LONGEST]} ... (--all)"
     named = [place for place in places if place]
     if not named:
@@ -145,17 +151,17 @@ def _summary_line(kind: str, value: str, places: list[str], *, whole: bool) -> s
     return f"    {kind} {value}: {', '.join(named[:_MOST_PLACES])}{more}"
 
 
-def _group_lines(number: int, group: ChoiceGroup, *, whole: bool) -> Iterator[str]:
+def _group_lines(number: int, group: ChoiceGroup, *, all_choices: bool) -> Iterator[str]:
     chance = f"by chance {_percent(group.chance)}, with all that was compared {_percent(group.adjusted)}"
     yield f"{number:>3}  {group.representative.text}"
     yield f"     {_counts(group.table)} · {chance}"
-    rest = summarized(group.choices[1:])
-    for place, ((kind, value), places) in enumerate(rest.items()):
-        if place == _MOST_CHOICES and not whole:
-            yield f"       and {len(rest) - place} kinds of choices more (--all)"
+    others = summarized(group.choices[1:])
+    for place, ((kind, value), places) in enumerate(others.items()):
+        if place == _MOST_CHOICES and not all_choices:
+            yield f"       and {len(others) - place} more kinds of choices (--all)"
             return
         head = "together with" if place == 0 else ""
-        yield f"       {head:<13}{_summary_line(kind, value, places, whole=whole)[3:]}"
+        yield f"       {head:<13}{_summary_line(kind, value, places, all_choices=all_choices)[3:]}"
 
 
 def _counts(table: Table) -> str:
@@ -166,47 +172,43 @@ def _percent(chance: float) -> str:
     return f"{100 * chance:.0f} %" if chance >= 0.1 else f"{100 * chance:.2g} %"
 
 
-def verdict_lines(found: Difference) -> Iterator[str]:
-    """What may be concluded, in words that leave no doubt, and what to do next."""
-    if not found.good or not found.bad:
-        lacking = "bad" if found.good else "good" if found.bad else "good and no bad"
-        yield f"The evidence does not decide: there are no {lacking} builds to compare with."
-    elif not found.groups:
+def verdict_lines(result: Difference) -> Iterator[str]:
+    """The conclusion from a comparison of builds, and what to do next."""
+    if not result.good or not result.bad:
+        missing = "bad" if result.good else "good" if result.bad else "good and no bad"
+        yield f"The evidence does not decide: there are no {missing} builds to compare with."
+    elif not result.groups:
         yield "The evidence does not decide: good and bad builds are alike in all that is recorded."
-        yield _head("Next", "vary more: biopsy debug build MODEL --vary threads=1,2 --vary env.NAME=a,b ...")
-    elif found.decided:
-        groups = found.decided
+        yield headed("Next", "vary more: biopsy debug build MODEL --vary threads=1,2 --vary env.NAME=a,b ...")
+    elif result.decided:
+        groups = result.decided
         best = groups[0]
-        told = best.representative.text
-        together = best.representative.kind == "settings"
+        choice = best.representative.text
+        is_pair = best.representative.kind == "settings"
         if best.table.is_perfect:
-            has_it = "this explains it. Every bad build is so" if together else "every bad build has it"
-            yield f"{told}{': ' if together else ' explains it: '}{has_it}, and no good one."
+            has_it = "this explains it. Every bad build is so" if is_pair else "every bad build has it"
+            yield f"{choice}{': ' if is_pair else ' explains it: '}{has_it}, and no good one."
         else:
-            goes = f"{told}{':' if together else ''} goes with failing"
+            goes = f"{choice}{':' if is_pair else ''} goes with failing"
             yield f"{goes}, but does not explain every outcome: {_counts(best.table)}."
         others = len(best.choices) - 1
         if others and best.representative.kind in SETTINGS:
-            yield _head("", f"{others} choices of the engine come with it.")
+            yield headed("", f"{others} choices of the engine come with it.")
         elif others:
-            yield _head("", f"{others} other choices were made in the same builds, and may be the cause as well.")
+            yield headed("", f"{others} other choices were made in the same builds, and may be the cause as well.")
         if len(groups) > 1:
-            yield _head("", f"{len(groups) - 1} other groups are beyond chance too; they may only go with the first.")
+            yield headed("", f"{len(groups) - 1} other groups are beyond chance too; they may only go with the first.")
     else:
-        best = found.groups[0]
+        best = result.groups[0]
         yield (
-            f"The evidence does not decide: chance gives one of {found.tests} choices as good a table as the best "
+            f"The evidence does not decide: chance gives one of {result.tests} choices as good a table as the best "
             f"in {_percent(best.adjusted)} of cases."
         )
-        if found.more is None:
-            yield _head(
+        if result.more is None:
+            yield headed(
                 "Next", "more builds alone will not help: nothing recorded is clearly more frequent in bad builds;"
             )
-            yield _head("", "vary other things, or see how flaky the check is: biopsy debug repeat")
+            yield headed("", "vary other things, or see how flaky the check is: biopsy debug repeat")
         else:
-            like = f"about {found.more} more builds like these {found.good + found.bad}"
-            yield _head("Next", f"{like} would decide, if {best.representative.text} is the cause")
-
-
-def _head(head: str, text: str) -> str:
-    return f"{head:<{COLUMN}} {text}"
+            more = f"about {result.more} more builds like these {result.good + result.bad}"
+            yield headed("Next", f"{more} would decide, if {best.representative.text} is the cause")

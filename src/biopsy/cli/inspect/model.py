@@ -1,9 +1,9 @@
-"""``biopsy inspect model``: show the nodes, attributes and weights of a model, or what an engine made of one."""
+"""``biopsy inspect model``: shows the nodes, attributes and weights of a model, or the layers of a built engine."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from biopsy import errors
@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=("layers", "attrs", "weights"),
         default=(),
-        help="what else to show. layers: the nodes; attrs: with them, their attributes and bodies; weights: values of "
+        help="what else to show. layers: the nodes; attrs: also their attributes and bodies; weights: the values of "
         "weights",
     )
     parser.add_argument(
@@ -78,31 +78,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--combine-tensor-info",
         type=READ,
         metavar="FILE",
-        help="saved outputs: the range and mean of each tensor, in their first iteration, are shown behind its type",
+        help="saved outputs: show the range and mean of each tensor, in their first iteration, after its type",
     )
     WeightsFolderOption.add(parser)
     absent_options.add(parser, "inspect model")
 
 
 _OVERLAP = 64
-"""More bytes than the key of a reference to another file has, with what stands before it."""
+"""Bytes by which pieces of a model overlap, so that a reference to another file is whole in one of them."""
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the model."""
     shown = {*MODES[args.mode or "none"], *args.show}
     with_layers, folder = "layers" in shown, args.external_data_dir
-    given = {
-        "--list-unbounded-dds": args.list_unbounded_dds,
-        "--display-as trt": args.display_as == "trt",
-        "--combine-tensor-info": args.combine_tensor_info,
-    }
+    unbounded = {"--list-unbounded-dds": args.list_unbounded_dds}
     if is_built_model(args.model, args.model_type):
-        _require_absent(given, list(given)[:2], f"needs an ONNX model, and {args.model} is none")
+        needing_onnx = {**unbounded, "--display-as trt": args.display_as == "trt"}
+        _require_absent(needing_onnx, f"needs an ONNX model, and {args.model} is none")
         _show_built(args.model, _facts(args.combine_tensor_info), with_layers, console)
         return 0
     if args.display_as == "trt":
-        _require_absent(given, list(given)[::2], "cannot be combined with --display-as trt")
+        excluded = {**unbounded, "--combine-tensor-info": args.combine_tensor_info}
+        _require_absent(excluded, "cannot be combined with --display-as trt")
         _show_network(args.model, folder or args.model.parent, with_layers, console)
         return 0
     facts = _facts(args.combine_tensor_info)
@@ -120,10 +118,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _require_absent(given: Mapping[str, object], names: Sequence[str], why: str) -> None:
-    """Raise UsageError for the first of some options that is given and could not be followed."""
-    for name in names:
-        if given[name]:
+def _require_absent(options: Mapping[str, object], why: str) -> None:
+    """Raise UsageError for the first option that has a value."""
+    for name, value in options.items():
+        if value:
             raise errors.UsageError(f"{name} {why}")
 
 
@@ -135,12 +133,12 @@ def _facts(path: Path | None) -> dict[str, str]:
 
     from biopsy.tensors.files import read_results
 
-    found = {}
+    facts = {}
     for name, value in read_results(path)[0].iterations[0].outputs.items():
         if value.size and value.dtype.kind not in "OUSV":
             wide = value.astype(np.float64)
-            found[name] = f"| Stats: min={wide.min():.6g}, max={wide.max():.6g}, mean={wide.mean():.6g}"
-    return found
+            facts[name] = f"| Stats: min={wide.min():.6g}, max={wide.max():.6g}, mean={wide.mean():.6g}"
+    return facts
 
 
 def _show_network(path: Path, folder: Path, with_layers: bool, console: Console) -> None:
@@ -155,9 +153,9 @@ def _show_network(path: Path, folder: Path, with_layers: bool, console: Console)
 
 
 def _warn_of_places(path: Path, folder: Path, console: Console) -> None:
-    """Say that no engine will be given a model whose weights stand where none may be read."""
+    """Warn that no engine is given a model whose weights are in a file that may not be read."""
     data = open_model(path)
-    pieces = range(0, len(data), READ_WHOLE)  # one after the other: a large model is not to be in memory for this
+    pieces = range(0, len(data), READ_WHOLE)  # so that a large model is not in memory at once
     if not any(may_refer(data[max(0, at - _OVERLAP) : at + READ_WHOLE]) for at in pieces):
         return
     try:
@@ -167,26 +165,27 @@ def _warn_of_places(path: Path, folder: Path, console: Console) -> None:
 
 
 def _show_built(path: Path, facts: Mapping[str, str], with_layers: bool, console: Console) -> None:
-    """Show what an engine has saved: what goes in and comes out and, where it tells them, the layers."""
+    """Show the inputs and outputs of a built engine and, if wanted, its layers."""
     require_file(path)
-    able = [name for name in registry.BUILT_IN if path.suffix in registry.find_class(name).capabilities.saves]
-    if not able:
+    builders = [name for name in registry.BUILT_IN if path.suffix in registry.find_class(name).capabilities.saves]
+    if not builders:
         raise errors.UsageError(
             f"the ending of {path} does not say which engine has built it",
             next_steps=["name it .engine (TensorRT), .blob or .xml (OpenVINO), or .ort (ONNX Runtime)"],
         )
-    engine = registry.create(able[0])
+    engine = create(builders[0])
     version = engine.version()
     verdict.report_looking()
     session = engine.load(path)
-    console.say(f"{path} · built by {able[0]} {version}", f"[I] ==== {_TITLES.get(able[0], able[0])} ====")
+    title = _TITLES.get(builders[0], builders[0])
+    console.say(f"{path} · built by {builders[0]} {version}", f"[I] ==== {title} ====")
     types = {
         name: spelled(kind) if isinstance(kind, TensorType) else str(kind or "")
         for name, kind in session.inputs.items()
     }
     for title, names in (("Input(s)", list(session.inputs)), ("Output(s)", session.outputs)):
-        told = [" ".join(filter(None, (name, types.get(name, ""), facts.get(name, "")))) for name in names]
-        console.say(f"    ---- {len(names)} Engine {title} ----", *(f"    {line}" for line in braced(told)), "")
+        tensors = [" ".join(filter(None, (name, types.get(name, ""), facts.get(name, "")))) for name in names]
+        console.say(f"    ---- {len(names)} Engine {title} ----", *(f"    {line}" for line in braced(tensors)), "")
     if with_layers:
         layers = session.layers()
         console.say(f"    ---- {len(layers)} Layer(s) ----")

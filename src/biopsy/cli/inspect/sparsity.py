@@ -1,4 +1,4 @@
-"""``biopsy inspect sparsity``: which weights follow the 2:4 pattern of structured sparsity, and which could."""
+"""``biopsy inspect sparsity``: shows which weights have the 2:4 pattern of structured sparsity, and which could."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Look at the weights."""
-    import onnx  # noqa: F401 -- loaded before the model is looked at
+    """Show the sparsity of the weights."""
+    import onnx  # noqa: F401 -- before report_looking, so that a failure of onnx is not taken for the model's
 
     verdict.report_looking()
     folder = args.external_data_dir or args.model.parent
     index.index_file(args.model, folder)  # refuses what is damaged, or refers to what may not be read
-    found = factors(load.parse(load.read_bytes(args.model), args.model))
-    eligible = [factor for factor in found if factor.unfit is None]
+    weights = factors(load.parse(load.read_bytes(args.model), args.model))
+    eligible = [factor for factor in weights if factor.unfit is None]
     console.say(f"[I] Found: {len(eligible)} weight tensor(s) eligible for pruning.")
     sparse = 0
-    for factor in found:
+    for factor in weights:
         weight = factor.weight
         axes = f"{'axis' if len(factor.axes) == 1 else 'axes'} {', '.join(map(str, factor.axes))}"
         where = f"{axes} of {list(weight.dims)}, read by {', '.join(factor.readers[:3])}"
@@ -48,8 +48,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         if share == 1:
             console.say(f"[I] Found sparse tensor: {weight.name}  ({where})")
         else:
-            told = f"{100 * share:.3g}% of the groups of 4 have two zeros"
-            console.say(f"[W] Found non-sparse tensor: {weight.name}  (prunable: {told}; {where})")
-    prunable, rest = len(eligible) - sparse, len(found) - len(eligible)
-    console.say(f"{sparse} sparse, {prunable} prunable, {rest} not eligible" + (" (-v names them)" if rest else ""))
+            zeros = f"{100 * share:.3g}% of the groups of 4 have two zeros"
+            console.say(f"[W] Found non-sparse tensor: {weight.name}  (prunable: {zeros}; {where})")
+    prunable, unfit = len(eligible) - sparse, len(weights) - len(eligible)
+    console.say(f"{sparse} sparse, {prunable} prunable, {unfit} not eligible" + (" (-v names them)" if unfit else ""))
     return 0

@@ -1,4 +1,4 @@
-"""``biopsy inspect tactics``: what a file of tactics holds."""
+"""``biopsy inspect tactics``: shows a file of tactics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from biopsy.cli.arguments import types
-from biopsy.cli.console import COLUMN, Console
+from biopsy.cli.console import Console, headed
 from biopsy.questions.builds.record import TacticRecord, TacticReplay, read_tactics
 
 _EPILOG = """\
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Show the file; of a replay, the lines that Polygraphy shows."""
+    """Show the file; a replay of Polygraphy as Polygraphy shows it."""
     tactics, patterns = read_tactics(args.file), args.layers or ["*"]
     if isinstance(tactics, TacticReplay):
         for name, algorithm in tactics.algorithms.items():
@@ -45,21 +45,21 @@ def _matches(names: tuple[str, ...], patterns: list[str]) -> bool:
 
 
 def _record_lines(record: TacticRecord, patterns: list[str]) -> Iterator[str]:
-    told = f"{record.engine} {record.version}"
-    yield f"{'engine':<{COLUMN}} {told.strip()}{f' on {record.device}' if record.device else ''}"
+    engine = f"{record.engine} {record.version}".strip()
+    yield headed("engine", f"{engine}{f' on {record.device}' if record.device else ''}")
     settings = [*record.settings.items(), *((f"env.{name}", value) for name, value in record.environment.items())]
     for key, value in settings:
-        yield f"{'':<{COLUMN}} {key}={value}{'   (varied)' if key in record.varied else ''}"
+        yield headed("", f"{key}={value}{'   (varied)' if key in record.varied else ''}")
     if record.model:
-        yield f"{'model':<{COLUMN}} {record.model}"
+        yield headed("model", record.model)
     iteration = "" if record.iteration is None else f"iteration {record.iteration}"
     seconds = "" if record.build_seconds is None else f"built in {record.build_seconds:.3g} s"
-    yield f"{'build':<{COLUMN}} {' · '.join(filter(None, (iteration, seconds, record.outcome or 'not checked')))}"
+    yield headed("build", " · ".join(filter(None, (iteration, seconds, record.outcome or "not checked"))))
     for remark in record.remarks:
-        yield f"{'':<{COLUMN}} {remark}"
+        yield headed("", remark)
     layers = [layer for layer in record.layers if _matches(layer.nodes or (layer.kind,), patterns)]
     yield ""
-    yield f"{len(layers)} of {len(record.layers)} layers" if record.layers else "the engine told no layers"
+    yield f"{len(layers)} of {len(record.layers)} layers" if record.layers else "the engine named no layers"
     for layer in layers:
         yield f"Layer: {', '.join(layer.nodes) or f'({layer.kind}, put in by the engine)'}"
         time = "" if layer.time_us is None else f"{layer.time_us:.4g} us"

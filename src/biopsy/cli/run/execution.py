@@ -1,6 +1,4 @@
-"""Running a model: from a session that is built or loaded, with the same inputs for every engine, in memory or into
-the recorder's file.
-"""
+"""Running a model in engines, all with the same inputs. Outputs stay in memory or go to the file of a recorder."""
 
 from __future__ import annotations
 
@@ -13,46 +11,48 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.cli.arguments.groups import MarkedOutputs
 from biopsy.cli.console import Console
-from biopsy.cli.run.findings import Ran
+from biopsy.cli.run.findings import EngineResult
 from biopsy.cli.run.options import RunOptions
 from biopsy.engines.base import Engine, ModelInput, Session
+from biopsy.engines.runner import Inputs, casts, casts_text, checked_feed, feeds_for, run_session, runner_name
 from biopsy.model.index import index_bytes
 from biopsy.model.tensor_type import ValueType
 from biopsy.processes.writing import require_writable
+from biopsy.tensors.files import write_feeds, write_results
+from biopsy.tensors.generate import differ, roundings_off
 from biopsy.tensors.results import Feed, RunnerResult
 from biopsy.text import ListOption, count, line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.run.recording import Recorder
-    from biopsy.engines.runner import Inputs
 
 
 @dataclass(frozen=True)
 class ModelExecution:
-    """A model that is run in engines, all with the inputs of one feeder, as the options say."""
+    """A model, and the inputs and options with which it is run in engines."""
 
     model: ModelInput
     feeder: Feeder
     options: RunOptions
     console: Console
 
-    def run_all(self, engines: Sequence[Engine], recorder: Recorder | None) -> list[Ran]:
-        """Run each engine, freed before the next; all get the inputs that the first one that builds asks for."""
-        ran = []
+    def run_all(self, engines: Sequence[Engine], recorder: Recorder | None) -> list[EngineResult]:
+        """Run the engines one after the other, each freed before the next, and show failures."""
+        runs = []
         for number, engine in enumerate(engines):
             try:
-                ran.append(self._run(engine, number, self.feeder, recorder))
+                runs.append(self._run(engine, number, self.feeder, recorder))
             except errors.EngineFailure as failure:
                 self.console.failure(with_engine(failure, engine))
-                ran.append(Ran(engine, failure=failure))
+                runs.append(EngineResult(engine, failure=failure))
                 if self.options.fail_fast:
                     break
-        return ran
+        return runs
 
     def run_again(self, engine: Engine, roundings: int = 0, seed: int = 0) -> RunnerResult:
-        """What another engine gives for the same inputs, or for those some ``roundings`` off. Raises EngineFailure.
+        """The outputs of another engine for the same inputs, or for inputs moved by some ``roundings``.
 
-        And CannotCompare if no input can be changed by a rounding.
+        Raises EngineFailure, and CannotCompare if no input can be moved by a rounding.
         """
         feeder = self.feeder.roundings_off(roundings, seed) if roundings else self.feeder
         recorder = self.recorder([engine], None)
@@ -63,7 +63,7 @@ class ModelExecution:
         return result
 
     def recorder(self, engines: Sequence[Engine], save_to: Path | None) -> Recorder | None:
-        """What keeps outputs out of memory, if --record-memory is given."""
+        """The recorder that keeps outputs in a file, if --record-memory is given."""
         if self.options.record_memory is None:
             return None
         from biopsy.cli.run.recording import Recorder
@@ -72,26 +72,25 @@ class ModelExecution:
             self.console.warn("--warm-up is ignored: with --record-memory nothing is timed")
         return Recorder(self.model, engines, self.options, self.console, save_to)
 
-    def _run(self, engine: Engine, number: int, feeder: Feeder, recorder: Recorder | None) -> Ran:
+    def _run(self, engine: Engine, number: int, feeder: Feeder, recorder: Recorder | None) -> EngineResult:
         """Run one engine. Raises EngineFailure."""
         if recorder is not None:
-            return Ran(engine, recorder.record(engine, number, feeder.feeds(recorder.inputs)), remarks=recorder.remarks)
-        from biopsy.engines.runner import run_session, runner_name
-
+            result = recorder.record(engine, number, feeder.feeds(recorder.inputs))
+            return EngineResult(engine, result, remarks=recorder.remarks)
         session = session_of(engine, self.model, feeder, self.options, self.console)
         if self.options.build_only:
             self.console.note(f"{engine.label} {engine.version()} has built the model")
-            return Ran(engine, remarks=tuple(session.remarks))
+            return EngineResult(engine, remarks=tuple(session.remarks))
         feeds = feeder.feeds(session.inputs)
         result = run_session(session, feeds, runner=runner_name(engine.name, number), warm_up=self.options.warm_up)
         times = [iteration.runtime * 1000 for iteration in result.iterations if iteration.runtime is not None]
         timing = f"{count(len(result.iterations), 'iteration')}, {sum(times) / len(times):.3g} ms each"
         self.console.note(f"{engine.label}  {timing}")
-        return Ran(engine, result, remarks=tuple(session.remarks))
+        return EngineResult(engine, result, remarks=tuple(session.remarks))
 
 
 def with_engine(failure: errors.EngineFailure, engine: Engine) -> errors.EngineFailure:
-    """The failure with a message that names the engine and what it was doing."""
+    """The failure, with a message that names the engine and the stage."""
     message = f"{engine.label} cannot {failure.stage} the model: {failure.kind}: {failure.message}"
     named = errors.EngineFailure(
         message, engine=failure.engine, stage=failure.stage, kind=failure.kind, next_steps=failure.next_steps
@@ -99,9 +98,9 @@ def with_engine(failure: errors.EngineFailure, engine: Engine) -> errors.EngineF
     return named.with_traceback(failure.__traceback__)
 
 
-def save_outputs(path: Path | None, ran: Sequence[Ran], recorder: Recorder | None, console: Console) -> None:
-    """Write what the engines gave, unless the recorder already has."""
-    results = [each.result for each in ran if each.result is not None]
+def save_outputs(path: Path | None, runs: Sequence[EngineResult], recorder: Recorder | None, console: Console) -> None:
+    """Write the outputs of the engines, unless the recorder has done so; says if there are none."""
+    results = [run.result for run in runs if run.result is not None]
     finished = recorder is not None and recorder.finish()
     if path is None or not (finished or results or recorder is None):
         return
@@ -109,20 +108,16 @@ def save_outputs(path: Path | None, ran: Sequence[Ran], recorder: Recorder | Non
         console.warn(f"{path} is not written: no engine gave any outputs")
         return
     if not finished:
-        from biopsy.tensors.files import write_results
-
         write_results(path, results)
     console.note(f"outputs saved to {path}")
 
 
-# How ``biopsy run`` comes to a session: built from the model or loaded from a file, saved, and perhaps not run.
-
 _NEEDS_A_RUN = ("load_outputs", "save_outputs", "save_inputs", "compare_with", "record_memory", "validate")
-"""Options that ask for what only running gives."""
+"""Options that exclude --build-only."""
 
 
 def require_possible(options: RunOptions, engines: Sequence[Engine]) -> None:
-    """Raise UsageError for options that contradict each other, or that no engine here can follow."""
+    """Raise UsageError for options that contradict each other, or that the engines do not support."""
     model, path = options.model, options.save_engine
     if options.build_only:
         for needless in options.given(_NEEDS_A_RUN):
@@ -145,7 +140,10 @@ def require_possible(options: RunOptions, engines: Sequence[Engine]) -> None:
 
 
 def session_of(engine: Engine, model: ModelInput, feeder: Feeder, options: RunOptions, console: Console) -> Session:
-    """What the engine makes of the model, saved if that was asked for, its remarks told. Raises EngineFailure."""
+    """Build or load the model with an engine, show its remarks, and save the result with --save-engine.
+
+    Raises EngineFailure.
+    """
     if model.path is not None and options.has_built_model:
         session = engine.load(model.path)
     else:
@@ -162,55 +160,53 @@ def session_of(engine: Engine, model: ModelInput, feeder: Feeder, options: RunOp
 
 
 def _shapes(model: ModelInput, feeder: Feeder, *, build_only: bool) -> Mapping[str, Sequence[tuple[int, ...]]]:
-    """Shapes of the inputs to come: what a person has said, and what the feeder chooses where the model is run."""
-    said: dict[str, list[tuple[int, ...]]] = {}
+    """Shapes to build for: those of the given inputs or options and, if the model is run, those that are guessed."""
+    shapes: dict[str, list[tuple[int, ...]]] = {}
     for feed in feeder.inputs.given or ():
         for name, value in feed.items():
-            said.setdefault(name, []).append(value.shape)
+            shapes.setdefault(name, []).append(value.shape)
     if feeder.inputs.given is None:
         for name, shape in feeder.inputs.shapes.items():
             known = tuple(dim for dim in shape if dim is not None)
             if len(known) == len(shape):
-                said[name] = [known]
+                shapes[name] = [known]
     if build_only:
-        return said
+        return shapes
     index = index_bytes(model.data, model.folder)
     feeder.feeds(index.fed_types())
-    return {**{name: [tuple(shape)] for name, shape in feeder.guessed.items()}, **said}
+    return {**{name: [tuple(shape)] for name, shape in feeder.guessed.items()}, **shapes}
 
 
 class Feeder:
-    """The inputs of a run: settled once, by the first engine that builds, then the same for all.
+    """The inputs of a run. They are made once, when the first engine asks for them, and are the same for all engines.
 
-    ``vet`` raises if the golden values cannot be those of these inputs.
+    ``require_fitting`` raises if the golden values belong to other inputs.
     """
 
     def __init__(
-        self, inputs: Inputs, save_to: Path | None, console: Console, vet: Callable[[Sequence[Feed]], None]
+        self, inputs: Inputs, save_to: Path | None, console: Console, require_fitting: Callable[[Sequence[Feed]], None]
     ) -> None:
         self.inputs = inputs
         self._save_to = save_to
         self._console = console
-        self._vet = vet
-        self._settled: Sequence[Feed] | None = None
+        self._require_fitting = require_fitting
+        self._feeds: Sequence[Feed] | None = None
         self.guessed: Mapping[str, tuple[int, ...]] = {}
-        """Shapes of the inputs that nobody has said."""
+        """Shapes that neither the model nor an option gives, by input."""
 
     def feeds(self, wanted: Mapping[str, ValueType | None]) -> Sequence[Feed]:
-        """The feeds, checked and saved when they are first asked for."""
-        if self._settled is None:
-            self._settled, self.guessed = settled(wanted, self.inputs, self._console)
-            self._vet(self._settled)
-            save(self._save_to, self._settled)
-        return self._settled
+        """The feeds for these inputs. The first call makes them, checks them, and saves them if there is a file."""
+        if self._feeds is None:
+            self._feeds, self.guessed = settled(wanted, self.inputs, self._console)
+            self._require_fitting(self._feeds)
+            save(self._save_to, self._feeds)
+        return self._feeds
 
     def roundings_off(self, count: int, seed: int = 0) -> Feeder:
-        """A feeder of the settled values, all of them some roundings off. Raises CannotCompare if none would differ."""
-        from biopsy.tensors.generate import differ, roundings_off
-
+        """A feeder with these inputs moved by ``count`` roundings. Raises CannotCompare if none of them changes."""
         other = copy(self)
-        other._settled = roundings_off(self._settled or (), count, seed)
-        if not differ(self._settled or (), other._settled):
+        other._feeds = roundings_off(self._feeds or (), count, seed)
+        if not differ(self._feeds or (), other._feeds):
             raise errors.CannotCompare("no input has a number that could be one rounding off")
         return other
 
@@ -218,30 +214,26 @@ class Feeder:
 def settled(
     wanted: Mapping[str, ValueType | None], inputs: Inputs, console: Console
 ) -> tuple[Sequence[Feed], Mapping[str, tuple[int, ...]]]:
-    """The feeds of a model, checked and in its types, and the shapes that were guessed; what was made up is told."""
-    from biopsy.engines.runner import casts, casts_text, checked_feed, feeds_for
-
-    found = feeds_for(wanted, inputs)
-    if found.made_up:
-        console.warn(f"the inputs loaded have no {', '.join(map(repr, found.made_up))}: random values are used for it")
-    if found.guessed:
-        choice = line_of([ListOption("--input-shapes", [f"{name}:[...]" for name in found.guessed])])
-        name, shape = next(iter(found.guessed.items()))
-        told = f"the shape of input {name!r} open: {list(shape)} is used"
-        if len(found.guessed) > 1:
-            shapes = ", ".join(f"{name!r} {list(shape)}" for name, shape in found.guessed.items())
-            told = f"the shapes of {len(found.guessed)} inputs open: {shapes} are used"
-        console.warn(f"the model leaves {told} ({choice} to choose)")
-    feeds = [checked_feed(feed, wanted, number) for number, feed in enumerate(found.feeds)]
-    changes = casts(found.feeds, feeds) if inputs.given is not None else ()
+    """The feeds of a model, in its types, and the shapes that were guessed; warns of what is made up, and of casts."""
+    sample = feeds_for(wanted, inputs)
+    if sample.made_up:
+        console.warn(f"the inputs loaded have no {', '.join(map(repr, sample.made_up))}: random values are used for it")
+    if sample.guessed:
+        choice = line_of([ListOption("--input-shapes", [f"{name}:[...]" for name in sample.guessed])])
+        name, shape = next(iter(sample.guessed.items()))
+        text = f"the shape of input {name!r} open: {list(shape)} is used"
+        if len(sample.guessed) > 1:
+            shapes = ", ".join(f"{name!r} {list(shape)}" for name, shape in sample.guessed.items())
+            text = f"the shapes of {len(sample.guessed)} inputs open: {shapes} are used"
+        console.warn(f"the model leaves {text} ({choice} to choose)")
+    feeds = [checked_feed(feed, wanted, number) for number, feed in enumerate(sample.feeds)]
+    changes = casts(sample.feeds, feeds) if inputs.given is not None else ()
     if changes:
         console.warn(casts_text(changes))
-    return feeds, found.guessed
+    return feeds, sample.guessed
 
 
 def save(path: Path | None, feeds: Sequence[Feed]) -> None:
-    """Write the feeds, if that is asked for."""
+    """Write the feeds, if a path is given."""
     if path is not None:
-        from biopsy.tensors.files import write_feeds
-
         write_feeds(path, feeds)

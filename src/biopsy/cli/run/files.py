@@ -1,6 +1,4 @@
-"""The files of ``biopsy run``: golden values, the model that is saved, what is written at the end; and names on its
-command line that the model does not have. Importing this imports what reads and writes them.
-"""
+"""The files of ``biopsy run``, and checks that the names on its command line are in the model."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.cli.arguments.comparing import parse_open_shapes, parse_ranges
+from biopsy.cli.arguments.types import parse_open_shapes, parse_ranges
 from biopsy.cli.console import Console
 from biopsy.cli.run.options import RunOptions
 from biopsy.comparison.tolerance import names_by_option, require_known_outputs
@@ -27,7 +25,7 @@ from biopsy.text import option_line
 
 
 def golden_values(paths: Sequence[Path]) -> list[RunnerResult]:
-    """Every runner of every file, named after its file, and after itself where the file has several."""
+    """The runners of all files, named after the file, or "RUNNER in FILE" if a file has several."""
     runners: list[RunnerResult] = []
     for path in paths:
         results = read_results(path)
@@ -38,7 +36,7 @@ def golden_values(paths: Sequence[Path]) -> list[RunnerResult]:
 
 
 def save_model(options: RunOptions, model: ModelInput, console: Console) -> None:
-    """Write the model with its outputs as they are returned, if that is asked for. Raises as ``save_with_weights``."""
+    """Write the model with the chosen outputs, for --save-onnx. Raises UsageError and as ``save_with_weights``."""
     if options.save_onnx is None:
         if options.save_external_data is not None:
             raise errors.UsageError("--save-external-data needs a model to save", next_steps=["--save-onnx FILE.onnx"])
@@ -51,7 +49,7 @@ def save_model(options: RunOptions, model: ModelInput, console: Console) -> None
 
 
 def require_writable(options: RunOptions) -> None:
-    """Raise UsageError now if what is to be saved at the end could not be."""
+    """Raise UsageError if a file that the run will write could not be written."""
     if options.record_memory and options.save_outputs and options.save_outputs.suffix != ".safetensors":
         raise errors.UsageError(
             f"--record-memory saves outputs batch by batch, which only .safetensors can: not {options.save_outputs}",
@@ -66,57 +64,53 @@ def require_writable(options: RunOptions) -> None:
             require_new_folder(path)
 
 
-# Names on the command line that the model does not have.
+def require_known_names(options: RunOptions, model: ModelInput, used: Mapping[str, Iterable[str]]) -> None:
+    """Raise DoesNotFit if an option names an output that the model lacks; ``used`` are the names by option.
 
-
-def require_known_names(options: RunOptions, model: ModelInput, spoken: Mapping[str, Iterable[str]]) -> None:
-    """Raise DoesNotFit if anything is said of an output, by name, that is none; before anything is run.
-
-    Inputs are compared too where golden values have them. Of a file that an engine has built nothing is known here.
+    With golden values, inputs may be named too, since they can be compared. The names in a built engine are unknown.
     """
-    if may_lack_names() or options.has_built_model or not any(name for names in spoken.values() for name in names):
+    if may_lack_names() or options.has_built_model or not any(name for names in used.values() for name in names):
         return
     try:
         index = index_bytes(model.data, model.folder)
     except errors.ModelError:
         return  # the engine says what is wrong with it
 
-    def parts(tensors: Iterable[int]) -> list[str]:
-        return [part for number in tensors for part in fixed_names(index.names[number], index.value_type(number))]
+    def names_of(tensors: Iterable[int]) -> list[str]:
+        return [name for number in tensors for name in fixed_names(index.names[number], index.value_type(number))]
 
-    outputs = parts(index.outputs)
-    inputs = parts(index.inputs) if options.load_outputs else ()
-    require_known_outputs(spoken, dict.fromkeys((*outputs, *inputs)), outputs)
+    outputs = names_of(index.outputs)
+    inputs = names_of(index.inputs) if options.load_outputs else ()
+    require_known_outputs(used, dict.fromkeys((*outputs, *inputs)), outputs)
 
 
-_SOON_READ = 32_000_000
-"""Bytes of a file that is read to see what it holds."""
+_MAX_BYTES = 32_000_000
+"""Larger files are not read for the names in them, unless they can be mapped."""
 
 
 def require_names_of_check(
     own_run: RunOptions | None, index: ModelIndex, files: Iterable[Path] = (), made_anew: Path | None = None
 ) -> None:
-    """Raise DoesNotFit or CannotCompare if a check that is ``biopsy run``, or its inputs, speak of another model.
+    """Raise DoesNotFit or CannotCompare if a check that is ``biopsy run``, or its inputs, are for another model.
 
-    Inside a check no such name is an error: candidates lack most tensors. What they have, and what is an input or
-    output of them, is a tensor somewhere in the original. ``files`` are further inputs, which may hold inner tensors
-    too; ``made_anew`` is a file of inputs that belongs to each candidate. Files that are not there, or are large and
-    not mapped, are left to the check.
+    This looks for names that no tensor of the original has. The check itself cannot: candidates lack most tensors.
+    ``files`` are further inputs, which may hold inner tensors too; ``made_anew`` is a file of inputs that is written
+    for each candidate. Missing files, and large ones that cannot be mapped, are left to the check.
     """
     if own_run is not None:
         try:
-            spoken: dict[str, Iterable[str]] = names_by_option(*own_run.limits())
-            spoken["--noise-ratio"] = own_run.noise_ratios()
-            spoken["--input-shapes"] = parse_open_shapes(own_run.input_shapes)
-            spoken["--val-range"] = parse_ranges(own_run.val_range)
+            used: dict[str, Iterable[str]] = names_by_option(*own_run.limits())
+            used["--noise-ratio"] = own_run.noise_ratios()
+            used["--input-shapes"] = parse_open_shapes(own_run.input_shapes)
+            used["--val-range"] = parse_ranges(own_run.val_range)
         except errors.UsageError:
-            spoken = {}  # the check itself will tell what is wrong with it
-        items = {name for names in spoken.values() for name in names if name and item_of(name, index.ids) is not None}
+            used = {}  # the check itself will report it
+        items = {name for names in used.values() for name in names if name and item_of(name, index.ids) is not None}
         computed = [index.names[tensor] for tensor in (*index.outputs, *index.producer)]
-        require_known_outputs(spoken, {**index.ids, **dict.fromkeys(items)}, dict.fromkeys(computed))
+        require_known_outputs(used, {**index.ids, **dict.fromkeys(items)}, dict.fromkeys(computed))
         files = (*files, *(path for path in own_run.load_inputs or () if path != made_anew))
     wanted = [index.names[tensor] for tensor in index.fed_inputs()]
     for file in files:
-        if file.is_file() and (file.suffix == ".safetensors" or file.stat().st_size < _SOON_READ):
+        if file.is_file() and (file.suffix == ".safetensors" or file.stat().st_size < _MAX_BYTES):
             for feed in read_feeds(file):
                 require_inputs_of(wanted, feed, index.ids)

@@ -1,6 +1,4 @@
-"""What one ``biopsy run`` found, per engine, per comparison and in words; and what a person must know of a failure:
-whose it may be, and what makes it worth nothing.
-"""
+"""What one ``biopsy run`` found, by engine and by comparison, the words for it, and hints on its cause."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What became of one engine: its outputs and remarks on them, or how it failed; neither if it was only built."""
+class EngineResult:
+    """The outputs of an engine or its failure, and its remarks. It has neither if the model was only built."""
 
     engine: Engine
     result: RunnerResult | None = None
@@ -34,16 +32,16 @@ class Ran:
 
 @dataclass(frozen=True)
 class Findings:
-    """All that a run found: per engine, per comparison, by noise, and NaN or infinity with the engine's label.
+    """All that a run found. ``not_finite`` are outputs with NaN or infinity, with the label of their engine.
 
-    ``mismatches`` and ``rounding`` are for whoever wants a verdict: of the first comparison that fails. ``guessed`` are
-    the shapes of inputs that nobody said, by name.
+    ``mismatches`` and ``rounding`` describe the first comparison that fails, for the verdict file. ``guessed`` are
+    shapes of inputs, by name, that neither the model nor an option gives.
     """
 
-    ran: Sequence[Ran]
+    runs: Sequence[EngineResult]
     compared: Sequence[RunComparison] = ()
     noise: Sequence[NoiseReport] = ()
-    odd: Sequence[tuple[str, NotFinite]] = ()
+    not_finite: Sequence[tuple[str, NotFinite]] = ()
     mismatches: Sequence[Mismatch] = ()
     rounding: Rounding | None = None
     hint: str = ""
@@ -51,15 +49,15 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """``fails``, ``passes``, or ``unknown`` where nobody can say."""
+        """``fails``, ``passes`` or ``unknown``."""
         if self.reasons:
             return "fails"
         return "passes" if self.undecided is None else "unknown"
 
     @property
     def undecided(self) -> str | None:
-        """Why nobody can say whether an engine is wrong; None if all could be judged."""
-        report = next((one for one in self.noise if not one.conclusive), None)
+        """Why the outputs of an engine could not be judged, or None."""
+        report = next((report for report in self.noise if not report.conclusive), None)
         if report is None:
             return None
         first = report.unjudged[0]
@@ -68,81 +66,84 @@ class Findings:
     @property
     def reasons(self) -> list[str]:
         """Why the model fails, in a few words each; empty if it passes."""
-        failed = [(one.engine.label, one.failure.stage) for one in self.ran if one.failure is not None]
-        found = [f"{label} failed to {stage} the model" for label, stage in failed]
-        if self.odd:
-            found.append(f"NaN or infinity in {listed(unique(odd.name for _, odd in self.odd))}")
-        for one in self.compared:
-            if not one.passed:
-                names = listed(unique([*one.missing, *(output.name for _, output in one.failures)]))
-                found.append(f"{names} of {one.actual} differs from {one.expected}")
-        for judged in self.noise:
-            if judged.failures:
-                names = listed(unique(output.name for output in judged.failures))
-                found.append(f"{names} of {judged.suspect} is wrong by more than rounding")
-        return found
+        reasons = [
+            f"{run.engine.label} failed to {run.failure.stage} the model"
+            for run in self.runs
+            if run.failure is not None
+        ]
+        if self.not_finite:
+            reasons.append(f"NaN or infinity in {listed(unique(output.name for _, output in self.not_finite))}")
+        for compared in self.compared:
+            if not compared.passed:
+                names = listed(unique([*compared.missing, *(output.name for _, output in compared.failures)]))
+                reasons.append(f"{names} of {compared.actual} differs from {compared.expected}")
+        for report in self.noise:
+            if report.failures:
+                names = listed(unique(output.name for output in report.failures))
+                reasons.append(f"{names} of {report.suspect} is wrong by more than rounding")
+        return reasons
 
 
-def what_passed(found: Findings) -> str:
-    """What was compared or judged, where nothing fails."""
+def what_passed(findings: Findings) -> str:
+    """What was compared or judged by a run that passes."""
     parts = []
-    outputs = sum(len(iteration.outputs) for one in found.compared for iteration in one.iterations)
+    outputs = [
+        output for compared in findings.compared for iteration in compared.iterations for output in iteration.outputs
+    ]
     if outputs:
-        empty = sum(
-            math.prod(o.actual_shape) == 0 for one in found.compared for it in one.iterations for o in it.outputs
-        )
-        judge = found.compared[0].judged_by
+        empty = sum(math.prod(output.actual_shape) == 0 for output in outputs)
+        judge = findings.compared[0].judged_by
         how = f"{judge} says yes to all" if judge else "all within the tolerances"
-        parts.append(f"{count(outputs, 'output')} compared{f' ({empty} empty)' if empty else ''}, {how}")
-    if found.noise:
-        unjudged = sum(len(one.unjudged) for one in found.noise)
-        judged = sum(len(one.outputs) for one in found.noise) - unjudged
-        left = f"; of {count(unjudged, 'output')} nobody can say" if unjudged else ""
-        parts.append(f"{count(judged, 'output')} judged, no error is more than rounding{left}")
-    ran = ", ".join(one.engine.label for one in found.ran)
-    if found.ran and all(one.result is None for one in found.ran):
-        return f"{ran} built the model; nothing was run"
-    return "; ".join(parts) or f"{ran} ran; there was nothing to compare with"
+        parts.append(f"{count(len(outputs), 'output')} compared{f' ({empty} empty)' if empty else ''}, {how}")
+    if findings.noise:
+        unjudged = sum(len(report.unjudged) for report in findings.noise)
+        judged = sum(len(report.outputs) for report in findings.noise) - unjudged
+        remark = f"; {count(unjudged, 'output')} could not be judged" if unjudged else ""
+        parts.append(f"{count(judged, 'output')} judged, no error is more than rounding{remark}")
+    labels = ", ".join(run.engine.label for run in findings.runs)
+    if findings.runs and all(run.result is None for run in findings.runs):
+        return f"{labels} built the model; nothing was run"
+    return "; ".join(parts) or f"{labels} ran; there was nothing to compare with"
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Names of outputs, each once, in order: an output may fail in several iterations."""
+    """The names, each once, in order: an output may fail in several iterations."""
     return list(dict.fromkeys(names))
 
 
-def names_failing(found: Findings) -> list[str]:
-    """The outputs that differ, or are not finite, each once."""
-    odd = [one.name for _, one in found.odd]
-    return unique([*odd, *(output.name for one in found.compared for _, output in one.failures)])
+def names_failing(findings: Findings) -> list[str]:
+    """The outputs that differ or are not finite, each once."""
+    not_finite = [output.name for _, output in findings.not_finite]
+    return unique([*not_finite, *(output.name for compared in findings.compared for _, output in compared.failures)])
 
 
-# What a person must know of a failure that ``biopsy run`` found: whose it may be, and what makes it worth nothing.
-
-
-def whose_fault(found: Findings, golden: Sequence[RunnerResult]) -> str:
-    """That several engines fail alike, so that it is hardly the fault of one of them; "" if they do not."""
-    engines = {one.engine.name for one in found.ran}
+def whose_fault(findings: Findings, golden: Sequence[RunnerResult]) -> str:
+    """A hint that several engines fail alike, so that the cause is probably outside of them; "" if they do not."""
+    engines = {run.engine.name for run in findings.runs}
     if len(engines) < 2:
         return ""
-    if all(one.failure is not None for one in found.ran):
+    if all(run.failure is not None for run in findings.runs):
         return (
             f"every engine fails on this model ({_listed(engines)}): either none of them supports it, or the model or "
             "its inputs are wrong"
         )
-    labels = {one.engine.label for one in found.ran}
-    not_finite = set.intersection(*({odd.name for by, odd in found.odd if by == label} for label in labels))
+    labels = {run.engine.label for run in findings.runs}
+    not_finite = set.intersection(
+        *({output.name for runner, output in findings.not_finite if runner == label} for label in labels)
+    )
     if not_finite:
         names = _listed(map(repr, not_finite))
         return f"every engine gives NaN or infinity in {names}: probably the model or its inputs are wrong"
-    # Engines that agree with each other, and not with golden values.
-    loaded = {one.runner for one in golden}
-    against = [one for one in found.compared if one.expected in loaded]
-    mutual = [one for one in found.compared if one.expected not in loaded]
-    engines = {one.engine.name for one in found.ran if one.result is not None}
-    if not loaded or len(engines) < 2 or not mutual or not all(one.passed for one in mutual):
+    # Do the engines agree with each other, but not with the golden values?
+    loaded = {result.runner for result in golden}
+    with_golden = [compared for compared in findings.compared if compared.expected in loaded]
+    mutual = [compared for compared in findings.compared if compared.expected not in loaded]
+    engines = {run.engine.name for run in findings.runs if run.result is not None}
+    if not loaded or len(engines) < 2 or not mutual or not all(compared.passed for compared in mutual):
         return ""
-    everyone = {(label, runner) for label in labels for runner in loaded}
-    if any(one.passed for one in against) or {(one.actual, one.expected) for one in against} != everyone:
+    all_pairs = {(label, runner) for label in labels for runner in loaded}
+    failing = {(compared.actual, compared.expected) for compared in with_golden if not compared.passed}
+    if any(compared.passed for compared in with_golden) or failing != all_pairs:
         return ""
     return (
         f"the engines agree with each other ({_listed(engines)}) and all differ from {_listed(loaded)}: either the "
@@ -150,18 +151,18 @@ def whose_fault(found: Findings, golden: Sequence[RunnerResult]) -> str:
     )
 
 
-def nothing_compared(found: Findings, *, validated: bool) -> str:
-    """That a run which passes compared nothing, and what to add; "" if it did compare.
+def nothing_compared(findings: Findings, *, validated: bool) -> str:
+    """A hint that a run which passes compared nothing, and what to add; "" if it compared something.
 
-    ``validated``: it looked for NaN and infinity.
+    ``validated``: outputs were searched for NaN and infinity.
     """
-    if found.compared or found.noise:
+    if findings.compared or findings.noise:
         return ""
-    if all(one.result is None for one in found.ran):
+    if all(run.result is None for run in findings.runs):
         return "it only builds the model: leave out --build-only, and it runs too"
     if validated:
         return "it finds neither NaN nor infinity: give the inputs that lead to them, with --load-inputs"
-    return "it compares nothing: name a second engine behind the first, or golden values with --load-outputs"
+    return "it compares nothing: name a second engine after the first, or golden values with --load-outputs"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""``biopsy run --compare-with noise``: is an engine wrong, or does it only round in its own way?"""
+"""``biopsy run --compare-with noise``: tells errors of an engine from rounding."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from biopsy.tensors.results import RunnerResult
 from biopsy.text import first_line
 
 WIDER = 10.0
-"""How many times more is rounding where float64 cannot run: inputs that are one rounding off do not show all of it."""
+"""Factor for limits where float64 cannot run: inputs moved by one rounding show only a part of the noise."""
 
 Run: TypeAlias = Callable[..., RunnerResult]
-"""Runs an engine on the model and the inputs of this command, or, if a number of roundings is given, on inputs that are
-so many roundings off. Raises CannotCompare if there are none."""
+"""Runs an engine on the model and the inputs of this command, called with (engine), or with (engine, roundings, seed)
+to move the inputs by a number of roundings first. Raises CannotCompare if that changes no input."""
 
 _CHANGES = (1, 4, 10)
-"""By how many roundings inputs are moved before an output is called wrong."""
+"""Roundings by which inputs are moved before an output is called wrong."""
 
 _MOST_SHOWN = 10
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What engines are held against, and by how many times more than usual they may err."""
+    """The results that errors are measured with. ``times``: a factor for the limits."""
 
     plain: RunnerResult
     exact: RunnerResult
@@ -46,43 +46,54 @@ class Yardstick:
 def judge_noise(
     suspects: Sequence[RunnerResult], run: Run, ratios: Mapping[str, float], console: Console
 ) -> list[NoiseReport]:
-    """Judge every engine's outputs. Raises CannotCompare if there is nothing to measure them by.
+    """Judge and show the outputs of every engine. Raises CannotCompare if there is nothing to measure them with.
 
-    Inputs that are roundings off are the yardstick where float64 cannot run, and the second chance of what seems to be
-    wrong.
+    Runs with inputs moved by roundings serve twice: as the yardstick where float64 cannot run, and to excuse outputs
+    that such a run gets as wrong as the suspect.
     """
     if not suspects:
         return []
-    by = _yardstick(run, console.warn, or_sensitivity=True)
-    same = [one.runner for one in suspects if one.runner == by.exact.runner]
-    if same:
-        raise errors.CannotCompare(f"there is nothing to tell noise by: {same[0]} cannot be held against itself")
-    limits = {name: ratio * by.times for name, ratio in {"": DEFAULT_RATIO, **ratios}.items()}
-    reports = [compare_noise(suspect, by.plain, by.exact, limits) for suspect in suspects]
+    yardstick = _yardstick(run, console.warn, or_sensitivity=True)
+    if any(suspect.runner == yardstick.exact.runner for suspect in suspects):
+        raise errors.CannotCompare(
+            f"there is nothing to measure noise with: {yardstick.exact.runner} cannot be compared with itself"
+        )
+    limits = {name: ratio * yardstick.times for name, ratio in {"": DEFAULT_RATIO, **ratios}.items()}
+    reports = [compare_noise(suspect, yardstick.plain, yardstick.exact, limits) for suspect in suspects]
     if any(report.failures for report in reports):
         with suppress(errors.CannotCompare, errors.EngineFailure):
-            moved = [run(create(by.engine), roundings) for roundings in _CHANGES]
-            reports = [_excused(report, one, by, moved) for report, one in zip(reports, suspects, strict=True)]
+            moved = [run(create(yardstick.engine), roundings) for roundings in _CHANGES]
+            reports = [
+                _without_flips(report, suspect, yardstick, moved)
+                for report, suspect in zip(reports, suspects, strict=True)
+            ]
     for report in reports:
         _show(report, console)
     return reports
 
 
-def _excused(report: NoiseReport, suspect: RunnerResult, by: Yardstick, moved: Sequence[RunnerResult]) -> NoiseReport:
-    """The report without what a run whose inputs are roundings off does as well."""
+def _without_flips(
+    report: NoiseReport, suspect: RunnerResult, yardstick: Yardstick, moved: Sequence[RunnerResult]
+) -> NoiseReport:
+    """The report, without the failures that runs with ``moved`` inputs have too."""
     outputs = []
     for output in report.outputs:
-        given = [run.iterations[output.iteration].outputs for run in (suspect, by.plain, by.exact, *moved)]
-        if output.verdict == "bug" and all(output.name in one for one in given):
-            one, plain, exact, *others = (arrays[output.name] for arrays in given)
-            outputs.append(without_flips(output, (one, plain, exact), others))
+        results = (suspect, yardstick.plain, yardstick.exact, *moved)
+        values = [result.iterations[output.iteration].outputs for result in results]
+        if output.verdict == "bug" and all(output.name in arrays for arrays in values):
+            actual, plain, exact, *others = (arrays[output.name] for arrays in values)
+            outputs.append(without_flips(output, (actual, plain, exact), others))
         else:
             outputs.append(output)
     return replace(report, outputs=tuple(outputs))
 
 
 def _yardstick(run: Run, warn: Callable[[str], None], *, or_sensitivity: bool) -> Yardstick:
-    """float64 and plain float32; where float64 cannot run, how far float32 moves with its inputs, if that will do."""
+    """The results of float64 and of plain float32.
+
+    Where float64 cannot run: those of float32, and of float32 with moved inputs, if ``or_sensitivity``. Raises
+    CannotCompare.
+    """
 
     def first_of(specs: Sequence[str], *roundings: int) -> RunnerResult:
         failures = []
@@ -91,7 +102,7 @@ def _yardstick(run: Run, warn: Callable[[str], None], *, or_sensitivity: bool) -
                 return replace(run(engine, *roundings), runner=engine.label)
             except errors.EngineFailure as failure:
                 failures.append(f"{engine.label} cannot {failure.stage} the model: {first_line(failure.message)}")
-        raise errors.CannotCompare(f"there is nothing to tell noise by: {'; '.join(failures)}")
+        raise errors.CannotCompare(f"there is nothing to measure noise with: {'; '.join(failures)}")
 
     try:
         exact = first_of([EXACT])
@@ -104,8 +115,8 @@ def _yardstick(run: Run, warn: Callable[[str], None], *, or_sensitivity: bool) -
         except errors.CannotCompare as error:
             raise errors.CannotCompare(f"{why.message}; {error.message}") from error
         warn(
-            f"{why.message.partition(': ')[2]}: {exact.runner} is believed instead, and its noise is how far it moves "
-            f"when every input is one rounding off; {DEFAULT_RATIO * WIDER:g} times that still is rounding"
+            f"{why.message.partition(': ')[2]}: {exact.runner} is the reference instead, and its noise is how far its "
+            f"outputs move when every input is one rounding off; {DEFAULT_RATIO * WIDER:g} times that still is rounding"
         )
         moved = replace(moved, runner=f"{exact.runner} with inputs one rounding off")
         return Yardstick(moved, exact, exact.runner, WIDER)
@@ -143,41 +154,40 @@ def _show(report: NoiseReport, console: Console) -> None:
     console.note("")
 
 
-# What ``biopsy run`` tells a reduction of a mismatch: its kinds, its size, and, if asked, whether it is rounding.
-
 _ROUNDINGS = 10
 _PERTURBED = 4
-"""Runs with inputs changed by rounding: what is near a border is seen on its other side with 94 % in one of them."""
+"""Runs with perturbed inputs: a value near a threshold lies on its other side in one of them with 94 % probability."""
 
 
-def sized(found: Findings, pairs: Sequence[tuple[RunnerResult, RunnerResult]], run: Run | None) -> Findings:
-    """The findings with the size of the first mismatch, and with what float64 says of it, if that can be ``run``.
+def sized(findings: Findings, pairs: Sequence[tuple[RunnerResult, RunnerResult]], run: Run | None) -> Findings:
+    """The findings with the sizes of the first mismatch and, given ``run``, whether rounding explains it.
 
-    ``pairs`` are what was compared, (actual, expected).
+    A reduction reads both from the verdict file. ``pairs`` are the compared results, (actual, expected).
     """
-    first = next((place for place, one in enumerate(found.compared) if not one.passed), None)
+    first = next((place for place, compared in enumerate(findings.compared) if not compared.passed), None)
     if first is None:
-        return found
-    pair, compared = pairs[first], found.compared[first]
+        return findings
+    pair, compared = pairs[first], findings.compared[first]
     rounding = None if run is None or compared.missing else _rounding(pair, compared, run)
-    return replace(found, mismatches=run_mismatches(*pair, compared), rounding=rounding)
+    return replace(findings, mismatches=run_mismatches(*pair, compared), rounding=rounding)
 
 
 def _rounding(pair: tuple[RunnerResult, RunnerResult], compared: RunComparison, run: Run) -> Rounding:
-    """Whether rounding explains what differs; "unknown" where float64 cannot run, or not on all that differs."""
+    """Whether rounding explains the differences; "unknown" if float64 cannot run, or lacks an output that differs."""
 
     def perturbed() -> Iterator[RunnerResult]:
         for seed in range(_PERTURBED):
             try:
                 result = run(create(EXACT), _ROUNDINGS, seed)
             except errors.CannotCompare:
-                return  # no input can be changed by a rounding, and no output by it
+                return  # rounding changes no input, and so no output
             yield result
 
     names = {output.name for _, output in compared.failures}
     try:
-        by = _yardstick(run, lambda text: None, or_sensitivity=False)
-        actual, expected, plain, exact = (only(side, names) for side in (*pair, by.plain, by.exact))
+        yardstick = _yardstick(run, lambda text: None, or_sensitivity=False)
+        results = (*pair, yardstick.plain, yardstick.exact)
+        actual, expected, plain, exact = (only(result, names) for result in results)
         return explained(actual, expected, plain, exact, perturbed)
     except errors.BiopsyError as error:
         return Rounding("unknown", reason=first_line(error.message))

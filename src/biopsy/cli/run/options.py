@@ -1,10 +1,10 @@
-"""The options of ``run``, and the functions of the user's that judge outputs or change them before. NumPy is not
-imported: every check of a reduction may be such a command.
+"""The options of ``run``, and the user's functions for comparison and postprocessing.
+
+This does not import NumPy, since a reduction imports it before it starts its checks.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,15 +19,12 @@ from biopsy.cli import commands
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.comparing import (
     JudgeOptions,
-    MetricOptions,
     NoiseOptions,
     OutputOptions,
     RunningOptions,
-    ToleranceOptions,
-    parse_script,
 )
 from biopsy.cli.arguments.declared import Options, option
-from biopsy.cli.arguments.engines import EngineOptions, PackageOptions, RunnableEngines, TensorrtOptions
+from biopsy.cli.arguments.engines import RunnableEngines
 from biopsy.cli.arguments.groups import (
     BuiltModelTypeOption,
     CommandLimits,
@@ -49,7 +46,7 @@ _SCRIPT = "FILE.py[:function]"
 
 
 class FunctionOptions(Options, decides="yes"):
-    """Functions of the user's."""
+    """Scripts with functions for comparison and postprocessing."""
 
     compare_func_script: str | None = option(
         "--compare-func-script",
@@ -68,39 +65,8 @@ class FunctionOptions(Options, decides="yes"):
 
     @property
     def has_functions(self) -> bool:
-        """Whether any is given: such a run is no fork of a process that has loaded its files before."""
+        """Whether a function is given. Such a run is not served by a warm process."""
         return bool(self.compare_func_script or self.postprocess_func_script)
-
-
-class SavedModelOption(Options):
-    """Where the model is saved that is run."""
-
-    save_onnx: Path | None = option(
-        "--save-onnx", type=types.WRITTEN, meaning="save the model that is run, with the outputs that are returned"
-    )
-
-
-class SavedEngineOption(Options):
-    """Where an engine is saved that was built."""
-
-    save_engine: Path | None = option(
-        "--save-engine",
-        type=types.WRITTEN,
-        meaning="save what the engine built: .engine (TensorRT), .xml or .blob (OpenVINO), .ort (ONNX Runtime); MODEL "
-        "may be such a file, or with --model-type engine one without an ending",
-    )
-
-
-class RecordMemoryOption(Options):
-    """How much of the outputs stays in memory."""
-
-    record_memory: int | None = option(
-        "--record-memory",
-        type=types.byte_size,
-        metavar="SIZE",
-        meaning="keep at most this much of an engine's outputs in memory, such as 500MB: they are computed and saved "
-        "in batches (--save-outputs must be .safetensors); after an interruption, the same command continues",
-    )
 
 
 class RunOptions(
@@ -113,51 +79,33 @@ class RunOptions(
     NoiseOptions,
     FunctionOptions,
     BuiltModelTypeOption,
-    SavedModelOption,
     WeightsFileOptions,
-    SavedEngineOption,
     ReportOption,
-    RecordMemoryOption,
     CommandLimits,
 ):
     """All options of ``biopsy run``."""
 
-    words: Sequence[str] = ()
+    save_onnx: Path | None = option(
+        "--save-onnx", type=types.WRITTEN, meaning="save the model that is run, with the outputs that are returned"
+    )
+    save_engine: Path | None = option(
+        "--save-engine",
+        type=types.WRITTEN,
+        meaning="save what the engine built: .engine (TensorRT), .xml or .blob (OpenVINO), .ort (ONNX Runtime); MODEL "
+        "may be such a file too; one without an ending needs --model-type engine",
+    )
+    record_memory: int | None = option(
+        "--record-memory",
+        type=types.byte_size,
+        metavar="SIZE",
+        meaning="keep at most this much of an engine's outputs in memory, such as 500MB: they are computed and saved "
+        "in batches (--save-outputs must be .safetensors); after an interruption, the same command continues",
+    )
 
     @property
     def has_built_model(self) -> bool:
-        """Whether the model is what an engine has built: as --model-type says, else by its name."""
+        """Whether the model is a file that an engine has built, by --model-type or else by its ending."""
         return is_built_model(self.model, self.model_type)
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``run``, but for those of Polygraphy that it does not have."""
-    ModelOptions.add_group(parser)
-    EngineOptions.add_groups(parser)
-    PackageOptions.add(
-        parser.add_argument_group("other releases"), packages="run the engines of this package from this release of it"
-    )
-    SavedInputOptions.add_group(parser)
-    group = parser.add_argument_group("outputs and comparison")
-    OutputOptions.add(group)
-    ToleranceOptions.add(group)
-    RunningOptions.add(group)
-    MetricOptions.add_group(parser)
-    NoiseOptions.add(parser.add_argument_group("a bug, or only rounding"))
-    FunctionOptions.add(parser.add_argument_group("functions of your own"))
-    group = parser.add_argument_group("building")
-    BuiltModelTypeOption.add(group)
-    SavedModelOption.add(group)
-    WeightsFileOptions.add(group)
-    RunnableEngines.add(group, only=["build_only"])
-    SavedEngineOption.add(group)
-    group = parser.add_argument_group("report and memory")
-    ReportOption.add(group)
-    RecordMemoryOption.add(group)
-    TensorrtOptions.add_tensorrt(parser)
-
-
-# The same for a check that is ``biopsy run``, from its words.
 
 
 def run_parser(program: str = "biopsy") -> Parser:
@@ -169,16 +117,16 @@ def run_parser(program: str = "biopsy") -> Parser:
 
 @cache
 def options_of(command: OwnRun) -> RunOptions:
-    """What the words of a ``biopsy run`` say, parsed once. Raises UsageError."""
+    """The options of a ``biopsy run``, parsed once. Raises UsageError."""
     if {*HELP, *VERSION} & {*command.options}:
         raise errors.UsageError("it runs nothing, and shows a text")
     return RunOptions.of(run_parser(Path(command.program).name).parse_known_args(list(command.options))[0])
 
 
 def own_run(words: Sequence[str] | None) -> RunOptions | None:
-    """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong.
+    """The options of a check such as ``biopsy run {} ...``; None if it is another command or has invalid options.
 
-    The check itself will tell what is wrong with it.
+    The check itself will report invalid options.
     """
     command = parse(words or ())
     with suppress(errors.BiopsyError):
@@ -188,28 +136,27 @@ def own_run(words: Sequence[str] | None) -> RunOptions | None:
 
 @dataclass(frozen=True)
 class Functions:
-    """The functions that were given."""
+    """The user's functions for comparison and postprocessing."""
 
     compare: ComparisonFunction | None = None
     postprocess: Postprocessing | None = None
 
     def postprocessed(self, results: Sequence[RunnerResult]) -> list[RunnerResult]:
-        """The results as they are to be compared."""
+        """The results to compare."""
         return list(results) if self.postprocess is None else [self.postprocess(result) for result in results]
 
 
 def functions_of(options: RunOptions, console: Console) -> Functions:
-    """Load the functions that were given, and warn of options that they make idle.
+    """Load the user's functions, and warn of options that have no effect with them.
 
-    Raises UsageError for a file or function that is not there, or an option that excludes them; DataError if the file
-    raises anything.
+    Raises UsageError if a file or function is missing, or for an option that excludes them; DataError if a file raises.
     """
     if not options.has_functions:
         return Functions()
     from biopsy.comparison.runs import ComparisonFunction
     from biopsy.tensors.user_script import Postprocessing, UserScript
 
-    comparing, postprocessing = FunctionOptions.spellings()
+    comparing, postprocessing = "--compare-func-script", "--postprocess-func-script"
     given = comparing if options.compare_func_script else postprocessing
     if options.compare_with:
         raise errors.UsageError(
@@ -222,11 +169,11 @@ def functions_of(options: RunOptions, console: Console) -> Functions:
         raise errors.UsageError(f"{postprocessing} needs all outputs in memory: it goes without --record-memory")
     compare = postprocess = None
     if options.compare_func_script:
-        path, name = parse_script(options.compare_func_script, "compare_outputs")
+        path, name = types.parse_script(options.compare_func_script, "compare_outputs")
         compare = ComparisonFunction(UserScript(path, "comparison script", comparing), name)
         for idle in options.given(JudgeOptions.declared):
             console.warn(f"{idle} has no effect: the function of {comparing} decides alone")
     if options.postprocess_func_script:
-        path, name = parse_script(options.postprocess_func_script, "postprocess_outputs")
+        path, name = types.parse_script(options.postprocess_func_script, "postprocess_outputs")
         postprocess = Postprocessing(UserScript(path, "postprocessing script", postprocessing), name)
     return Functions(compare, postprocess)

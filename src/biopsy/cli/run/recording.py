@@ -1,4 +1,4 @@
-"""``biopsy run --record-memory``: what engines give goes to a file batch by batch, and is compared from there."""
+"""``biopsy run --record-memory``: outputs are computed in batches, written to a file, and compared from there."""
 
 from __future__ import annotations
 
@@ -29,10 +29,7 @@ from biopsy.text import count, size_text
 
 
 class Recorder:
-    """Records the outputs of engines, one after the other, into the file of --save-outputs or one that is transient.
-
-    ``save_to`` is that file, if there is one.
-    """
+    """Records the outputs of engines, one engine after the other, in the file ``save_to`` or a temporary one."""
 
     def __init__(
         self,
@@ -58,17 +55,17 @@ class Recorder:
         self._results: dict[int, RunnerResult] = {}
         self._sizes: Mapping[str, int | None] | None = None
         self.remarks: tuple[str, ...] = ()
-        """What the sessions of the engine recorded last said about its values."""
+        """The remarks of the engine that was recorded last."""
 
     @property
     def inputs(self) -> Mapping[str, ValueType | None]:
-        """The inputs that must be fed, known without building the model."""
+        """The types of the inputs to feed, by name."""
         return self._index.fed_types()
 
     def record(self, engine: Engine, position: int, feeds: Sequence[Feed]) -> RunnerResult:
-        """What an engine gives, read from the file as it is asked for.
+        """Record the outputs of an engine; the result reads them from the file when they are used.
 
-        Raises what the engine raises, and Interrupted: what is finished is kept in either case.
+        Raises the exceptions of the engine, and Interrupted. Finished batches are kept in either case.
         """
         if self._file is None:
             places = list(product(range(len(self._engines)), range(len(feeds)), self._names))
@@ -91,14 +88,14 @@ class Recorder:
             iterations=len(feeds),
             limit=limit,
         )
-        told = _Told(engine, self._options.tolerances(), self._console)
+        messages = _Messages(engine, self._options.tolerances(), self._console)
         try:
             earlier = record(
                 file,
                 request,
                 lambda names: self._iterate(engine, mark_outputs(self._model.data, names), feeds),
-                told.finished,
-                told.differs,
+                messages.finished,
+                messages.differs,
             )
         except errors.EngineFailure:
             raise
@@ -113,13 +110,13 @@ class Recorder:
         except BaseException:
             file.close()
             raise
-        told.summary(earlier, request)
+        messages.summary(earlier, request)
         label = runner_name(engine.name, position)
         self._results[position] = results_of(file, self._names, position, label, len(feeds))
         return self._results[position]
 
     def finish(self) -> bool:
-        """Complete the file, if it was asked for; whether there is one. Results stay readable."""
+        """Complete the file of --save-outputs; returns whether it was written. Results stay readable."""
         if self._file is None:
             return False
         if self._saved and self._results:
@@ -130,20 +127,20 @@ class Recorder:
             self._file.discard()
             self._scratch.close()
         elif self._file.committed:
-            kept = f"{size_text(self._file.size)} are kept beside it, and the same command goes on from there"
+            kept = f"{size_text(self._file.size)} are kept beside it, and the same command continues from there"
             self._console.warn(f"{self._path} is not written; {kept if self._file.stays else 'nothing is kept of it'}")
         return False
 
     def _identity(self, feeds: Sequence[Feed]) -> dict[str, str]:
-        """What must be the same for an unfinished recording to be gone on with.
+        """Digests that must be equal for an unfinished recording to be continued.
 
-        Files with external weights are told apart by their names, sizes and times.
+        Files of external weights enter with their names, sizes and times.
         """
         weights = {weight.external.location for weight in self._index.weights.values() if weight.external}
         model = [self._model.data]
         for location in sorted(weights):
-            found = resolve(self._index.folder, location).stat()
-            model.append(f"{location} {found.st_size} {found.st_mtime_ns}".encode())
+            stat = resolve(self._index.folder, location).stat()
+            model.append(f"{location} {stat.st_size} {stat.st_mtime_ns}".encode())
 
         def inputs() -> Iterator[bytes]:
             for name, array in (pair for feed in feeds for pair in sorted(feed.items())):
@@ -166,8 +163,8 @@ class Recorder:
             yield session.run(checked_feed(feed, session.inputs, number))
 
 
-class _Told:
-    """What is said about a recording: batches with -v, then one line; where batches disagree, by how much."""
+class _Messages:
+    """Shows the progress of a recording: each batch with -v, then a summary, and how much batches disagree."""
 
     def __init__(self, engine: Engine, tolerances: Tolerances, console: Console) -> None:
         self._engine = engine
@@ -183,11 +180,12 @@ class _Told:
             f"{batch.seconds:.2g} s"
         )
 
-    def differs(self, found: Disagreement) -> None:
-        compared = compare_tensors(found.name, found.again, found.first, self._tolerances.for_output(found.name))
-        known = self._worst.get(found.name)
-        if known is None or _error(compared) > _error(known[1]):
-            self._worst[found.name] = found, compared
+    def differs(self, disagreement: Disagreement) -> None:
+        name = disagreement.name
+        compared = compare_tensors(name, disagreement.again, disagreement.first, self._tolerances.for_output(name))
+        worst = self._worst.get(name)
+        if worst is None or _error(compared) > _error(worst[1]):
+            self._worst[name] = disagreement, compared
 
     def summary(self, earlier: int, request: Request) -> None:
         total = size_text(sum(batch.bytes for batch in self._batches))
@@ -196,11 +194,11 @@ class _Told:
             f"{self._engine.label}  {len(request.names)} tensors recorded{before}; {total} in "
             f"{count(len(self._batches), 'batch', 'batches')}, {sum(batch.seconds for batch in self._batches):.3g} s"
         )
-        for found, compared in self._worst.values():
+        for worst, compared in self._worst.values():
             text = (
-                f"{self._engine.label}: batches do not agree on {found.name!r}, "
-                f"|difference| up to {shown_number(_error(compared))} (iteration {found.iteration}, batch "
-                f"{found.batch}): what is marked changes what the engine computes, or its runs differ; the value of "
+                f"{self._engine.label}: batches do not agree on {worst.name!r}, "
+                f"|difference| up to {shown_number(_error(compared))} (iteration {worst.iteration}, batch "
+                f"{worst.batch}): marking outputs changes what the engine computes, or its runs differ; the value of "
                 "the first batch is kept"
             )
             (self._console.note if compared.passed else self._console.warn)(text)

@@ -1,6 +1,4 @@
-"""What ``biopsy run`` shows of comparisons, all of what fails, little of what passes; its report, what it tells a
-reduction of a mismatch, where in their author's code outputs that fail come from, and what to type next.
-"""
+"""What ``biopsy run`` shows and reports: comparisons, the source lines of outputs that fail, and what to type next."""
 
 from __future__ import annotations
 
@@ -17,9 +15,9 @@ from biopsy.cli import advice, commands
 from biopsy.cli.advice import Advice
 from biopsy.cli.arguments.types import FileKind
 from biopsy.cli.console import Console
-from biopsy.cli.parser import Parser, parser_of
+from biopsy.cli.parser import parser_of
 from biopsy.cli.run.findings import Findings, names_failing, what_passed
-from biopsy.cli.run.options import RunOptions
+from biopsy.cli.run.options import RunOptions, run_parser
 from biopsy.comparison.describe import index, number, report_lines, wide_tolerance
 from biopsy.comparison.metrics import NotFinite
 from biopsy.comparison.runs import RunComparison
@@ -32,12 +30,12 @@ _MOST_FAILING = 20
 
 
 def show_comparison(compared: RunComparison, console: Console) -> None:
-    """One comparison: a line per output that passes, several per output that fails; long lists are cut without -v."""
+    """Show a comparison: a line for an output that passes, several for one that fails; -v shows long lists in full."""
     console.note("", f"{compared.actual}, expected: {compared.expected}")
     if compared.actual_iterations != compared.expected_iterations:
         console.warn(
             f"{compared.actual} has {compared.actual_iterations} iterations, {compared.expected} has "
-            f"{compared.expected_iterations}: the rest is not compared"
+            f"{compared.expected_iterations}: the others are not compared"
         )
     if compared.missing:
         console.say(f"  {compared.actual} does not give {', '.join(map(repr, compared.missing))}")
@@ -50,7 +48,7 @@ def show_comparison(compared: RunComparison, console: Console) -> None:
     is_long = console.verbosity <= 0
     most_passing = 0 if is_long and len(passing) > _MOST_PASSING else len(passing)
     most_failing = _MOST_FAILING if is_long else len(failing)
-    for pairs, most, say, rest in (
+    for pairs, most, say, remaining in (
         (passing, most_passing, console.note, "outputs pass"),
         (failing, most_failing, console.say, "more outputs fail"),
     ):
@@ -59,41 +57,42 @@ def show_comparison(compared: RunComparison, console: Console) -> None:
             where = f"iteration {iteration}: " if len(compared.iterations) > 1 else ""
             say(*(f"  {line}" for line in (f"{where}{first}", *lines)))
         if len(pairs) > most:
-            say(f"  {len(pairs) - most} {rest} (-v shows them)")
+            say(f"  {len(pairs) - most} {remaining} (-v shows them)")
     for warning in dict.fromkeys(filter(None, (wide_tolerance(output) for _, output in passing))):
         console.warn(warning)
     if not compared.complete:
         console.note("  the comparison ended at the first failure (--fail-fast)")
-    # The line that scripts written for Polygraphy look for. Where outputs are missing, no iteration passes.
+    # Scripts for Polygraphy look for this line. If outputs are missing, no iteration passes.
     passed = 0 if compared.missing else sum(iteration.passed for iteration in compared.iterations)
     total = len(compared.iterations)
     beyond = any(output.tolerances_decide and output.measured is not None for _, output in failing)
-    found = "is within" if compared.passed else "exceeds" if beyond else ""
+    relation = "is within" if compared.passed else "exceeds" if beyond else ""
     console.note(
         f"  Accuracy Summary | {compared.actual} vs. {compared.expected} | Passed: {passed}/{total} iterations | "
-        f"Pass Rate: {100 * passed / total:.2f}%{found and f' | Difference {found} tolerance'}",
+        f"Pass Rate: {100 * passed / total:.2f}%{relation and f' | Difference {relation} tolerance'}",
         "",
     )
 
 
-def show_not_finite(found: Sequence[tuple[str, NotFinite]], console: Console) -> None:
-    """The outputs that hold NaN or infinity."""
-    for runner, odd in found[: None if console.verbosity > 0 else _MOST_FAILING]:
-        counts = " and ".join(f"{count} {what}" for count, what in ((odd.nan, "NaN"), (odd.inf, "infinite")) if count)
+def show_not_finite(outputs: Sequence[tuple[str, NotFinite]], console: Console) -> None:
+    """Show the outputs with NaN or infinity, each with its runner."""
+    for runner, output in outputs[: None if console.verbosity > 0 else _MOST_FAILING]:
+        numbers = ((output.nan, "NaN"), (output.inf, "infinite"))
+        counts = " and ".join(f"{count} {kind}" for count, kind in numbers if count)
         console.say(
-            f"{runner}: {odd.name}  {counts} of {odd.elements} elements, first {number(odd.value)} "
-            f"at {index(odd.first)} (iteration {odd.iteration})"
+            f"{runner}: {output.name}  {counts} of {output.elements} elements, first {number(output.value)} "
+            f"at {index(output.first)} (iteration {output.iteration})"
         )
 
 
-def write_report(options: RunOptions, found: Findings, console: Console) -> None:
-    """Write everything found. Raises UsageError if it cannot be written."""
-    status = {"passes": 0, "fails": 1, "unknown": errors.CannotCompare.status}[found.verdict]
-    options.report_file(console).write(status, lambda: sections(options, found))
+def write_report(options: RunOptions, findings: Findings, console: Console) -> None:
+    """Write the report of a run. Raises UsageError if it cannot be written."""
+    status = {"passes": 0, "fails": 1, "unknown": errors.CannotCompare.status}[findings.verdict]
+    options.report_file(console).write(status, lambda: sections(options, findings))
 
 
-def sections(options: RunOptions, found: Findings) -> dict[str, Any]:
-    """What a report tells of a run."""
+def sections(options: RunOptions, findings: Findings) -> dict[str, Any]:
+    """The sections of the report of a run."""
     from biopsy.findings.answers import EngineRun, run_section
     from biopsy.findings.model import model_tree_of
     from biopsy.findings.report import versions_tree
@@ -101,40 +100,40 @@ def sections(options: RunOptions, found: Findings) -> dict[str, Any]:
 
     runs = [
         EngineRun(
-            engine=one.engine,
-            seconds=[] if one.result is None else [iteration.runtime for iteration in one.result.iterations],
-            remarks=one.remarks,
-            failure=one.failure,
+            engine=run.engine,
+            seconds=[] if run.result is None else [iteration.runtime for iteration in run.result.iterations],
+            remarks=run.remarks,
+            failure=run.failure,
         )
-        for one in found.ran
+        for run in findings.runs
     ]
-    text = "; ".join(found.reasons) or found.undecided or what_passed(found)
-    # To ask the version of an engine that crashed could crash this process too.
-    crashed = any(isinstance(one.failure, errors.EngineCrash) for one in found.ran)
+    text = "; ".join(findings.reasons) or findings.undecided or what_passed(findings)
+    # Asking a crashed engine for its version could crash this process too.
+    crashed = any(isinstance(run.failure, errors.EngineCrash) for run in findings.runs)
+    fails = findings.runs and findings.reasons
     return {
-        "verdict": Verdict(kind=found.verdict, text=text, certainty=found.hint or None),
+        "verdict": Verdict(kind=findings.verdict, text=text, certainty=findings.hint or None),
         "model": model_tree_of(options.model),
-        "versions": versions_tree(() if crashed else [one.engine.label for one in found.ran]),
-        "next": [vars(one) for one in advice_of(options, found.guessed)] if found.ran and found.reasons else None,
+        "versions": versions_tree(() if crashed else [run.engine.label for run in findings.runs]),
+        "next": [vars(advice) for advice in advice_of(options, findings.guessed)] if fails else None,
         "run": {
-            "reasons": found.reasons,
-            "hint": found.hint or None,
-            **run_section(runs, found.compared, found.noise, found.odd),
-            "origins": origin_trees(options.model, names_failing(found)),
+            "reasons": findings.reasons,
+            "hint": findings.hint or None,
+            **run_section(runs, findings.compared, findings.noise, findings.not_finite),
+            "origins": origin_trees(options.model, names_failing(findings)),
         },
     }
 
 
-# Where in their author's code the outputs that fail come from, as far as an exporter wrote that into the model.
-
 _MOST_SHOWN = 3
-_MOST_TOLD = 200
+_MOST_REPORTED = 200
 
 
 def origins(path: Path, names: Iterable[str]) -> Iterator[tuple[str, int, str, NodeSource]]:
-    """(output, number of the node that computes it, its label, where that comes from), of each of which it is known.
+    """(output, number of the node that computes it, its label, its source), for outputs whose source is known.
 
-    A model that cannot be read any more has none.
+    The source is the line of the author's code, if an exporter wrote it into the model. A model that cannot be read any
+    more has no sources.
     """
     try:
         index = index_file(path)
@@ -148,7 +147,7 @@ def origins(path: Path, names: Iterable[str]) -> Iterator[tuple[str, int, str, N
 
 
 def origin_lines(path: Path, names: Iterable[str]) -> list[str]:
-    """A line for each of the first few."""
+    """A line for each of the first few outputs whose source is known."""
     return [
         f"{output!r} comes from {label}, {source.with_code}"
         for output, _, label, source in islice(origins(path, names), _MOST_SHOWN)
@@ -156,25 +155,24 @@ def origin_lines(path: Path, names: Iterable[str]) -> list[str]:
 
 
 def origin_trees(path: Path, names: Iterable[str]) -> list[dict[str, Any]]:
-    """The origins of the first few outputs, for a report."""
+    """The sources of the first outputs, for a report."""
     return [
         {"output": output, "number": number, "label": label, "source": source.as_tree()}
-        for output, number, label, source in islice(origins(path, names), _MOST_TOLD)
+        for output, number, label, source in islice(origins(path, names), _MOST_REPORTED)
     ]
 
-
-# What to type after a run that fails: the command that finds out why, with the options of that run.
 
 _OF_ONE_RUN = frozenset({
     "record_memory", "memory_limit", "timeout", "warm_up", "verbose", "quiet", "silent", "verbosity", "log_format",
 })  # fmt: skip
-"""Options that say how a run is made or shown, and nothing of how it fails."""
+"""Options that have no influence on how a run fails."""
 
 
 def advice_of(options: RunOptions, guessed: Mapping[str, Sequence[int]]) -> list[Advice]:
-    """The line that goes on with a run that has failed; none where the words do not name the model as one of them.
+    """The line that diagnoses, or else reduces, a run that has failed, with its options.
 
-    ``guessed`` are shapes that nobody said: a diagnosis makes none up, so its line says them.
+    There is none if the model is not exactly one of the words. A diagnosis guesses no shapes, so its line gives those
+    in ``guessed``.
     """
     words = commands.read(options.words).rest
     places = [place for place, word in enumerate(words) if not word.startswith("-") and Path(word) == options.model]
@@ -182,16 +180,18 @@ def advice_of(options: RunOptions, guessed: Mapping[str, Sequence[int]]) -> list
         return []
     unwanted = [
         spelling
-        for action in _parser()._actions
+        for action in run_parser()._actions
         if action.dest in _OF_ONE_RUN or (isinstance(action.type, FileKind) and action.type.task == "write")
         for spelling in action.option_strings
     ]
-    # The model stands first: behind an option that goes, it would be taken for a value of it.
+    # The model comes first: after an option that is removed, it would be taken for its value.
     typed = ("biopsy", "run", PLACEHOLDER, *words[: places[0]], *words[places[0] + 1 :])
     kept = OwnRun(typed).without_option(unwanted)
     diagnosis = [as_word(options.model) if word == PLACEHOLDER else word for word in kept.options]
+    command = commands.find(["diagnose"])
+    assert command is not None
     try:
-        _parser("diagnose").parse_args(diagnosis)
+        parser_of("biopsy", command).parse_args(diagnosis)
     except errors.UsageError:  # it lacks some of these options
         line, why = line_of(_reduction(options, kept)), "the smallest part that still fails"
     else:
@@ -202,7 +202,7 @@ def advice_of(options: RunOptions, guessed: Mapping[str, Sequence[int]]) -> list
 def _diagnosis(
     options: RunOptions, words: Sequence[str], guessed: Mapping[str, Sequence[int]]
 ) -> Iterator[str | ListOption]:
-    """A diagnosis with these words, and with the shapes that the run made up beside those that it was given."""
+    """A diagnosis with these words and with the guessed shapes."""
     yield from ("biopsy", "diagnose")
     if not guessed:
         yield from words
@@ -214,9 +214,9 @@ def _diagnosis(
 
 
 def _reduction(options: RunOptions, kept: OwnRun) -> Iterator[str]:
-    """A reduction whose check is the same run; parts of golden values need inputs that belong to them.
+    """A reduction with the same run as its check.
 
-    Where these are of tensors inside the model too, it cuts there, and no engine needs to be trusted.
+    If golden values of tensors inside the model were loaded, it cuts the model at these tensors.
     """
     golden, inputs = options.load_outputs or (), options.load_inputs or ()
     cuts = False
@@ -234,11 +234,6 @@ def _reduction(options: RunOptions, kept: OwnRun) -> Iterator[str]:
     yield from ("--check", *kept.without_option(_spellings("external_data_dir")).words)
 
 
-def _spellings(dest: str) -> list[str]:
-    return [spelling for action in _parser()._actions if action.dest == dest for spelling in action.option_strings]
-
-
-def _parser(word: str = "run") -> Parser:
-    command = commands.find([word])
-    assert command is not None
-    return parser_of("biopsy", command)
+def _spellings(field: str) -> Sequence[str]:
+    declaration = RunOptions.declared[field]
+    return () if declaration is None else declaration.spellings

@@ -1,4 +1,4 @@
-"""``biopsy surgeon extract``: cut a subgraph out of a model."""
+"""``biopsy surgeon extract``: cuts a subgraph out of a model."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Container, Mapping, Sequence
 
 from biopsy import errors
-from biopsy.cli.arguments.comparing import parse_symbolic_shapes
 from biopsy.cli.arguments.declared import option
+from biopsy.cli.arguments.types import parse_symbolic_shapes
 from biopsy.cli.console import Console
 from biopsy.cli.model_files import ChangeOptions, FallbackOptions
 from biopsy.model import parts
@@ -39,7 +39,7 @@ class ExtractOptions(ChangeOptions, FallbackOptions):
     )
 
     def inference(self, data: bytes, console: Console) -> Inference:
-        """Where types and shapes of the model ``data`` come from. Raises UsageError for words that are no shapes."""
+        """How the types and shapes of the model ``data`` are found. Raises UsageError for invalid shapes."""
         self.warn_of_idle_options(console, runs=not self.no_shape_inference)
         types_of = self.types_in_run(self.folder, console)
 
@@ -83,7 +83,7 @@ derived_files = ExtractOptions.reading(ExtractOptions.derived)
 
 @ExtractOptions.reading
 def execute(options: ExtractOptions, console: Console) -> int:
-    """Extract, write, and tell what was kept."""
+    """Extract the part, write it, and show what was kept."""
     data = options.read()
     index = index_bytes(data, options.folder)
     inputs = None if options.inputs is None else [parse_input(text, index.ids) for text in options.inputs]
@@ -102,10 +102,7 @@ def execute(options: ExtractOptions, console: Console) -> int:
 
 
 def parse_input(text: str, known: Container[str]) -> Wanted:
-    """An input from ``NAME:SHAPE:TYPE``, ``NAME:SHAPE`` or ``NAME``, where NAME itself may hold colons.
-
-    Raises UsageError if it is none of them.
-    """
+    """An input from ``NAME:SHAPE:TYPE``, ``NAME:SHAPE`` or ``NAME``; NAME may contain colons. Raises UsageError."""
     if text in known:
         return Wanted(text)
     name, _, last = text.rpartition(":")
@@ -129,7 +126,7 @@ def parse_output(text: str, known: Container[str]) -> Wanted:
     return Wanted(name, elem=_elem(last, text))
 
 
-def _elem(text: str, whole: str) -> int | Auto:
+def _elem(text: str, word: str) -> int | Auto:
     name = _ALSO_CALLED.get(text, text)
     if name == "auto":
         return "auto"
@@ -137,12 +134,12 @@ def _elem(text: str, whole: str) -> int | Auto:
         return ELEM_OF_DTYPE[name]
     known = [*ELEM_OF_DTYPE, *_ALSO_CALLED, "auto"]
     raise errors.UsageError(
-        f"{text!r} in {whole!r} is not an element type",
+        f"{text!r} in {word!r} is not an element type",
         next_steps=[*did_you_mean(text, known), f"the types: auto, {', '.join(ELEM_OF_DTYPE)}"],
     )
 
 
-def _shape(text: str, whole: str) -> Shape | Auto:
+def _shape(text: str, word: str) -> Shape | Auto:
     if text == "auto":
         return "auto"
-    return parse_symbolic_shapes([f"{whole.split(':')[0]}:{text}"], "--inputs").popitem()[1]
+    return parse_symbolic_shapes([f"{word.split(':')[0]}:{text}"], "--inputs").popitem()[1]

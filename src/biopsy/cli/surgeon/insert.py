@@ -1,4 +1,4 @@
-"""``biopsy surgeon insert``: one node between tensors of a model."""
+"""``biopsy surgeon insert``: inserts a node between tensors of a model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from biopsy.model.walk import schema_of
 from biopsy.text import count, printable
 
 EPILOG = """\
-The node reads --inputs and computes --outputs instead of what computed them before; nodes that nobody needs then go.
-A tensor that is both is split: the node stands behind what computes it, and whatever read it reads the node's result.
+The node reads --inputs and computes --outputs, in place of the nodes that computed them; nodes without use are removed.
+If a tensor is both, the node reads the old tensor, and all nodes that read it before read the result of the node.
 
 examples:
   biopsy surgeon insert model.onnx -o m.onnx --op Relu --inputs t --outputs t
@@ -48,7 +48,7 @@ class NodeOptions(ChangeOptions, InferenceOptions):
     )
 
     def node(self) -> NewNode:
-        """The node. Raises UsageError for words that are no attribute."""
+        """The node. Raises UsageError for invalid attributes."""
         attributes: dict[str, AttributeValue] = {}
         for word in self.attrs:
             name, value = parse_attribute(word)
@@ -77,7 +77,7 @@ derived_files = NodeOptions.reading(NodeOptions.derived)
 
 @NodeOptions.reading
 def execute(options: NodeOptions, console: Console) -> int:
-    """Insert, write, and tell what else changed."""
+    """Insert the node, write the model, and show what else changed."""
     node = options.node()
     data = options.read()
     model = parse(data, options.model)
@@ -96,7 +96,7 @@ def execute(options: NodeOptions, console: Console) -> int:
 
 
 def _doubts(node: NewNode, opset: int | None) -> Iterator[str]:
-    """What ONNX knows of the operator, in the newest form and in the opset of the model, where that does not fit."""
+    """Warnings where the node does not fit ONNX's newest definition of its operator, or that in the model's opset."""
     from onnx import defs
 
     op = node.operator
@@ -125,7 +125,7 @@ def _doubts(node: NewNode, opset: int | None) -> Iterator[str]:
 
 
 def parse_attribute(word: str) -> tuple[str, AttributeValue]:
-    """Name and value from ``NAME=VALUE``. Raises UsageError if it is neither a number, a text nor a list of these."""
+    """Name and value from ``NAME=VALUE``; the value is a number, a text or a list of these. Raises UsageError."""
     name, sign, text = word.partition("=")
     if not sign or not name or not text:
         raise _wrong(word, "a name and a value are needed")
@@ -138,24 +138,24 @@ def parse_attribute(word: str) -> tuple[str, AttributeValue]:
     numbers = [item for item in items if not isinstance(item, str)]
     if texts and numbers:
         raise _wrong(word, "a list holds texts or numbers, not both")
-    whole = [number for number in numbers if isinstance(number, int)]
-    return name, texts or (whole if len(whole) == len(numbers) else [float(number) for number in numbers])
+    integers = [number for number in numbers if isinstance(number, int)]
+    return name, texts or (integers if len(integers) == len(numbers) else [float(number) for number in numbers])
 
 
 def _scalar(text: str) -> int | float | str:
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
     try:
-        whole = int(text)
+        integer = int(text)
     except ValueError:
         try:
             value = float(text)
         except ValueError:
             return text
         return value if math.isfinite(value) or text.lstrip("+-").lower() in {"inf", "nan"} else text
-    if not -(1 << 63) <= whole < 1 << 63:
+    if not -(1 << 63) <= integer < 1 << 63:
         raise _wrong(text, "a whole number of ONNX has 64 bits")
-    return whole
+    return integer
 
 
 def _wrong(word: str, why: str) -> errors.UsageError:

@@ -1,4 +1,4 @@
-"""``biopsy surgeon prune``: 2:4 sparse weights, whatever that does to accuracy."""
+"""``biopsy surgeon prune``: makes weights 2:4 sparse, regardless of accuracy."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ derived_files = ChangeOptions.reading(ChangeOptions.derived)
 
 @ChangeOptions.reading
 def execute(options: ChangeOptions, console: Console) -> int:
-    """Prune, write, and tell which weights stay as they were, and why."""
+    """Prune the weights, write the model, and show which weights stay as they were, and why."""
     data = options.read()
     model = parse(data, options.model)
     anew: list[Anew] = []
     unpruned = []
     for factor in stripping.factors(model):
         if options.ignore_external_data and external.is_external(factor.weight):
-            why: str | None = "its values stand in another file (--ignore-external-data)"
+            why: str | None = "its values are in another file (--ignore-external-data)"
         elif stripping.is_stripped(factor.weight):
             why = "it has no values (surgeon weight-strip)"
         else:

@@ -1,4 +1,4 @@
-"""``biopsy surgeon sanitize``: fix input shapes, fold constants, clean up, sort."""
+"""``biopsy surgeon sanitize``: fixes input shapes, folds constants, cleans up and sorts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from biopsy.cli.arguments import groups, types
-from biopsy.cli.arguments.comparing import by_name, parse_symbolic_shapes
 from biopsy.cli.arguments.declared import Options, option, switch
+from biopsy.cli.arguments.types import by_name, parse_symbolic_shapes
 from biopsy.cli.console import Console
 from biopsy.cli.model_files import ChangeOptions, FallbackOptions
 from biopsy.model import folding, sanitize
@@ -32,21 +32,22 @@ _LARGEST_SIZE = (1 << 31) - 1
 
 
 class ChosenOutputs(Options):
-    """What the model returns, and bounds of sizes."""
+    """The outputs of the model, and bounds of sizes that it computes."""
 
     onnx_outputs: Sequence[str] | None = option(
         "--outputs",
         "--onnx-outputs",
         nargs="+",
         metavar="NAME",
-        meaning="these tensors instead of the model's outputs; patterns allowed; 'mark all' or '*' means every tensor",
+        meaning="return these tensors instead of the model's outputs; patterns allowed; 'mark all' or '*' returns all",
     )
     outputs_by_type: Sequence[str] = option(
         "--outputs-by-type",
         nargs="+",
         default=(),
         metavar="OPERATOR",
-        meaning="what these operators compute, such as Conv, instead of the model's outputs, or besides --outputs",
+        meaning="return what these operators compute, such as Conv, instead of the model's outputs, or besides "
+        "--outputs",
     )
     exclude_outputs: Sequence[str] = option(
         "--exclude-outputs", nargs="+", default=(), metavar="NAME", meaning="leave out these outputs; patterns allowed"
@@ -55,18 +56,18 @@ class ChosenOutputs(Options):
         "--set-unbounded-dds-upper-bound",
         nargs="+",
         metavar="[NAME:]BOUND",
-        meaning="bound the sizes that the model computes from values, by a Min behind them, for engines that plan "
-        "memory before; all sizes, or the tensor NAME; with --fold-constants, those that are left after it",
+        meaning="bound the sizes that the model computes from values, by inserting a Min, for engines that plan memory "
+        "in advance; all sizes, or the tensor NAME; with --fold-constants, those that are left after it",
     )
 
     def choice(self) -> OutputChoice:
-        """The outputs that the model is to have."""
+        """The outputs to choose."""
         names = groups.all_or(self.onnx_outputs)
         return OutputChoice(names=names, without=self.exclude_outputs, operators=self.outputs_by_type)
 
 
 class FoldingOptions(Options):
-    """How constants are folded, if at all."""
+    """Whether and how constants are folded."""
 
     fold_constants: bool = switch(
         "--fold-constants",
@@ -92,12 +93,12 @@ class FoldingOptions(Options):
         "--fold-size-threshold",
         type=types.binary_size,
         metavar="SIZE",
-        meaning="compute no tensor of more bytes; 16K, 16M and 1G are KiB, MiB and GiB"
-        " (default: results up to 262144 elements, of weights up to 8192)",
+        meaning="compute no tensor of more bytes; 16K, 16M and 1G are KiB, MiB and GiB (default: results of at most "
+        "262144 elements, computed from weights of at most 8192)",
     )
 
     def folding(self, *, infers: bool, ignores_weights: bool) -> folding.Folding:
-        """How constants are folded: whether shapes may be inferred on the way, and weights be missing."""
+        """How constants are folded; whether shapes may be inferred, and weights may be missing."""
         return folding.Folding(
             shapes=not self.no_fold_shapes,
             infers=infers and not self.no_per_pass_shape_inference,
@@ -139,7 +140,7 @@ derived_files = SanitizeOptions.reading(SanitizeOptions.derived)
 
 @SanitizeOptions.reading
 def execute(options: SanitizeOptions, console: Console) -> int:
-    """Do what was asked in a fixed order, write, and tell what changed."""
+    """Make the changes in a fixed order, write the model, and show what changed."""
     options.warn_of_idle_options(console, runs=options.force_fallback_shape_inference)
     for option_ in () if options.fold_constants else options.given(FoldingOptions.declared):
         console.warn(f"{option_} has no effect without --fold-constants")

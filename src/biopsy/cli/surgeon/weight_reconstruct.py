@@ -1,4 +1,4 @@
-"""``biopsy surgeon weight-reconstruct``: random values for the weights of a stripped model."""
+"""``biopsy surgeon weight-reconstruct``: gives the weights of a stripped model random values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ derived_files = ChangeOptions.reading(ChangeOptions.derived)
 
 @ChangeOptions.reading
 def execute(options: ChangeOptions, console: Console) -> int:
-    """Make up values, write, and tell for how many weights."""
+    """Fill the weights, write the model, and show how many there are."""
     data = options.read()
     model = parse(data, options.model)
     refillings = stripping.refillings(model)

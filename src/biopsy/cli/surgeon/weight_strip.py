@@ -1,4 +1,4 @@
-"""``biopsy surgeon weight-strip``: a model without the weights that an engine can be refitted with."""
+"""``biopsy surgeon weight-strip``: removes the weights that an engine can be refitted with."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StripOptions(ChangeOptions):
     )
 
     def names_excluded(self) -> set[str]:
-        """The lines of that file. Raises UsageError if it cannot be read, or is no text."""
+        """The names in the file of --exclude-list. Raises UsageError if it cannot be read, or is no text."""
         path = self.exclude_list
         if path is None:
             return set()
@@ -67,15 +67,15 @@ derived_files = StripOptions.reading(StripOptions.derived)
 
 @StripOptions.reading
 def execute(options: StripOptions, console: Console) -> int:
-    """Strip, write, and tell how much is gone."""
+    """Strip the weights, write the model, and show how much was removed."""
     excluded = options.names_excluded()
     data = options.read()
     model = parse(data, options.model)
-    done = stripping.strip(model, None if options.ignore_external_data else options.folder, excluded)
+    strip = stripping.strip(model, None if options.ignore_external_data else options.folder, excluded)
     options.save(model, data, console, loads=False)
-    for name in done.unused:
+    for name in strip.unused:
         console.warn(f"--exclude-list names {name!r}, which is no weight that would be stripped")
-    console.say(f"{count(len(done.names), 'weight')} stripped, {size_text(done.size)}, written to {options.output}")
-    if done.sparse:
-        console.note(f"  {count(len(done.sparse), 'of them is', 'of them are')} marked as 2:4 sparse")
+    console.say(f"{count(len(strip.names), 'weight')} stripped, {size_text(strip.size)}, written to {options.output}")
+    if strip.sparse:
+        console.note(f"  {count(len(strip.sparse), 'of them is', 'of them are')} marked as 2:4 sparse")
     return 0
