@@ -39,7 +39,7 @@ examples:
   biopsy diagnose model.onnx --check ./check.sh {}
   biopsy diagnose model.onnx --engine onnxrt --check ./check.sh {} {engine}
 
-exit status: 0 the model does not fail; 1 it fails, and why is said as far as it is known; 2 wrong usage;
+exit status: 0 the model does not fail; 1 it fails, and the verdict says why as far as it is known; 2 wrong usage;
 4 nothing was concluded (an engine is missing, there is nothing to compare with); 5 interrupted, or the time was over
 before it was known whether the model fails: the same command goes on"""
 
@@ -92,7 +92,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             console.program_text(report.as_bytes(status, partial(sections, Path())).decode("ascii"))
         if status == errors.Interrupted.status:
             raise errors.Interrupted(
-                "what is known so far is said above",
+                "what is known so far is shown above",
                 kept=f"{diagnosis.folder}, with what was found",
                 resume=advice.resume_line(options.words, checks.REST_OPTIONS),
             )

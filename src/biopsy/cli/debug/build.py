@@ -251,7 +251,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     checks.BudgetOptions.add(
         group,
         only=["jobs"],
-        jobs="with --on, make N builds at once; they are told of in the order that they have without it",
+        jobs="with --on, make N builds at once; they are shown in the same order as without it",
     )
     TensorrtOptions.add_tensorrt(parser)
     groups.ModelTypeOption.add(parser)

@@ -12,6 +12,7 @@ from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
 from biopsy.cli.report import page_in
+from biopsy.text import size_text
 
 if TYPE_CHECKING:
     from biopsy.cli.run.options import RunOptions
@@ -67,7 +68,6 @@ def pack(job: BundleJob, own: RunOptions | None, console: Console, words: Mappin
     """
     from biopsy.findings.bundle.disclosures import without_words_of
     from biopsy.findings.bundle.make import make_bundle
-    from biopsy.text import size_text
 
     secrets = None if words is None else without_words_of(words, job.model)
     job = replace(job, run=None if own is None else question_of(own), secrets=secrets, settings=console.basis.text)

@@ -28,6 +28,7 @@ from biopsy.cli.arguments.checks import (
 from biopsy.cli.arguments.engines import PackageOptions, install
 from biopsy.cli.console import Console
 from biopsy.cli.debug import other_machines
+from biopsy.processes.environments.interpreter import interpreter_of
 from biopsy.processes.own_process import interrupted_once, processors, variables
 from biopsy.processes.warm import ServerGoneError, Warming
 from biopsy.processes.writing import require_writable
@@ -267,7 +268,6 @@ def _with_releases(
             next_steps=[f"--check {PYTHON_PLACE} check.py {{}}"],
         )
     from biopsy.cli.progress import Progress
-    from biopsy.processes.environments.interpreter import interpreter_of
     from biopsy.processes.environments.prepared import prepared
 
     wanted = [*(package.text for package in packages), *options.beside]

@@ -37,7 +37,7 @@ class RoleOptions(Options):
     golden: Path | None = option(
         "--load-outputs",
         type=types.READ,
-        meaning="golden values of some of the model's tensors, whoever recorded them, instead of an engine to trust; "
+        meaning="golden values of some of the model's tensors, from any source, instead of an engine to trust; "
         "layers without one are measured as one piece with the next that have (inputs: --load-inputs, or the same "
         "file)",
     )

@@ -17,6 +17,7 @@ from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.console import Console
 from biopsy.processes.reading import read_plain
+from biopsy.text import printable
 
 if TYPE_CHECKING:
     from biopsy.session.machines import OtherMachines
@@ -131,12 +132,12 @@ def machines_of(
     options = MachineOptions.of(args)
     if options.on is None:
         for idle in options.given():
-            raise errors.UsageError(f"{idle} speaks of the machines of --on", next_steps=["--on ray"])
+            raise errors.UsageError(f"{idle} is for the machines of --on", next_steps=["--on ray"])
         yield None
         return
     if not args.check:
         raise errors.UsageError(
-            "--on needs a check: nobody sits at the other machines to be asked", next_steps=["--check COMMAND ..."]
+            "--on needs a check: there is nobody to ask at the other machines", next_steps=["--check COMMAND ..."]
         )
     for spelling, reason in refused.items():
         if getattr(args, spelling.removeprefix("--").replace("-", "_")):
@@ -177,8 +178,6 @@ def runtime_environment(path: Path) -> dict[str, Any]:
     Every plain value is a text. Raises UsageError for other fields: some would send whole folders that no check names,
     the others install nothing.
     """
-    from biopsy.text import printable
-
     if path.suffix == ".txt":
         return {"pip": [line for line in map(str.strip, _text(path).splitlines()) if line and line[0] != "#"]}
     if path.suffix not in (".yaml", ".yml", ".json"):

@@ -114,7 +114,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Search; returns 0, or 5 if a limit ended the search; raises what ends with another status."""
     options = PrecisionOptions.of(args)
     is_built = options.builder is not None
-    refused = {"--iter-info": "the check of what --engine builds is told no other file"} if is_built else {}
+    refused = {"--iter-info": "the check of the file that --engine builds gets no other file"} if is_built else {}
     with other_machines.machines_of(args, console, {**_NOT_ELSEWHERE, **refused}) as machines, _resumable(options):
         report = options.report_file(console)
         has_one_file = is_built and machines is None  # all checks share it; other machines have one each

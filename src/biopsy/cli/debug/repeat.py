@@ -47,7 +47,7 @@ examples:
 
 exit status of the command: 0 passes; 125 cannot say; 126 and 127 could not be run; any other fails.
 
-exit status: 0 if the command ran as often as asked, whether it passed or failed (--report writes what was
+exit status: 0 if the command ran as often as wanted, whether it passed or failed (--report writes what was
 measured); 4 if it could not be run; 5 if interrupted, with what was measured so far.
 """
 

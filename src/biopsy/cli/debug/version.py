@@ -1,4 +1,4 @@
-"""``biopsy debug version``: finds the release of a package that broke a model, or fixed it."""
+"""``biopsy debug version``: finds the release of a package that broke a model, or mended it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ examples:
         --load-inputs inputs.npz --check ./check.sh {{}} {{engine}}
 
 exit status: 0 a workaround was found and verified; 1 nothing that was tried is one; 2 wrong usage; 3 the model does not
-fail; 4 nothing was concluded or could be tried, or nobody can tell what is right; 5 interrupted, or a limit was reached
+fail; 4 nothing was concluded or could be tried, or it is unknown what is right; 5 interrupted, or a limit was reached
 before anything was found
 
 {checks.STATUSES}"""
