@@ -47,7 +47,7 @@ from biopsy.questions.releases.question import (
     requirements_of,
     span_of,
 )
-from biopsy.questions.releases.runs import ReleaseRuns, RunsElsewhere, RunsHere, installed
+from biopsy.questions.releases.runs import RunsElsewhere, RunsHere, installed
 from biopsy.reduction.reduce import run_job
 from biopsy.reduction.result import inputs_file
 from biopsy.text import count, did_you_mean, is_refused, line_of, printable, series, shortened
@@ -184,13 +184,15 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Find the release; returns 0, or raises what ends with another status."""
+    """Find the release; returns 0; raises what ends with another status."""
     options = VersionOptions.of(args)
     words = options.words_of_check
     with other_machines.machines_of(args, console, _NOT_ELSEWHERE) as machines:
         report = options.report_file(console)
         question = _question(options, words, console)
-        span = _span(options, question)
+        known = releases(options.package, python=question.check.python)
+        named = NamedReleases(good=options.good, bad=options.bad, versions=options.versions)
+        span = span_of(options.package, known, named)
 
         def sections(findings: ReleaseFindings) -> Mapping[str, Any]:
             return {
@@ -208,29 +210,16 @@ def execute(args: argparse.Namespace, console: Console) -> int:
                 if machines is None
                 else RunsElsewhere(machines, other_machines.jobs_on(machines, options.jobs), progress)
             ) as runs:
-                search = _search(options, console, question, span, progress, runs)
+                how = ReleaseSearchOptions(every=options.every, allow_vacuous=options.allow_vacuous_check)
+                search = ReleaseSearch(question, span, progress, how, runs=runs)
+                if options.reduce:
+                    piece = _piece(options, console, question, search.failing())
+                    search = ReleaseSearch(piece, span, progress, replace(how, whole=question), runs=runs)
                 with report.also_of_errors(lambda: sections(search.found)):
                     findings = _findings(options, console, search)
             report.write(0, lambda: sections(findings))
         _say_result(console, options, findings)
         return 0
-
-
-def _search(
-    options: VersionOptions,
-    console: Console,
-    question: ReleaseQuestion,
-    span: ReleaseSpan,
-    progress: VersionProgress,
-    runs: ReleaseRuns,
-) -> ReleaseSearch:
-    """The search, with the whole model or, for ``--reduce``, with the smallest part of it that fails."""
-    how = ReleaseSearchOptions(every=options.every, allow_vacuous=options.allow_vacuous_check)
-    search = ReleaseSearch(question, span, progress, how, runs=runs)
-    if not options.reduce:
-        return search
-    piece = _piece(options, console, question, search.failing())
-    return ReleaseSearch(piece, span, progress, replace(how, whole=question), runs=runs)
 
 
 def _findings(options: VersionOptions, console: Console, search: ReleaseSearch) -> ReleaseFindings:
@@ -263,12 +252,6 @@ def _question(options: VersionOptions, words: list[str], console: Console) -> Re
         default_name=checks.DEFAULT_CANDIDATE,
         timeout=options.check_timeout,
     )
-
-
-def _span(options: VersionOptions, question: ReleaseQuestion) -> ReleaseSpan:
-    """The releases to search. Raises UsageError, CannotInstall."""
-    known = releases(options.package, python=question.check.python)
-    return span_of(options.package, known, NamedReleases(good=options.good, bad=options.bad, versions=options.versions))
 
 
 def _check(options: VersionOptions, check: list[str]) -> ReleaseCheck:
