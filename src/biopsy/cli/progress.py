@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self
 
 from biopsy import errors, events
 from biopsy.checks.judge import rate_text
@@ -23,8 +23,6 @@ from biopsy.findings.search_history import SearchHistory
 from biopsy.model.sources import NodeSource, group_name, places_of
 from biopsy.processes.writing import cannot_write
 from biopsy.text import count, series, size_text
-
-Self = TypeVar("Self", bound="Progress")
 
 _CHANGE_WIDTH = 28
 """Width of the column with what a pass has changed."""
@@ -44,7 +42,7 @@ class Progress:
         self.history = SearchHistory(started)
         self._end = events.CommandEnded(status=0)
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> Self:
         """Raises UsageError if the log cannot be written."""
         self._log.__enter__()
         return self
