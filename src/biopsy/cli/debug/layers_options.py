@@ -38,7 +38,7 @@ class RoleOptions(Options):
         "--load-outputs",
         type=types.READ,
         meaning="golden values of some of the model's tensors, from any source, instead of an engine to trust; "
-        "layers without one are measured as one piece with the next that have (inputs: --load-inputs, or the same "
+        "layers without one are measured as one piece with the next that has one (inputs: --load-inputs, or the same "
         "file)",
     )
 

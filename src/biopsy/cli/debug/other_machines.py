@@ -62,8 +62,7 @@ class MachineOptions(Options):
         "--resources",
         type=resources,
         metavar="NAME=N,...",
-        meaning="with --on, what each check has for itself of a machine, as Ray counts it: GPU=1,CPU=4 (default: "
-        "CPU=1)",
+        meaning="with --on, what each check reserves of a machine, as Ray counts it: GPU=1,CPU=4 (default: CPU=1)",
     )
     runtime_env: Path | None = option(
         "--runtime-env",

@@ -207,8 +207,8 @@ class ExplainOptions(Options):
 
     explain: bool = switch(
         "--explain",
-        meaning="find out which attributes, sizes, types, weights and inputs of the result may be others, and it still "
-        "fails in the same way, and which must be as they are",
+        meaning="find out which attributes, sizes, types, weights and inputs of the result may change without changing "
+        "the failure, and which may not",
     )
     explain_checks: int | None = option(
         "--explain-checks",

@@ -123,7 +123,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         only=["jobs"],
         jobs="run N at once (default: 1, since runs of one command often share files; not with --artifacts, "
-        "which they would share; the file of --iter-info is another for each run, if the check names it)",
+        "which they would share; each run gets its own file of --iter-info if the check names it)",
     )
     other_machines.add(parser, runs="the command", sent="the files that it names")
     group = parser.add_argument_group("the check")

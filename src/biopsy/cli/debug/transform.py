@@ -157,7 +157,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     SavedInputOptions.add_group(parser)
     WeightsFolderOption.add(parser)
     comparing.ToleranceOptions.add(
-        parser.add_argument_group("what is out of tolerance; if said, it decides alone, without a look at rounding")
+        parser.add_argument_group(
+            "what is out of tolerance; if given, it decides alone, and rounding is not considered"
+        )
     )
     comparing.MetricOptions.add_group(parser)
     group = parser.add_argument_group("your own check, instead of an engine")
