@@ -6,19 +6,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from biopsy import errors, events
+from biopsy.cli.arguments.checks import ShownChecks
 from biopsy.cli.console import Console
 from biopsy.cli.debug.build import BuildProgress
 from biopsy.cli.debug.layers_report import LayersReport
 from biopsy.cli.debug.precision_search import PrecisionReport
 from biopsy.cli.debug.reduction_report import ReductionReport
 from biopsy.cli.debug.repeat import RepeatProgress
+from biopsy.cli.debug.transform import TransformProgress
 from biopsy.cli.debug.version import VersionProgress
 from biopsy.cli.debug.workaround import WorkaroundProgress
-from biopsy.cli.progress import CheckProgress, Progress, in_flight_text, shows, time_left
+from biopsy.cli.diagnose import DiagnosisProgress
+from biopsy.cli.progress import CheckProgress, Progress, in_flight_text, time_left
 
 
 class StoppedByUser(events.Stopped, kw_only=False):
@@ -28,17 +32,19 @@ class StoppedByUser(events.Stopped, kw_only=False):
 class Stages(Progress):
     """Shows why a search stopped, and nothing else."""
 
-    @shows(events.Stopped)
-    def _stopped(self, event: events.Stopped) -> None:
-        self.line("stopped", event.reason)
+    def show(self, event: events.Event) -> None:
+        if isinstance(event, events.Stopped):
+            self.line("stopped", event.reason)
+        else:
+            super().show(event)
 
 
 class QuietStages(Stages):
     """Shows the same in its own way."""
 
-    @shows(events.Stopped)
-    def _stopped_quietly(self, event: events.Stopped) -> None:
-        self.line("", event.reason)
+    def show(self, event: events.Event) -> None:
+        if isinstance(event, events.Stopped):
+            self.line("", event.reason)
 
 
 def shown_by(listener: Callable[..., Progress], *told: events.Event, log: Path | None = None) -> list[str]:
@@ -49,11 +55,11 @@ def shown_by(listener: Callable[..., Progress], *told: events.Event, log: Path |
     return [*out.getvalue().splitlines(), *err.getvalue().splitlines()]
 
 
-def test_an_event_is_shown_by_the_method_for_its_type() -> None:
+def test_an_event_is_shown() -> None:
     assert shown_by(Stages, events.Stopped("--max-checks")) == ["stopped    --max-checks"]
 
 
-def test_an_event_without_a_method_is_shown_as_the_type_that_it_derives_from() -> None:
+def test_an_event_of_a_type_that_nobody_shows_is_shown_as_the_type_that_it_derives_from() -> None:
     assert shown_by(Stages, StoppedByUser("by hand")) == ["stopped    by hand"]
 
 
@@ -95,19 +101,36 @@ def test_every_listener_shows_remarks_and_warnings() -> None:
     assert shown_by(Stages, *told) == ["one sample is enough", "warning: values are random"]
 
 
-@pytest.mark.parametrize(
-    "listener", [ReductionReport, PrecisionReport, LayersReport, BuildProgress, CheckProgress, RepeatProgress]
-)
-def test_no_listener_of_a_command_names_a_method_for_an_event_and_leaves_it_unmarked(listener: type[Progress]) -> None:
-    assert [name for name in vars(listener) if name.startswith("_on_")] == []
+SEARCHES = [
+    partial(ReductionReport, shown="none"),
+    partial(PrecisionReport, shown="none"),
+    lambda console, _: TransformProgress(console, None),
+    lambda console, _: CheckProgress(console, ShownChecks(), head="check", needs="a setting switches it off"),
+    lambda console, _: VersionProgress(console, ShownChecks()),
+    lambda console, _: WorkaroundProgress(console, ShownChecks()),
+]
 
 
 @pytest.mark.parametrize(
-    "listener", [ReductionReport, PrecisionReport, CheckProgress, VersionProgress, WorkaroundProgress]
+    "listener",
+    [
+        *SEARCHES,
+        LayersReport,
+        DiagnosisProgress,
+        lambda console, _: BuildProgress(console, SimpleNamespace(events=None), None),
+        lambda console, _: RepeatProgress(console, SimpleNamespace(events=None), 1),
+    ],
 )
-def test_a_flaky_failure_is_shown_by_every_search_with_a_check(listener: type[Progress]) -> None:
-    methods = [method for base in listener.__mro__ for method in vars(base).values()]
-    assert events.FlakyFailure in {getattr(method, "shows", None) for method in methods}
+def test_every_listener_of_a_command_shows_what_it_does_not_show_in_its_own_way(
+    listener: Callable[..., Progress],
+) -> None:
+    assert shown_by(listener, events.Remark("one sample is enough")) == ["one sample is enough"]
+
+
+@pytest.mark.parametrize("listener", SEARCHES)
+def test_a_flaky_failure_is_shown_by_every_search_with_a_check(listener: Callable[..., Progress]) -> None:
+    flaky = events.FlakyFailure(failed=1, runs=3, needed=9, confidence=0.99)
+    assert shown_by(listener, flaky)[0].startswith("flaky      ")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""What is shown: lines for people on stdout, problems on stderr, all of it in the file of ``--log-file`` too, and
-the line at the end of a terminal that changes while long work goes on. rich is loaded only for a terminal.
+"""The terminal: results on stdout, problems on stderr, both also in the file of ``--log-file``, and a live line that
+shows how long work goes on. rich is loaded only for a terminal.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from biopsy import events
 
 _LONGEST_LINE = 4000
+"""Characters of a line on a terminal; longer ones are cut without -v, because a name may have megabytes."""
+
 _MOST_LINES = 40
-"""Of a problem, and of a line on a terminal; more is shown with -v. A name may have megabytes."""
+"""Lines of a problem that are shown without -v."""
 
 _MOST_REMARKS = 200
-"""Kept for a report."""
+"""Remarks that are kept for a report."""
 
 _COLOUR = r"\x1b\[[0-9;]*m"
 _NO_COLOUR = "\x1b[0m"
@@ -38,29 +40,28 @@ _VERDICTS = {"PASSED": "32", "FAILED": "31"}
 
 @dataclass
 class Basis:
-    """What a verdict owes to files of settings, such as "atol=1e9 of biopsy.toml".
+    """The settings that a verdict depends on and that come from files, such as "atol=1e9 of biopsy.toml".
 
-    ``own`` is what this command owes to them, and ``said`` what the verdict was said with that was said last.
+    ``own`` are those of this command; ``shown`` is the text that the last verdict was shown with.
     """
 
     own: str = ""
-    said: str = ""
+    shown: str = ""
 
     @property
     def text(self) -> str:
-        """What this command and commands in its checks owe to files, as far as they have told; "" if nothing."""
-        heard = ", ".join(own_process.settings_of_checks)
-        return " and with ".join(filter(None, [self.own, heard and f"{heard}, in the check"]))
+        """The settings of this command and of the commands in its checks; "" if there are none."""
+        of_checks = ", ".join(own_process.settings_of_checks)
+        return " and with ".join(filter(None, [self.own, of_checks and f"{of_checks}, in the check"]))
 
 
 class Console:
     """The terminal, or the file or pipe in its place.
 
-    ``verbosity`` is 0 by default, 1 or more after ``-v``, negative after ``-q``. It ``asks`` if a person is the check.
-    What is shown goes to the ``log`` too, if there is one. ``remarks`` are what was said by ``remark`` and ``warn``.
-    A verdict (``PASSED | ...``) is said with the settings of files that are its ``basis``.
-    A stream that was closed, whose reader has gone (``| head``) or whose disk is full takes nothing more; the work goes
-    on to its end.
+    ``verbosity`` is 0 by default, 1 or more after ``-v``, negative after ``-q``. ``asks``: a person decides in place of
+    a check. All lines also go to the ``log``, if there is one. ``remarks`` are those of ``remark`` and ``warn``. A
+    verdict (``PASSED | ...``) is shown with its ``basis``.
+    If a stream is closed, its reader ends (``| head``) or its disk is full, the work goes on without it.
     """
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
@@ -74,75 +75,75 @@ class Console:
         self.basis = Basis()
 
     def on_stderr(self) -> Console:
-        """One that shows everything on stderr, and leaves stdout to another program."""
-        made = Console(self._err, self._err)
-        made.verbosity, made.form, made.log = self.verbosity, self.form, self.log
-        made.remarks, made.basis = self.remarks, self.basis
-        return made
+        """A console that shows everything on stderr, and leaves stdout to another program."""
+        console = Console(self._err, self._err)
+        console.verbosity, console.form, console.log = self.verbosity, self.form, self.log
+        console.remarks, console.basis = self.remarks, self.basis
+        return console
 
     @property
     def columns(self) -> int:
-        """How wide the terminal is; 0 where nobody can tell."""
+        """The width of the terminal; 0 if it is unknown."""
         return _width(self._out)
 
     def say(self, *lines: str) -> None:
-        """Lines of a result, an empty one if there are none: shown unless ``-q`` is given twice."""
+        """Show lines of a result (an empty line without arguments), unless ``-q`` is given twice."""
         if self.verbosity > -2:
             self._lines(lines or ("",))
 
     def say_basis(self) -> None:
-        """A line with the basis, unless a verdict was said with it; nothing if there is none."""
-        if self.basis.text != self.basis.said:
+        """Show a line with the basis, if there is one that no verdict was shown with."""
+        if self.basis.text != self.basis.shown:
             self.say(f"result     with {self.basis.text}")
 
     def note(self, *lines: str) -> None:
-        """Lines of a remark on the way: not shown with ``-q``."""
+        """Show lines that are no result, unless ``-q`` is given."""
         if self.verbosity > -1:
             self._lines(lines or ("",))
 
     def remark(self, text: str, *lines: str) -> None:
-        """As ``note``: something worth knowing, that a report tells too."""
+        """As ``note``, and keep the lines for a report."""
         self._remember(text, lines)
         self.note(text, *lines)
 
     def _remember(self, text: str, lines: tuple[str, ...], *, warning: bool = False) -> None:
         from biopsy import events  # dozens of records: they wait until the first is needed
 
-        said = events.Remark(text, warning=warning, lines=lines)
-        if len(self.remarks) < _MOST_REMARKS and said not in self.remarks:
-            self.remarks.append(said)
+        remark = events.Remark(text, warning=warning, lines=lines)
+        if len(self.remarks) < _MOST_REMARKS and remark not in self.remarks:
+            self.remarks.append(remark)
 
     def detail(self, *lines: str) -> None:
-        """Lines shown only with ``-v``."""
+        """Show lines only with ``-v``."""
         if self.verbosity > 0:
             self._lines(lines or ("",))
 
     def coloured(self, *lines: str) -> None:
-        """As ``say``, but colours in the lines stay where there are any: help texts."""
+        """As ``say``, but keep the colours in the lines: for help texts."""
         if self.verbosity > -2:
             for line in lines:
                 self._write(self._out, self._with_colours(line))
 
     def program_text(self, text: str) -> None:
-        """A text of our own for another program, as it is: in no other form, and not in the log."""
+        """Write a text for another program unchanged: without ``--log-format``, and not in the log."""
         form, log = self.form, self.log
         self.form, self.log = LineForm(), None
         self._write(self._out, text.rstrip("\n"))
         self.form, self.log = form, log
 
     def quote(self, line: str) -> None:
-        """A line that a check printed, not shown with ``-q``; of what it does to a terminal only colours stay."""
+        """Show a line that a check printed, unless ``-q`` is given; of its control sequences only colours are kept."""
         if self.verbosity > -1:
             self._write(self._out, "  | " + self._with_colours(line.expandtabs()))
 
     def warn(self, text: str, *lines: str) -> None:
-        """Something that may make the result worth less: on stderr, unless ``-q`` is given four times."""
+        """Show on stderr what may make the result worth less, unless ``-q`` is given four times."""
         self._remember(text, lines, warning=True)
         if self.verbosity > -4:
             self._problem(self._tinted("33", "warning: "), text, lines)
 
     def failure(self, error: errors.BiopsyError) -> int:
-        """Tell of an error in one message: what happened, what was kept, what to type next; returns its status."""
+        """Show an error: what happened, what was kept, what to type next; returns its exit status."""
         tag = "interrupted: " if isinstance(error, errors.Interrupted) else "error: "
         text = error.summary if error.message != "interrupted" else "nothing was left half-written"
         self._problem(self._tinted("31", tag), text if error.quotes else printable(text), error.details)
@@ -160,7 +161,7 @@ class Console:
         return error.status
 
     def defect(self, error: Exception) -> int:
-        """Tell of an exception that nobody foresaw; a bug of biopsy, status 4."""
+        """Show an unexpected exception, which is a bug of biopsy; returns exit status 4."""
         problem = errors.BiopsyError(
             f"biopsy itself failed: {type(error).__name__}: {error}",
             next_steps=["run the same command with -vv and report what it prints"],
@@ -169,22 +170,22 @@ class Console:
         return self.failure(problem)
 
     def _lines(self, lines: Iterable[str]) -> None:
-        """Write lines, of a verdict with its basis and its first word green or red where colours are wanted."""
+        """Write lines; a verdict gets its basis, and a green or red first word where colours are wanted."""
         for line in lines:
-            # A file or a script gets all of it.
+            # A file or a script gets the whole line.
             text = printable(self._shortened(line) if self._out is not None and self._out.isatty() else line)
             word, bar, rest = text.partition(" | ")
             if bar and word in _VERDICTS:
                 if self.form.is_coloured(self._out):
                     word = f"\x1b[{_VERDICTS[word]}m{word}{_NO_COLOUR}"
                 if self.basis.text:
-                    self.basis.said = self.basis.text
+                    self.basis.shown = self.basis.text
                     word += f", with {printable(self.basis.text)}"
                 text = f"{word} | {rest}"
             self._write(self._out, text, wraps=True)
 
     def _problem(self, tag: str, text: str, lines: Iterable[str]) -> None:
-        """A tag and a text, what it quotes of others, and lines of our own."""
+        """Write a tag and a text, whose lines after the first are quotations of others, and then lines of our own."""
         first, *quoted = text.split("\n")
         self._write(self._err, tag + printable(self._shortened(first)), wraps=True)
         most = len(quoted) if self.verbosity > 0 else _MOST_LINES
@@ -196,7 +197,7 @@ class Console:
             self._write(self._err, printable(self._shortened(line)), wraps=True)
 
     def _step(self, head: str, text: str) -> None:
-        """Something to type or to read. It is shown as a whole or not at all: half a command line is another one."""
+        """Write what to type or to read, in full or not at all: half a command line does something else."""
         if len(text) > _LONGEST_LINE and self.verbosity < 1:
             text = f"a line of {len(text)} characters, shown with -v"
         self._write(self._err, f"  {head}  {printable(text)}", wraps=True)
@@ -205,7 +206,7 @@ class Console:
         return line if self.verbosity > 0 else shortened(line, _LONGEST_LINE, ", shown with -v")
 
     def _with_colours(self, line: str) -> str:
-        """The line made printable, but for colours; they end with it, and there are none where we show none."""
+        """The line made printable, with its colours if colours are wanted; they end with the line."""
         if "\x1b" not in line:
             return printable(line)
         parts = re.split(rf"({_COLOUR})", line)  # every second one is a colour
@@ -228,7 +229,7 @@ class Console:
         if stream is None:  # closed before we started, as by ``>&-``
             return
         width = _width(stream) if wraps and stream.isatty() else 0
-        if 0 < width < len(text):  # a script, and the log, get it as it is
+        if 0 < width < len(text):  # scripts and the log get it unwrapped
             from biopsy.cli.terminal_text import wrapped
 
             text = "\n".join(wrapped(text, width))
@@ -243,17 +244,17 @@ class Console:
                 self.warn(f"cannot write to stdout any more: {error.strerror or error}")
 
     def end_log(self) -> None:
-        """Write no more into the log."""
+        """Close the log."""
         log, self.log = self.log, None
         if log is not None:
             log.close()
 
 
 def _width(stream: TextIO) -> int:
-    """How many columns a terminal has; 0 where nobody can tell."""
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isdecimal():
-        return int(asked)
+    """The number of columns of a terminal; 0 if it is unknown."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal():
+        return int(columns)
     try:
         return os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
@@ -261,27 +262,25 @@ def _width(stream: TextIO) -> int:
 
 
 def _discard_from_now_on(stream: TextIO) -> None:
-    """Nobody reads the stream any more: send it where nothing fails, or Python's own flush at exit would."""
+    """Redirect a stream that cannot be written to the null device, or Python's flush at exit would fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
-
-# The form of the lines that are shown: what stands before each, and whether there are colours.
 
 _SOURCES = Path(__file__).parents[1]
 
 
 @dataclass(kw_only=True)
 class LineForm:
-    """What ``--log-format`` asks for."""
+    """The form of lines that ``--log-format`` sets: what stands before each, and whether there are colours."""
 
     timestamp: bool = False
     line_info: bool = False
     colours: bool = True
 
     def before_a_line(self) -> str:
-        """The time of day, and the place in our sources that shows the line, as far as they are asked for."""
+        """The time of day, and the place in our sources that shows the line, if the user wants them."""
         time_of_day = f"({time.strftime('%X')}) " if self.timestamp else ""
         return time_of_day + (f"[{_place_that_shows()}] " if self.line_info else "")
 
@@ -291,10 +290,10 @@ class LineForm:
 
 
 def wants_colours(stream: TextIO | None) -> bool:
-    """Whether a stream is to be coloured: a terminal is, unless ``NO_COLOR``; anything is by ``FORCE_COLOR``.
+    """Whether a stream gets colours: a terminal does, unless ``NO_COLOR`` is set; any stream if ``FORCE_COLOR`` is.
 
-    Both count only where they are not empty: see no-color.org and force-color.org. What a check prints is read by
-    patterns of a person, and is never coloured by ``FORCE_COLOR``.
+    Empty variables do not count: see no-color.org and force-color.org. ``FORCE_COLOR`` has no effect in a check, whose
+    output is matched by the user's patterns.
     """
     if stream is None or os.environ.get("NO_COLOR"):
         return False
@@ -303,20 +302,17 @@ def wants_colours(stream: TextIO | None) -> bool:
 
 
 def _place_that_shows() -> str:
-    """``cli/run/report.py:42``: the nearest caller that is neither here nor the console."""
-    own = {__file__, str(_SOURCES / "cli" / "console.py")}
+    """The nearest caller outside this file, such as ``cli/run/report.py:42``."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename in own and frame.f_back is not None:
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
         frame = frame.f_back
     file = Path(frame.f_code.co_filename)
     shown = file.relative_to(_SOURCES).as_posix() if file.is_relative_to(_SOURCES) else file.name
     return f"{shown}:{frame.f_lineno}"
 
 
-# The line at the end of a terminal that changes while long work goes on.
-
 COLUMN = 10
-"""Width of the first word of a line."""
+"""Width of the column with the first word of a line."""
 
 
 def headed(head: str, text: object) -> str:
@@ -324,18 +320,17 @@ def headed(head: str, text: object) -> str:
     return f"{head:<{COLUMN}} {text}"
 
 
-_BAR = 12
-"""Width of the bar."""
+_BAR_WIDTH = 12
 
 
 def fitted(head: str, text: str, columns: int) -> tuple[bool, str]:
-    """Whether the bar has room in a line of so many ``columns``, and as much of the text as fits there.
+    """Whether the bar fits into a line of ``columns``, and as much of the text as fits.
 
-    The bar goes first, then the last parts of the text (which stand between `` · ``), then the end of its first part.
+    The bar is left out first, then the last parts of the text (separated by `` · ``), then the end of its first part.
     The head, such as the name of a pass, is never cut.
     """
     room = columns - 1 - max(COLUMN, len(head)) - 1  # a terminal may wrap behind its last column
-    if len(text) <= room - _BAR - 1:
+    if len(text) <= room - _BAR_WIDTH - 1:
         return True, text
     parts = text.split(" · ")
     while len(parts) > 1 and len(" · ".join(parts)) > room:
@@ -345,9 +340,9 @@ def fitted(head: str, text: str, columns: int) -> tuple[bool, str]:
 
 
 class LiveLine:
-    """One line at the end of a terminal that changes; nothing where stderr is no terminal, with -v or with -q.
+    """The last line of a terminal, which changes while long work goes on.
 
-    Nor where questions are asked: it would be painted over them, again and again.
+    It is not shown if stderr is no terminal, with -v or -q, or if the user is asked questions, which it would cover.
     """
 
     def __init__(self, console: Console) -> None:
@@ -357,7 +352,7 @@ class LiveLine:
         self._aside = ""
 
     def update(self, head: str, text: str, done: float = 0.0) -> None:
-        """Show a line; ``done`` is the part of the work that is behind, from 0 to 1."""
+        """Show a line; ``done`` is the part of the work that is done, from 0 to 1."""
         if not self._wanted:
             return
         self._last = head, text, done
@@ -370,14 +365,14 @@ class LiveLine:
             from rich.text import Text
 
             class Bar(BarColumn):
-                """Nothing where there is no room for it."""
+                """A bar that is left out where it does not fit."""
 
                 def render(self, task: Task) -> Any:
                     return super().render(task) if task.fields["bar"] else Text()
 
             self._shown = Progress(
                 TextColumn("{task.fields[head]}", markup=False),
-                Bar(bar_width=_BAR),
+                Bar(bar_width=_BAR_WIDTH),
                 TextColumn("{task.description}", markup=False),
                 console=Terminal(stderr=True),
                 transient=True,
@@ -390,13 +385,13 @@ class LiveLine:
         self._shown.update(task, description=description, completed=done, head=f"{head:<{COLUMN}}", bar=bar)
 
     def beside(self, text: str) -> None:
-        """What stands behind the first part of the text from now on."""
+        """Set what stands after the first part of the text from now on."""
         self._aside = text
         if self._shown is not None:
             self.update(*self._last)
 
     def stop(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._shown is not None:
             self._shown.stop()
             self._shown = None
@@ -409,11 +404,11 @@ class LogFile:
         self._stream = io.TextIOWrapper(open_anew(path), encoding="utf-8", errors="backslashreplace")
 
     def write(self, line: str) -> None:
-        """Write one line, at once, so that who follows the file sees it. Raises OSError."""
+        """Write one line at once, for readers that follow the file. Raises OSError."""
         self._stream.write(re.sub(_COLOUR, "", line) + "\n")
         self._stream.flush()
 
     def close(self) -> None:
-        """Write nothing more."""
-        with contextlib.suppress(OSError):  # what could not be written was told of then
+        """Close the file."""
+        with contextlib.suppress(OSError):  # it was reported when the line was written
             self._stream.close()

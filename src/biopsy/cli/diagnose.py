@@ -1,6 +1,4 @@
-"""``biopsy diagnose``: why a model fails, in words, and what avoids it. It shows each question that is answered, and
-the verdict.
-"""
+"""``biopsy diagnose``: finds out why a model fails and what avoids it, and shows each answer and the verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from biopsy.cli.arguments import checks, types
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import bundling, checking
 from biopsy.cli.diagnose_options import DiagnoseOptions, add
-from biopsy.cli.progress import Progress, shows
+from biopsy.cli.progress import Progress
 from biopsy.findings.verdict import Note, notes_of
 from biopsy.model.load import require_file
 from biopsy.processes.writing import require_writable
@@ -41,7 +39,7 @@ examples:
   biopsy diagnose model.onnx --check ./check.sh {}
   biopsy diagnose model.onnx --engine onnxrt --check ./check.sh {} {engine}
 
-exit status: 0 the model does not fail; 1 it fails, and why is said as far as it is known; 2 wrong usage;
+exit status: 0 the model does not fail; 1 it fails, and the verdict says why as far as it is known; 2 wrong usage;
 4 nothing was concluded (an engine is missing, there is nothing to compare with); 5 interrupted, or the time was over
 before it was known whether the model fails: the same command goes on"""
 
@@ -53,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
-    """The folder of the evidence, if no option names it."""
+    """The folder of the evidence, unless an option names it."""
     folder = None if args.dir else DiagnoseOptions.of(args).folder
     return {"the folder of the evidence": (folder, types.FOLDER_WRITTEN)}
 
@@ -84,7 +82,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             if diagnosis.stopped == PERSON or (diagnosis.stopped is not None and diagnosis.failed is None):
                 status = errors.Interrupted.status
             progress.ended(status)
-        say_result(shown, diagnosis, list(next_lines(diagnosis.facts, question)))
+        following = [advice.Advice(line, why) for line, why in next_lines(diagnosis.facts, question)]
+        _say_result(shown, diagnosis, following)
         sections = partial(diagnosis_sections, diagnosis, question)
         report.write(status, partial(sections, report.folder))
         if report.path is not None:
@@ -93,7 +92,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             console.program_text(report.as_bytes(status, partial(sections, Path())).decode("ascii"))
         if status == errors.Interrupted.status:
             raise errors.Interrupted(
-                "what is known so far is said above",
+                "what is known so far is shown above",
                 kept=f"{diagnosis.folder}, with what was found",
                 resume=advice.resume_line(options.words, checks.REST_OPTIONS),
             )
@@ -105,46 +104,39 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         return status
 
 
-# What a diagnosis shows: a line for each question that is answered, one live line on a terminal, and the verdict.
-
-
 class DiagnosisProgress(Progress):
-    """Listens to a diagnosis."""
+    """Shows a line for each question that is answered, and on the live line the one that is being asked."""
 
     def __init__(self, console: Console, log: Path | None) -> None:
         super().__init__(console, log)
         self._step = events.StepStarted("", "", 0, 1)
         self._checks = 0
 
-    @shows(events.StepStarted)
-    def _show_started(self, event: events.StepStarted) -> None:
-        self._step, self._checks = event, 0
-        self._update(event.question)
-
-    @shows(events.StepDone)
-    def _show_done(self, event: events.StepDone) -> None:
-        if event.outcome == "skipped" or (event.outcome == "stopped" and not event.seconds):
-            self._console.detail(f"{event.name:<{COLUMN}} not asked: {event.answer}")
-            return
-        spent = f"{count(event.checks, 'check')} · {event.seconds:.1f} s" if event.checks else f"{event.seconds:.1f} s"
-        self.line(event.name, f"{'no answer: ' if event.outcome == 'failed' else ''}{event.answer}   {spent}")
-
-    @shows(events.Checking)
-    def _show_checking(self, event: events.Checking) -> None:
-        self._update(event.description)
-
-    @shows(events.Checked)
-    def _show_checked(self, event: events.Checked) -> None:
-        self._checks += 1
-        self._console.detail(f"  check {event.number}  {event.outcome}: {event.reason} · {event.seconds:.2f} s")
-
-    @shows(events.Measured)
-    def _show_measured(self, event: events.Measured) -> None:
-        self._update(f"{event.stage}: {event.done} of {event.total}")
-
-    @shows(events.Resumed)
-    def _show_resumed(self, event: events.Resumed) -> None:
-        self.line("resumed", f"{count(event.runs, 'answer')} remembered in {event.journal}")
+    def show(self, event: events.Event) -> None:
+        """Show each question that is answered, and on the live line what goes on."""
+        match event:
+            case events.StepStarted():
+                self._step, self._checks = event, 0
+                self._update(event.question)
+            case events.StepDone():
+                if event.outcome == "skipped" or (event.outcome == "stopped" and not event.seconds):
+                    self._console.detail(f"{event.name:<{COLUMN}} not asked: {event.answer}")
+                else:
+                    no_answer = "no answer: " if event.outcome == "failed" else ""
+                    checks = f"{count(event.checks, 'check')} · " if event.checks else ""
+                    self.line(event.name, f"{no_answer}{event.answer}   {checks}{event.seconds:.1f} s")
+            case events.Checking():
+                self._update(event.description)
+            case events.Checked():
+                self._checks += 1
+                answer = f"{event.outcome}: {event.reason} · {event.seconds:.2f} s"
+                self._console.detail(f"  check {event.number}  {answer}")
+            case events.Measured():
+                self._update(f"{event.stage}: {event.done} of {event.total}")
+            case events.Resumed():
+                self.line("resumed", f"{count(event.runs, 'answer')} remembered in {event.journal}")
+            case _:
+                super().show(event)
 
     def _update(self, doing: str) -> None:
         step = self._step
@@ -153,8 +145,8 @@ class DiagnosisProgress(Progress):
         self._live.update(step.name, " · ".join(parts), (step.number - 1) / step.total)
 
 
-def say_result(console: Console, diagnosis: Diagnosis, following: Sequence[tuple[str, str]]) -> None:
-    """The verdict, how sure it is, what avoids the failure, what was left open, and what to do next."""
+def _say_result(console: Console, diagnosis: Diagnosis, following: Sequence[advice.Advice]) -> None:
+    """Show the verdict, how sure it is, what avoids the failure, what is left open, and what to do next."""
     word = {True: "FAILED", False: "PASSED", None: "UNKNOWN"}[diagnosis.failed]
     console.note("")
     console.say(f"{word} | {diagnosis.verdict.text}")
@@ -163,16 +155,13 @@ def say_result(console: Console, diagnosis: Diagnosis, following: Sequence[tuple
         if note.line is not None:
             console.say(f"{'':<{COLUMN}} {note.line}")
     console.note(f"{'evidence':<{COLUMN}} {diagnosis.folder} · {diagnosis.seconds:.1f} s")
-    for number, (line, why) in enumerate(following):
-        if not number:
-            console.note("")
-        console.note(f"{'' if number else 'Next':<{COLUMN}} {why}:", f"{'':<{COLUMN}} {line}")
+    advice.say_advice(console, following)
 
 
 def _pack(bundle: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, report: bytes, console: Console) -> None:
-    """Pack the piece and the check that it fails, or the whole model where there is no piece, if anything fails.
+    """Pack the piece, or the whole model if there is none, with the check that it fails; warn if nothing fails.
 
-    Raises CheckError if the script of the bundle does not show it.
+    Raises CheckError if the script of the bundle does not show the failure.
     """
     from biopsy.diagnosis.question import path_of, without_weights_folder
     from biopsy.findings.bundle.job import BundleJob, EarlierFindings

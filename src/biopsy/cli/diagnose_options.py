@@ -57,12 +57,12 @@ class DiagnoseOptions(
 
     @property
     def folder(self) -> Path:
-        """Where the evidence stands."""
+        """The folder of the evidence."""
         return self.dir or Path(f"{self.model.stem}_diagnosis")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add all of them."""
+    """Add all options."""
     groups.ModelOption.add(parser)
     engines.EngineOptions.add_groups(
         parser,

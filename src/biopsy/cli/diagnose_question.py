@@ -1,4 +1,4 @@
-"""From the options of ``biopsy diagnose`` to the question. Importing this imports the diagnosis."""
+"""The question of ``biopsy diagnose``, made from its options. Importing this imports the diagnosis."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from biopsy.questions.transformations.question import parse_tool
 
 
 def question_of(options: DiagnoseOptions, console: Console, held: ExitStack) -> DiagnosisQuestion:
-    """What is asked; ``held`` keeps the folder for this diagnosis until it is closed.
+    """The question; ``held`` locks the folder for this diagnosis until it is closed.
 
-    Raises UsageError for arguments that could only mislead, and what ``index_file`` raises.
+    Raises UsageError for arguments that would mislead, and what ``index_file`` raises.
     """
     given, command = options.check, parse(options.check or ())
     is_placed = options.names_engine and isinstance(command, OwnRun) and _has_place(command.words)
-    if is_placed:  # which engines the words of a ``biopsy run`` name is then known without a place
+    if is_placed:  # with the engine in its place, the engines of ``biopsy run`` are known
         given = list(with_engine(command.words, options.specs()[-1].text))
     own_run = checking.own_run(given)
     tool = None if options.by is None else parse_tool(options.by).text
     engines = _engines(options, own_run, console, is_placed=is_placed)
     index = index_file(options.model, options.external_data_dir)
-    equal: comparing.JudgeOptions = options if own_run is None else own_run
+    judging: comparing.JudgeOptions = options if own_run is None else own_run
     check, template = _check(given, own_run, engines)
     samples, folder = _samples(options, own_run, index, held, console)
     limits: Words = ()
-    for option in equal.as_typed(comparing.JudgeOptions.declared):
+    for option in judging.as_typed(comparing.JudgeOptions.declared):
         name, values = option.name, option.values
         is_joined = len(values) == 1 and values[0].startswith("-")
         limits += (f"{name}={values[0]}",) if is_joined else (name, *values)
@@ -63,7 +63,7 @@ def question_of(options: DiagnoseOptions, console: Console, held: ExitStack) -> 
         check=check,
         template=template,
         samples=samples,
-        judging=Judging(judge=Judge(*equal.limits()), limits=limits, rules=options.rules()),
+        judging=Judging(judge=Judge(*judging.limits()), limits=limits, rules=options.rules()),
         weights_folder=options.external_data_dir,
         effort=Effort(
             seconds=options.max_time or 0.0,
@@ -81,7 +81,7 @@ def _has_place(words: Sequence[str]) -> bool:
 
 
 def _engines(options: DiagnoseOptions, own_run: RunOptions | None, console: Console, *, is_placed: bool) -> Words:
-    """The engines as specs; of a check that is ``biopsy run`` those that it runs."""
+    """The engines as specifications: those of a check that is ``biopsy run``, or those that the user names."""
     if own_run is not None:
         if options.names_engine and not is_placed:
             raise errors.UsageError(
@@ -103,9 +103,9 @@ def _engines(options: DiagnoseOptions, own_run: RunOptions | None, console: Cons
 def _samples(
     options: DiagnoseOptions, own_run: RunOptions | None, index: ModelIndex, held: ExitStack, console: Console
 ) -> tuple[Samples, Path]:
-    """The inputs, written to the folder where nobody gave them, and that folder, which is held from now on."""
-    asked = options if own_run is None else own_run
-    inputs = asked.inputs()
+    """The inputs, and the folder, locked from now on, that they are written to if they are made up."""
+    source = options if own_run is None else own_run
+    inputs = source.inputs()
     if own_run is not None:
         checking.require_inputs_of_golden_values(own_run, keep_inputs=False)
     if options.check is None or (own_run is not None and not own_run.load_inputs):
@@ -113,13 +113,13 @@ def _samples(
     folder = held.enter_context(held_folder(options.folder, beside=options.dir is None, warn=console.warn))
     if options.check is None:
         return resolved_samples(index, inputs, folder, options.load_inputs or ()), folder
-    return Samples(inputs=inputs, files=tuple(asked.load_inputs or ()), made_up=False), folder
+    return Samples(inputs=inputs, files=tuple(source.load_inputs or ()), made_up=False), folder
 
 
 def _check(
     given: Sequence[str] | None, own_run: RunOptions | None, engines: Words
 ) -> tuple[Words | None, Words | None]:
-    """The words of the check, and those in which the engine has its place; None where there are none."""
+    """The words of the check, and the same with a place for the engine; None where there are none."""
     if given is None:
         return None, None
     if not given:

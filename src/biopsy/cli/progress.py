@@ -1,5 +1,5 @@
-"""What long work shows while it goes on: a listener that shows each event by its type and logs them all, what a
-check printed, where nodes come from in their author's code, and how repeated checks end.
+"""Listeners that show long work on the terminal, and what several commands print: the output of a check, where nodes
+come from in their author's code, and the last line of repeated checks.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import io
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self
 
 from biopsy import errors, events
 from biopsy.checks.judge import rate_text
@@ -24,41 +24,17 @@ from biopsy.model.sources import NodeSource, group_name, places_of
 from biopsy.processes.writing import cannot_write
 from biopsy.text import count, series, size_text
 
-Self = TypeVar("Self", bound="Progress")
-Shower = TypeVar("Shower", bound="Progress")
-Kind = TypeVar("Kind", bound=events.Event)
-
-_CHANGE = 28
-"""Width of what a pass has changed."""
-
-
-def shows(kind: type[Kind]) -> Callable[[Callable[[Shower, Kind], None]], Callable[[Shower, Kind], None]]:
-    """Mark the method of a ``Progress`` that shows events of one type, and of its subclasses without a method."""
-
-    def mark(method: Callable[[Shower, Kind], None]) -> Callable[[Shower, Kind], None]:
-        vars(method)[_SHOWS] = kind
-        return method
-
-    return mark
-
-
-_SHOWS = "shows"
-"""The attribute of a marked method: the type of event that it shows."""
+_CHANGE_WIDTH = 28
+"""Width of the column with what a pass has changed."""
 
 
 class Progress:
-    """Listens to long work: logs each event, and shows those of the types that a method is marked for by ``shows``.
+    """Listens to long work: logs each event and shows it. A subclass overrides ``show`` for events of its own.
 
-    ``log`` is the file of ``--events``; None for none. ``history`` is what a report tells of the events. A subclass's
-    method for a type replaces that of its base.
+    ``log`` is the file of ``--events``; None for none. ``history`` collects what a report tells of the events.
     """
 
     def __init__(self, console: Console, log: Path | None) -> None:
-        listener = type(self)
-        marked = [method for base in reversed(listener.__mro__) for method in vars(base).values()]
-        self._methods = {
-            method.__dict__[_SHOWS]: method for method in marked if _SHOWS in getattr(method, "__dict__", ())
-        }
         self._console = console
         self._live = LiveLine(console)
         self._started = started = time.monotonic()
@@ -66,7 +42,7 @@ class Progress:
         self.history = SearchHistory(started)
         self._end = events.CommandEnded(status=0)
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> Self:
         """Raises UsageError if the log cannot be written."""
         self._log.__enter__()
         return self
@@ -85,16 +61,14 @@ class Progress:
             self._log.__exit__()
 
     def ended(self, status: int, nodes: Sequence[str] = ()) -> int:
-        """Say with which exit status the command ends, and the nodes of its result; returns the status."""
+        """Set the exit status and the nodes of the result that the last event tells; returns the status."""
         self._end = events.CommandEnded(status=status, nodes=tuple(nodes))
         return status
 
     def __call__(self, event: events.Event) -> None:
-        """Take one event: log it, remember it for a report, show it."""
+        """Log an event, remember it for a report, and show it."""
         self.keep(event)
-        method = next((self._methods[kind] for kind in type(event).__mro__ if kind in self._methods), None)
-        if method is not None:
-            method(self, event)
+        self.show(event)
 
     def keep(self, event: events.Event) -> None:
         """Log an event, and remember it for a report, without showing it."""
@@ -102,70 +76,60 @@ class Progress:
         self.history(event)
 
     def line(self, head: str, text: str) -> None:
-        """Show a line for something that was learnt."""
+        """Show a line that stays: a word in the first column, and a text."""
         self._live.stop()
         self._console.note(f"{head:<{COLUMN}} {text}")
 
     def show_output(self, shown: ShownChecks, output: bytes, *, is_first: bool) -> None:
-        """Show what a check printed, if that is asked for; ``is_first``: it is the first failure, or the first such."""
+        """Show what a check printed, if the user wants it; ``is_first``: it is the first failure, or the first such."""
         if shown.show_output or (is_first and not shown.hide_fail_output):
             self._live.stop()
             say_output(self._console, output, whole=shown.show_output)
 
     def pass_line(self, done: events.PassDone, change: str) -> None:
-        """Show a line for a pass: what it cost stands in one column, however long the name of the pass is."""
+        """Show a line for a pass, with its cost in a column of its own."""
         self._live.stop()
         named = f"{done.stage:<{COLUMN}} {change}"
-        self._console.note(f"{named:<{COLUMN + 1 + _CHANGE}} {count(done.checks, 'check')} · {done.seconds:.1f} s")
+        self._console.note(
+            f"{named:<{COLUMN + 1 + _CHANGE_WIDTH}} {count(done.checks, 'check')} · {done.seconds:.1f} s"
+        )
 
-    @shows(events.Abandoned)
-    def show_abandoned(self, event: events.Abandoned) -> None:
-        """Show, with -v, that a check that was announced has no answer."""
-        self._console.detail(f"  check {event.number}  not waited for: another answer made it unnecessary")
-
-    @shows(events.ChecksInFlight)
-    def show_in_flight(self, event: events.ChecksInFlight) -> None:
-        """Show how many checks go on at once, where there is a line that changes."""
-        self._live.beside(in_flight_text(event))
-
-    @shows(events.InstallationStarted)
-    def show_installing(self, event: events.InstallationStarted) -> None:
-        """Show that packages are being installed, as long as that takes."""
-        self._live.update("install", f"{_asked_for(event)} by {event.installer}")
-
-    @shows(events.InstallationDone)
-    def show_installed(self, event: events.InstallationDone) -> None:
-        """Show what was installed; with -v, that it was there already."""
-        added = f" with {series(event.added)}, which it needs" if event.added else ""
-        if event.cached:
-            self._console.detail(f"  install  {_asked_for(event)}{added}: from the cache")
-            return
-        self.line("install", f"{_asked_for(event)}{added} · {size_text(event.bytes)} · {event.seconds:.1f} s")
-
-    @shows(events.Remark)
-    def show_remark(self, event: events.Remark) -> None:
-        """Show a remark, or a warning."""
-        self._live.stop()
-        (self._console.warn if event.warning else self._console.remark)(event.text, *event.lines)
+    def show(self, event: events.Event) -> None:
+        """Show an event: on the live line, as a line that stays, as a line only with -v, or not at all."""
+        match event:
+            case events.Abandoned():
+                self._console.detail(f"  check {event.number}  not waited for: another answer made it unnecessary")
+            case events.ChecksInFlight():
+                self._live.beside(in_flight_text(event))
+            case events.InstallationStarted():
+                self._live.update("install", f"{_requirements_text(event)} by {event.installer}")
+            case events.InstallationDone():
+                added = f" with {series(event.added)}, which it needs" if event.added else ""
+                what = f"{_requirements_text(event)}{added}"
+                if event.cached:
+                    self._console.detail(f"  install  {what}: from the cache")
+                else:
+                    self.line("install", f"{what} · {size_text(event.bytes)} · {event.seconds:.1f} s")
+            case events.Remark():
+                self._live.stop()
+                (self._console.warn if event.warning else self._console.remark)(event.text, *event.lines)
 
 
-def _asked_for(event: events.InstallationStarted | events.InstallationDone) -> str:
+def _requirements_text(event: events.InstallationStarted | events.InstallationDone) -> str:
     return f"{series(event.requirements)} for Python {event.python}"
 
 
 def in_flight_text(event: events.ChecksInFlight) -> str:
-    """``14 running on 3 machines, 2 waiting, 5 cancelled``: nothing of what is none, unless all is."""
-    more = [
-        f"{number} {what}" for number, what in ((event.waiting, "waiting"), (event.cancelled, "cancelled")) if number
-    ]
-    running = [running_text(event.running, event.machines)] if event.running or not more else []
-    return ", ".join([*running, *more])
+    """``14 running on 3 machines, 2 waiting, 5 cancelled``, without counts of 0 unless all are."""
+    others = ((event.waiting, "waiting"), (event.cancelled, "cancelled"))
+    texts = [f"{number} {what}" for number, what in others if number]
+    running = [running_text(event.running, event.machines)] if event.running or not texts else []
+    return ", ".join([*running, *texts])
 
 
 def running_text(running: int, machines: int | None) -> str:
-    """``14 running on 3 machines``; where there are none yet, without them."""
-    where = f" on {count(machines, 'machine')}" if machines else ""
-    return f"{running} running{where}"
+    """``14 running on 3 machines``; ``14 running`` as long as there is no machine."""
+    return f"{running} running on {count(machines, 'machine')}" if machines else f"{running} running"
 
 
 def time_left(seconds: float) -> str:
@@ -176,16 +140,14 @@ def time_left(seconds: float) -> str:
     return f"about {minutes} min left" if minutes < 90 else f"about {minutes / 60:.1f} h left"
 
 
-# The file of ``--events``: what long work tells about itself, as JSON lines.
-
 _MOST_BYTES_LOGGED = 1 << 16
-"""Of one output: there are as many as checks, and some checks print gigabytes."""
+"""Of the output of one check: some print gigabytes."""
 
 
 class EventLog:
-    """The file of ``--events``: one JSON object a line; nothing if ``path`` is None.
+    """The file of ``--events``: one JSON object a line; no file if ``path`` is None.
 
-    Each says when it was written: seconds since ``started`` (by ``time.monotonic``), or since now.
+    Each object tells the seconds since ``started``, a time of ``time.monotonic`` (default: now).
     """
 
     def __init__(self, path: Path | None, started: float | None = None) -> None:
@@ -204,7 +166,7 @@ class EventLog:
             self._file.close()
 
     def write(self, event: events.Event) -> None:
-        """Write one event, at once, so that who follows the file sees it. An output loses its middle if it is long."""
+        """Write one event at once, for readers that follow the file; a long output loses its middle."""
         if self._file is None or self._path is None:
             return
         plain = dict(vars(event))
@@ -222,10 +184,10 @@ class EventLog:
 
 
 class CheckProgress(Progress):
-    """Shows checks as they run, and their output as ``--show-output`` and ``--hide-fail-output`` ask.
+    """Shows checks as they run, and their output as ``--show-output`` and ``--hide-fail-output`` say.
 
-    ``head`` stands before the check that is running. ``needs`` says what counts only after several runs if the failure
-    is flaky, such as "a release passes".
+    ``head`` stands before the check that is running. ``needs`` is what takes several runs if the failure is flaky, such
+    as "a release passes".
     """
 
     def __init__(self, console: Console, shown: ShownChecks, *, head: str, needs: str) -> None:
@@ -237,53 +199,53 @@ class CheckProgress(Progress):
         self._checks = 0
         self._shown_failure = False
 
-    @shows(events.Checking)
-    def _show_checking(self, event: events.Checking) -> None:
-        self._description = event.description
-        self._checks += 1
-        self._live.update(self._head, f"{count(self._checks, 'check')} · {event.description[:70]}")
-
-    @shows(events.OriginalFails)
-    def _show_failure(self, event: events.OriginalFails) -> None:
-        self.line("fails", f"{event.reason} · {event.seconds:.2f} s")
-
-    @shows(events.FlakyFailure)
-    def _show_flakiness(self, event: events.FlakyFailure) -> None:
-        rate = f"it fails in {event.failed} of {event.runs} runs"
-        self.line("flaky", f"{rate}: {self._needs} if {event.needed} runs with it pass")
-
-    @shows(events.Checked)
-    def _show_checked(self, event: events.Checked) -> None:
-        self._console.detail(f"  check {event.number}  {self._description[:100]}: {event.outcome}: {event.reason}")
-        is_first = event.outcome == "reproduced" and not self._shown_failure
-        self._shown_failure = self._shown_failure or is_first
-        self.show_output(self._shown, event.output, is_first=is_first)
+    def show(self, event: events.Event) -> None:
+        """Show the checks, and what is learnt of the failure."""
+        match event:
+            case events.Checking():
+                self._description = event.description
+                self._checks += 1
+                self._live.update(self._head, f"{count(self._checks, 'check')} · {event.description[:70]}")
+            case events.OriginalFails():
+                self.line("fails", f"{event.reason} · {event.seconds:.2f} s")
+            case events.FlakyFailure():
+                rate = f"it fails in {event.failed} of {event.runs} runs"
+                self.line("flaky", f"{rate}: {self._needs} if {event.needed} runs with it pass")
+            case events.Checked():
+                what = f"check {event.number}  {self._description[:100]}"
+                self._console.detail(f"  {what}: {event.outcome}: {event.reason}")
+                is_first = event.outcome == "reproduced" and not self._shown_failure
+                self._shown_failure = self._shown_failure or is_first
+                self.show_output(self._shown, event.output, is_first=is_first)
+            case _:
+                super().show(event)
 
 
 class ModelProgress(Progress):
-    """Shows the model that is asked about, and what was recorded of it."""
+    """Shows the model, and which of its values were recorded."""
 
-    @shows(events.ModelRead)
-    def _show_model(self, event: events.ModelRead) -> None:
-        inputs, outputs = count(event.inputs, "input"), count(event.outputs, "output")
-        what = f"{count(event.nodes, 'node')} · opset {event.opset} · {inputs}, {outputs}"
-        self.line("model", f"{event.name} · {what} · {size_text(event.weight_bytes)} of weights")
-
-    @shows(events.Recorded)
-    def _show_recorded(self, event: events.Recorded) -> None:
-        what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}"
-        if event.of is not None:
-            samples = f" of {count(event.samples, 'sample')}" if event.samples > 1 else ""
-            what = f"golden values of {event.tensors} of {count(event.of, 'tensor')}{samples}"
-        self.line("recorded", f"{event.engine} · {what}, {size_text(event.bytes)} · {event.seconds:.2f} s")
+    def show(self, event: events.Event) -> None:
+        """Show the model, and what was recorded."""
+        match event:
+            case events.ModelRead():
+                inputs, outputs = count(event.inputs, "input"), count(event.outputs, "output")
+                what = f"{count(event.nodes, 'node')} · opset {event.opset} · {inputs}, {outputs}"
+                self.line("model", f"{event.name} · {what} · {size_text(event.weight_bytes)} of weights")
+            case events.Recorded():
+                what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}"
+                if event.of is not None:
+                    samples = f" of {count(event.samples, 'sample')}" if event.samples > 1 else ""
+                    what = f"golden values of {event.tensors} of {count(event.of, 'tensor')}{samples}"
+                self.line("recorded", f"{event.engine} · {what}, {size_text(event.bytes)} · {event.seconds:.2f} s")
+            case _:
+                super().show(event)
 
 
 class SearchProgress(ModelProgress, ABC):
-    """Shows a search with a check: its candidates on the live line, and what a person must know of its answers.
+    """Shows a search with a check: its candidates on the live line, and what is learnt on the way.
 
-    ``shown`` says whose output is shown, in words of the subclass, of which "all" are those of every check.
-    ``passes_by``, ``beyond`` and ``span`` complete the sentences on flaky failures, on a search that a limit has ended,
-    and on the time that is left.
+    ``shown`` says whose output is shown: "all" for every check's, or a word of the subclass. ``passes_by``, ``beyond``
+    and ``span`` complete the sentences on flaky failures, on a search that a limit has ended, and on the time left.
     """
 
     passes_by: ClassVar[str]
@@ -298,62 +260,58 @@ class SearchProgress(ModelProgress, ABC):
 
     @abstractmethod
     def left_text(self, left: int) -> tuple[str, int]:
-        """What is left of the search in words, and how much there was."""
+        """What is left of the search in words, and its size at the beginning."""
 
-    @shows(events.StageStarted)
-    def _show_stage_started(self, event: events.StageStarted) -> None:
-        self._stage, self._done_before_stage = event, self._done
+    @abstractmethod
+    def is_wanted(self, event: events.CheckedCandidate) -> bool:
+        """Whether the output of this check is shown; not called if that of every check is."""
 
-    @shows(events.CheckingCandidate)
-    def _show_checking(self, event: events.CheckingCandidate) -> None:
+    def show(self, event: events.Event) -> None:
+        """Show the candidates, and what is learnt of the failure."""
+        match event:
+            case events.StageStarted():
+                self._stage, self._done_before_stage = event, self._done
+            case events.CheckingCandidate():
+                self._announce(event)
+            case events.CheckedCandidate():
+                self._done += 1
+                answer = f"{event.outcome}: {event.reason} · {event.seconds:.2f} s"
+                self._console.detail(f"  check {event.number}  {answer}")
+                if self._shown == "all" or self.is_wanted(event) or self._console.verbosity > 0:
+                    self._live.stop()
+                    say_output(self._console, event.output, whole=self._shown == "all")
+                    self._shown = "all" if self._shown == "all" else "none"
+            case events.Resumed():
+                self.line("resumed", f"{count(event.runs, 'check')} remembered in {event.journal}")
+            case events.FlakyFailure():
+                self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
+                needed = f"a candidate passes only after {count(event.needed, 'run')} that {self.passes_by}"
+                self.line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")
+            case events.Stopped():
+                self.line("stopped", f"by {event.reason}, before the end: {self.beyond}")
+            case _:
+                super().show(event)
+
+    def _announce(self, event: events.CheckingCandidate) -> None:
         self._console.detail(f"  check {event.number}  {event.description}: {event.line}")
         seconds = (time.monotonic() - self._started) / max(1, self._done)
         usual = self._stage.usual - (self._done - self._done_before_stage)
-        left, whole = self.left_text(event.left)
+        left, size = self.left_text(event.left)
         parts = [
             left,
             f"{count(self._done, 'check')}{f', {1 / max(seconds, 1e-3):.1f}/s' if self._done else ''}",
             *([f"{time_left(usual * seconds)}{self.span}"] if usual > 0 and self._done > 2 else []),
             f"trying {event.description}",
         ]
-        self._live.update(event.stage, " · ".join(parts), 1 - event.left / max(1, whole))
+        self._live.update(event.stage, " · ".join(parts), 1 - event.left / max(1, size))
 
-    @shows(events.CheckedCandidate)
-    def _show_checked(self, event: events.CheckedCandidate) -> None:
-        self._done += 1
-        self._console.detail(f"  check {event.number}  {event.outcome}: {event.reason} · {event.seconds:.2f} s")
-        if self._shown == "all" or self.is_wanted(event) or self._console.verbosity > 0:
-            self._live.stop()
-            say_output(self._console, event.output, whole=self._shown == "all")
-            self._shown = "all" if self._shown == "all" else "none"
-
-    @abstractmethod
-    def is_wanted(self, event: events.CheckedCandidate) -> bool:
-        """Whether this is the one check whose output is shown, where not that of every check is."""
-
-    @shows(events.Resumed)
-    def _show_resumed(self, event: events.Resumed) -> None:
-        self.line("resumed", f"{count(event.runs, 'check')} remembered in {event.journal}")
-
-    @shows(events.FlakyFailure)
-    def _show_flakiness(self, event: events.FlakyFailure) -> None:
-        self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
-        needed = f"a candidate passes only after {count(event.needed, 'run')} that {self.passes_by}"
-        self.line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")
-
-    @shows(events.Stopped)
-    def _show_stopped(self, event: events.Stopped) -> None:
-        self.line("stopped", f"by {event.reason}, before the end: {self.beyond}")
-
-
-# What a check printed, as a person sees it.
 
 _MOST_LINES_SHOWN = 20
 _MOST_BYTES_SHOWN = 1 << 14
 
 
 def say_output(console: Console, output: bytes, *, whole: bool) -> None:
-    """What a check printed, indented; only its last lines unless ``whole``."""
+    """Show what a check printed, indented; only its last lines unless ``whole``."""
     output = output.rstrip()
     # One by one: millions of lines at once would need many times their memory.
     lines: Iterable[bytes] = io.BytesIO(output)
@@ -366,8 +324,6 @@ def say_output(console: Console, output: bytes, *, whole: bool) -> None:
         console.quote(line.decode("utf-8", "backslashreplace").rstrip("\r\n"))
 
 
-# Where nodes come from in the code of their author: a line for each place, not for each node.
-
 _MOST_PLACES = 6
 _MOST_NODES = 8
 
@@ -375,10 +331,10 @@ _MOST_NODES = 8
 def say_places(
     console: Console, sources: Sequence[NodeSource | None], *, head: str = "from  ", called: str = "node"
 ) -> None:
-    """Say the places of some nodes that were listed before, and which of them come from each, counted from 1.
+    """Show a line for each place in their author's code that nodes come from, with the numbers of these nodes.
 
-    Of several nodes it is said first what they are together. Nothing is said of nodes without a source. ``called`` is
-    what they were listed as.
+    Nodes were listed before, and are counted from 1. The first line is the name of their group, if they have one.
+    ``called`` is what the list calls them.
     """
     places = places_of(sources)
     name = group_name(sources) if len(sources) > 1 else ""
@@ -393,23 +349,17 @@ def say_places(
         console.say(f"{'':<{len(head)}} and {len(places) - _MOST_PLACES} more places")
 
 
-# How a command ends that runs a check again and again: its last line, and its status where the check said nothing.
-
-
 def finished_line(passed: int, runs: int) -> str:
-    """``Finished 5 iteration(s) | Passed: 5/5 | Pass Rate: 100.0%``; a run that did not pass counts as failed."""
+    """The last line as Polygraphy writes it: ``Finished 5 iteration(s) | Passed: 5/5 | Pass Rate: 100.0%``."""
     return f"Finished {runs} iteration(s) | Passed: {passed}/{runs} | Pass Rate: {100.0 * passed / runs}%"
 
 
 def inconclusive(outcomes: Mapping[Outcome, int], runs: str) -> errors.CheckError | None:
-    """The error to end with where no run has passed or failed, of which nothing can be concluded; else None.
-
-    ``runs`` is what they are called, in the plural.
-    """
+    """The error to end with if there were runs and none passed or failed; else None. ``runs``: "builds" or the like."""
     if not outcomes or outcomes.get(Outcome.PASSES, 0) + outcomes.get(Outcome.REPRODUCES, 0):
         return None
-    told = ", ".join(f"{times} {outcome.value}" for outcome, times in outcomes.items() if times)
+    counts = ", ".join(f"{times} {outcome.value}" for outcome, times in outcomes.items() if times)
     return errors.CheckError(
-        f"nothing was concluded: none of the {runs} passed or failed ({told})",
+        f"nothing was concluded: none of the {runs} passed or failed ({counts})",
         next_steps=["run the line above by hand: the check must end with 0 where it passes, 1 where it fails"],
     )

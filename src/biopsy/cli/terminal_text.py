@@ -1,5 +1,5 @@
-"""Text that fits the width of a terminal: long lines are broken at blanks and indented, and commands in examples go
-on behind a backslash. It is loaded only where something is too wide, or for a help.
+"""Wraps text to the width of a terminal: long lines are broken at blanks and indented, and commands in examples are
+continued with a backslash. Loaded only for lines that are too wide and for help texts.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from itertools import groupby
 from biopsy.cli.commands import COMMANDS
 
 _NARROWEST = 40
-"""Below so many columns nothing is wrapped."""
+"""Nothing is wrapped below this number of columns."""
 
 _LEAST_INDENT = 2
 
 _GAP = re.compile(r"(?<=\S) {2,}(?=\S)")
-"""What stands between columns, and between a command and what is said of it."""
+"""The gap between columns, and between a command and its description."""
 
 _WIDEST_LABEL = re.compile(r"^workaround (?=\S)")
-"""A label that fills its column, so that one blank stands behind it."""
+"""A label that fills its column, so that a single blank follows it."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -34,23 +34,23 @@ _COMMAND = re.compile(
     """,
     re.VERBOSE,
 )
-"""Where something begins that a person may paste."""
+"""The beginning of something that the user may paste."""
 
 _PASTED = re.compile(r"\ *(?:\$'(?:[^'\\]|\\.)*'|'[^']*'|\S|\ (?=\S))*")
-"""The rest of it: it ends with its column. Blanks that a shell's quotes hold are no end of a column."""
+"""The rest of it, up to the end of its column. Blanks within a shell's quotes do not end a column."""
 
 _HEAD = re.compile(r"(?:error|warning): |(?:PASSED|FAILED) \||(?:next|kept|hint|Next)  ")
-"""How our own lines begin. None that goes on begins so: a name of a stranger could be read as a line of ours."""
+"""How our own lines begin. No continuation may begin so, or a name in a stranger's model could pass for our line."""
 
 _UNIT = re.compile(r"(?:[A-Z]\w* (?=')|--[a-z][a-z-]* (?=[^-\s]))?(?:'[^']*'|\[[^][]{0,40}\]|\S)+(?: (?:->|·)(?= ))?")
-"""What is never broken: a word, with what stands in quotes or is an index; an operator and its node, with the arrow
-behind them; an option and its value."""
+"""What is never broken: a word with its quoted text or index; an operator, its node and the arrow after them; an option
+and its value."""
 
 
 def wrapped(line: str, width: int, least_indent: int = _LEAST_INDENT) -> list[str]:
-    """The lines, none of them wider than ``width`` unless something in it is that must stay whole.
+    """The line broken into lines of at most ``width``, more only where a part that must not be broken is wider.
 
-    Colours have no width. What follows the first line is indented, by ``least_indent`` or more.
+    Colours have no width. Lines after the first are indented by at least ``least_indent``.
     """
     if width < _NARROWEST or _width(line) <= width:
         return [line]
@@ -59,7 +59,7 @@ def wrapped(line: str, width: int, least_indent: int = _LEAST_INDENT) -> list[st
     place = 0
     for gap, unit in _in_parts(_units(line), width - len(indent)):
         place += len(gap)
-        helps = len(gap) == 1 or _width(indent + unit) <= width  # a column that is too wide stays where it begins
+        helps = len(gap) == 1 or _width(indent + unit) <= width  # a column that is too wide anyway is not moved
         goes_on = not (helps and shown.strip() and _width(shown + gap + unit) > width) or _HEAD.match(line, place)
         place += len(unit)
         if goes_on:
@@ -71,7 +71,7 @@ def wrapped(line: str, width: int, least_indent: int = _LEAST_INDENT) -> list[st
 
 
 def _in_parts(units: Iterable[tuple[str, str]], most: int) -> Iterator[tuple[str, str]]:
-    """The units, those between two dots as one where that is not wider than ``most``."""
+    """The units; those between two dots are joined if that is not wider than ``most``."""
     parts: list[list[tuple[str, str]]] = [[]]
     for gap, unit in units:
         if len(gap) > 1:
@@ -81,10 +81,10 @@ def _in_parts(units: Iterable[tuple[str, str]], most: int) -> Iterator[tuple[str
             parts.append([])
     has_dots = any(part and part[-1][1].endswith("·") for part in parts)
     for part in filter(None, parts):
-        whole = "".join(gap + unit for gap, unit in part)
+        joined = "".join(gap + unit for gap, unit in part)
         blanks = len(part[0][0])
-        fits = has_dots and _width(whole) - blanks <= most
-        yield from [(whole[:blanks], whole[blanks:])] if fits else part
+        fits = has_dots and _width(joined) - blanks <= most
+        yield from [(joined[:blanks], joined[blanks:])] if fits else part
 
 
 def _width(text: str) -> int:
@@ -92,7 +92,7 @@ def _width(text: str) -> int:
 
 
 def _hanging(line: str, width: int, least: int) -> int:
-    """Where the last column begins that leaves at least half of the width; else a little behind the line's start."""
+    """The indentation of continuations: the start of the last column in the left half, else a little more than now."""
     gaps = [*_WIDEST_LABEL.finditer(line), *_GAP.finditer(line)]
     columns = [match.end() for match in gaps if match.end() <= width // 2]
     start = len(line) - len(line.lstrip())
@@ -100,7 +100,7 @@ def _hanging(line: str, width: int, least: int) -> int:
 
 
 def _units(line: str) -> Iterator[tuple[str, str]]:
-    """The blanks before each unit, and the unit."""
+    """Each unit, after the blanks before it."""
     place = 0
     while place < len(line):
         command = _COMMAND.search(line, place)
@@ -116,12 +116,9 @@ def _units(line: str) -> Iterator[tuple[str, str]]:
         place = end
 
 
-# Examples and paragraphs that fit the width of a terminal: commands go on behind a backslash, never inside a word.
-
-
 def fitted(lines: Sequence[str], width: int) -> list[str]:
-    """The lines, none of them longer than ``width`` unless one word is. What fits stays as it is."""
-    kinds: list[tuple[bool, str]] = []  # whether each line is a command, or goes on with one; and its indent
+    """Examples and paragraphs in lines of at most ``width``, unless a word is longer. What fits is not changed."""
+    kinds: list[tuple[bool, str]] = []  # whether each line is, or continues, a command; and its indent
     goes_on = False
     for line in lines:
         is_command = goes_on or re.match(r"\s*(biopsy|polygraphy) ", line) is not None or not line.strip()
@@ -144,7 +141,7 @@ def _paragraph(text: str, width: int, indent: str) -> list[str]:
 
 
 def _command(line: str, width: int) -> list[str]:
-    """A command: broken before options, and between words only where an option is too long; then what is said of it."""
+    """A command, broken before options, and between words where an option is too long; then its description."""
     indent = line[: len(line) - len(line.lstrip())]
     command, *notes = _GAP.split(line.strip(), maxsplit=1)
     lines = [indent + command]
@@ -156,5 +153,5 @@ def _command(line: str, width: int) -> list[str]:
                 if lines[-1].strip() and len(lines[-1]) + 1 + len(words) > width - 2:
                     lines.append(f"{indent}    ")
                 lines[-1] += f"{' ' if lines[-1].strip() else ''}{words}"
-        lines = [f"{one} \\" for one in lines[:-1]] + [lines[-1] + (" \\" if goes_on else "")]
+        lines = [f"{part} \\" for part in lines[:-1]] + [lines[-1] + (" \\" if goes_on else "")]
     return [*lines, *(line for note in notes for line in _paragraph(note, width, f"{indent}    "))]

@@ -1,5 +1,5 @@
-"""What a document is built of: sections under headings, and the blocks in them. The page shows all kinds of blocks, an
-issue those that Markdown has.
+"""The parts of a document: sections with headings, and the blocks in them. The page renders all kinds of blocks, the
+text of an issue those that Markdown has.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 
 class DocumentBlock:
-    """A part of a section."""
+    """One block of a section."""
 
     @property
     def kind(self) -> str:
-        """Its name in templates."""
+        """The name of its class in lower case, by which templates choose how to render it."""
         return type(self).__name__.lower()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A text with a sign before it: what a colour says, the sign says too. ``tone``: good, bad, unsure or plain."""
+    """A text with a colour, and a sign that says the same. ``tone``: good, bad, unsure or plain."""
 
     text: str
     tone: str = "plain"
@@ -29,14 +29,14 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts(DocumentBlock):
-    """Terms and what they are."""
+    """A list of terms, each with its description."""
 
     rows: Sequence[tuple[str, Cell | str]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid(DocumentBlock):
-    """Rows below a head. ``folded``: shown when a person asks for it; ``left`` rows are not shown."""
+    """A table. ``folded``: the reader opens it with a click; ``left`` more rows exist and are left out."""
 
     caption: str
     head: Sequence[str]
@@ -46,7 +46,7 @@ class Grid(DocumentBlock):
 
     @property
     def filled(self) -> list[int]:
-        """The columns in which at least one row says something."""
+        """The columns that are not empty in every row."""
         texts = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in self.rows]
         return [column for column in range(len(self.head)) if any(row[column] for row in texts)]
 
@@ -61,7 +61,7 @@ class Passage(DocumentBlock):
 
 @dataclass(frozen=True, kw_only=True)
 class Listing(DocumentBlock):
-    """Lines as a program has printed them, or as it is to read them; ``language`` is theirs."""
+    """Lines in a fixed-width font: output of a program, or code in ``language``."""
 
     lines: Sequence[str]
     caption: str = ""
@@ -78,14 +78,14 @@ class Bullets(DocumentBlock):
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(DocumentBlock):
-    """Blocks beside each other where there is room; those of one column stand below each other."""
+    """Columns of blocks, side by side if there is room."""
 
     columns: Sequence[Sequence[DocumentBlock]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnsweredQuestion(DocumentBlock):
-    """A question that was asked, and its answer; ``evidence`` is the key of the report that it rests on."""
+    """A question and its answer; ``evidence`` is the key of the report that the answer rests on."""
 
     name: str
     question: str
@@ -96,7 +96,7 @@ class AnsweredQuestion(DocumentBlock):
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of a document under a heading."""
+    """A heading and the blocks below it."""
 
     name: str
     title: str

@@ -65,4 +65,4 @@ def test_it_speaks_of_other_machines_alone(capsys: pytest.CaptureFixture[str]) -
     save(chain(2), Path("m.onnx"))
     written("r.txt", "numpy")
     assert main(["debug", "reduce", "m.onnx", "--runtime-env", "r.txt", "--check", "true", "{}"]) == 2
-    assert "--runtime-env speaks of the machines of --on" in capsys.readouterr().err
+    assert "--runtime-env is for the machines of --on" in capsys.readouterr().err

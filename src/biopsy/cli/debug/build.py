@@ -1,4 +1,4 @@
-"""``biopsy debug build``: one model, built again and again; which builds are bad, and what they share."""
+"""``biopsy debug build``: builds a model many times, and tells which builds are bad and what these have in common."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.checking import engines_of_run, own_template
 from biopsy.cli.inspect.diff_tactics import verdict_lines
-from biopsy.cli.progress import Progress, finished_line, inconclusive, shows, time_left
+from biopsy.cli.progress import Progress, finished_line, inconclusive, time_left
 from biopsy.cli.report import ReportOption
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec, find_class
@@ -81,19 +81,19 @@ examples:
 
 
 PLACEHOLDER = "{}"
-"""What stands for a build in the words of a check."""
+"""The placeholder of the built file in the words of a check."""
 
 USUAL_NAME = "polygraphy_debug.engine"
-"""What Polygraphy calls the engine of an iteration: it stands for ours in a check, whatever its ending is."""
+"""Polygraphy's name for the built engine: in a check it stands for our file, whatever its suffix is."""
 
 USUAL_RECORD = "replay.json"
-"""Where examples and proposed lines keep what an engine chose."""
+"""The file for an engine's choices in proposed command lines."""
 
 LEAST_BUILDS = 10
 
 
 class VariedOptions(Options):
-    """How often is built, what differs from build to build, and what is kept of each."""
+    """How many builds are made, what differs between them, and what is kept of each."""
 
     until: int | Literal["good", "bad"] | None = option(
         "--until",
@@ -145,13 +145,13 @@ class BuildOptions(
 
     @cached_property
     def spec(self) -> EngineSpec:
-        """The engine to build with: the one that is named, else that of the check, else TensorRT if it works here."""
+        """The engine to build with: the named one, else that of the check, else the default for builds."""
         checked = self.engine_of_check
         return self.only_spec() or (engines.default_engine(runs=False) if checked is None else EngineSpec(checked))
 
     @cached_property
     def engine_of_check(self) -> str | None:
-        """The name of the last engine of a check that is ``biopsy run`` of what is built."""
+        """The name of the last engine of the check, if that is ``biopsy run`` of the built file; else None."""
         command = parse(self.check or ())
         if not isinstance(command, OwnRun) or not {PLACEHOLDER, USUAL_NAME} & set(command.words):
             return None
@@ -159,7 +159,7 @@ class BuildOptions(
         return specs[-1].name if specs else None
 
     def plan(self) -> BuildPlan:
-        """What is to be built, how often, and where. Raises UsageError for what the engine cannot do."""
+        """What to build, how often, and where to. Raises UsageError for what the engine cannot do."""
         variations = [parse_variation(text, self.spec.name) for text in self.vary]
         require_possible(self.spec, variations)
         name = artifact_name(self.spec)
@@ -192,12 +192,12 @@ class BuildOptions(
         )
 
     def template(self, plan: BuildPlan) -> CheckTemplate:
-        """The check's words. A ``biopsy run`` of what was built loads it with the settings that it was built with.
+        """The check's words; ``biopsy run`` loads the built file with the settings that it was built with.
 
-        A file of OpenVINO, for one, does not keep the precision that it was compiled for.
+        OpenVINO's files, for example, do not tell the precision that they were compiled for.
         """
-        usual = {USUAL_NAME, str(plan.artifact)}
-        words = tuple(PLACEHOLDER if word in usual else word for word in self.check or ())
+        file_names = {USUAL_NAME, str(plan.artifact)}
+        words = tuple(PLACEHOLDER if word in file_names else word for word in self.check or ())
         command = parse(words)
         is_own_run = isinstance(command, OwnRun)
         if (
@@ -251,7 +251,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     checks.BudgetOptions.add(
         group,
         only=["jobs"],
-        jobs="with --on, make N builds at once; they are told of in the order that they have without it",
+        jobs="with --on, make N builds at once; they are shown in the same order as without it",
     )
     TensorrtOptions.add_tensorrt(parser)
     groups.ModelTypeOption.add(parser)
@@ -260,14 +260,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
-    """The file that the engine saves, if no option names it."""
+    """The file that the engine saves, unless an option names it."""
     options = BuildOptions.of(args)
     name = artifact_name(options.spec) if options.iter_artifact is None else None
     return {"--iter-artifact": (Path(name) if name else None, types.ITERATION)}
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Build as often as asked; returns 0 whether builds are good or bad; raises what ends with another status."""
+    """Build and check; returns 0 whether builds are good or bad; raises what ends with another status."""
     if args.jobs is not None and args.on is None:
         raise errors.UsageError(
             "--jobs is how many builds --on makes at once: here they are made one at a time", next_steps=["--on ray"]
@@ -282,7 +282,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         checking.require_names(options.check, options.model)
         tally = BuildTally(plan=plan)
         with BuildProgress(console, options, plan) as progress:
-            interrupted = _is_interrupted(options, plan, machines, tally, progress)
+            interrupted = not _built_all(options, plan, machines, tally, progress)
             findings = tally.findings()
             end: errors.BiopsyError | None = inconclusive(tally.outcomes, "builds")
             end = errors.Interrupted("the build in progress is not counted") if interrupted else end
@@ -295,17 +295,16 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         return 0
 
 
-def _is_interrupted(
+def _built_all(
     options: BuildOptions, plan: BuildPlan, machines: OtherMachines | None, tally: BuildTally, progress: BuildProgress
 ) -> bool:
-    """Build as often as the plan says; whether the user has ended that before."""
+    """Build as often as the plan says; returns False if the user interrupts it."""
     runs: BuildRuns
     with contextlib.ExitStack() as held:
         held.enter_context(checking.ended_politely())
-        console = progress.console
-        remark = held.enter_context(set_aside(plan.artifact, "last build", console.warn))
+        remark = held.enter_context(set_aside(plan.artifact, "last build", progress.console.warn))
         if remark is not None:
-            console.note(remark)
+            progress.console.note(remark)
         if plan.artifact is not None and not options.no_remove_intermediate:
             held.callback(_remove, plan.artifact)
         if machines is not None:
@@ -324,31 +323,27 @@ def _is_interrupted(
             for iteration in held.enter_context(contextlib.closing(build_repeatedly(runs, tally, progress))):
                 progress.show_iteration(iteration, tally)
         except KeyboardInterrupt:
-            return True
-    return False
+            return False
+    return True
 
 
 def _remove(path: Path) -> None:
-    """Remove what the last build has left."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
 
 
-# What is shown while it builds.
-
-
 class BuildProgress(Progress):
-    """A line for each way to fail that was not met before, and for each remark of the engine."""
+    """Shows each remark of the engine, and each new kind of failure."""
 
     def __init__(self, console: Console, options: BuildOptions, plan: BuildPlan) -> None:
         super().__init__(console, options.events)
         self.console = console
         self._options = options
         self._plan = plan
-        self._told: set[str] = set()
+        self._shown_texts: set[str] = set()
 
     def show_plan(self) -> None:
-        """Say what is going to happen."""
+        """Show what will be built, and what differs."""
         plan = self._plan
         often = {"good": "until one passes", "bad": "until one fails"}.get(str(plan.until))
         often = often or count(int(plan.until), "time")
@@ -362,28 +357,29 @@ class BuildProgress(Progress):
         if plan.record_to is not None and not find_class(plan.spec.name).capabilities.layers:
             self.line("", f"{plan.spec.name} does not tell its layers: the records hold its settings only")
 
-    @shows(events.Remark)
-    def show_remark(self, event: events.Remark) -> None:
-        """Show a remark once."""
-        if self._is_new(event.text):
-            super().show_remark(event)
+    def show(self, event: events.Event) -> None:
+        """Show each remark once, and the first build that fails in a new way."""
+        match event:
+            case events.Remark():
+                if self._is_new(event.text):
+                    super().show(event)
+            case events.Checked():
+                is_new = event.outcome != "passed" and self._is_new(event.reason)
+                self.show_output(self._options, event.output, is_first=is_new)
+                if is_new:
+                    head = "fails" if event.outcome == "reproduced" else "other"
+                    self.line(head, f"build {event.number}: {event.reason}")
+            case _:
+                super().show(event)
 
     def _is_new(self, text: str) -> bool:
-        """Whether this is said for the first time."""
-        is_new = text not in self._told
-        self._told.add(text)
+        """Whether this text is shown for the first time."""
+        is_new = text not in self._shown_texts
+        self._shown_texts.add(text)
         return is_new
 
-    @shows(events.Checked)
-    def _show_checked(self, event: events.Checked) -> None:
-        is_new = event.outcome != "passed" and self._is_new(event.reason)
-        self.show_output(self._options, event.output, is_first=is_new)
-        if is_new:
-            head = "fails" if event.outcome == "reproduced" else "other"
-            self.line(head, f"build {event.number}: {event.reason}")
-
     def show_iteration(self, iteration: BuildIteration, tally: BuildTally) -> None:
-        """A build has been checked and counted."""
+        """Show a build that was checked and counted."""
         for remark in filter(self._is_new, iteration.built.remarks):
             self.line("", remark)
         settings = iteration.change.text or self._plan.spec.text
@@ -402,15 +398,13 @@ def outcomes_text(outcomes: Mapping[Outcome, int]) -> str:
     return " · ".join([*(f"{outcomes.get(outcome, 0)} {word}" for outcome, word in decided.items()), *others])
 
 
-# What is said at the end: how many builds are bad, and which choices go with them.
-
 _NEXT = "Next"
 
 
 def _say_result(console: Console, plan: BuildPlan, findings: BuildFindings, recorded: str) -> None:
-    """What was counted, what bad builds share, and what to type next.
+    """Show how many builds are bad, what these have in common, and what to type next.
 
-    ``recorded`` is the same command line with a record of what the engine chose.
+    ``recorded`` is the same command line, which also records the engine's choices.
     """
     runs = findings.runs
     console.note("")
@@ -419,9 +413,9 @@ def _say_result(console: Console, plan: BuildPlan, findings: BuildFindings, reco
         console.say(finished_line(findings.good, runs))
     for key in (f"{variation.key}={value}" for variation in plan.variations for value in variation.values):
         kind = "environment" if key.startswith("env.") else "option"
-        those = [build for build in findings.builds if any(each[1:] == (kind, key) for each in build.choices)]
-        bad = sum(build.is_bad for build in those)
-        console.say(f"{'':<{COLUMN}} {key:<32} {bad} of {len(those)} bad")
+        builds = [build for build in findings.builds if any(choice[1:] == (kind, key) for choice in build.choices)]
+        bad = sum(build.is_bad for build in builds)
+        console.say(f"{'':<{COLUMN}} {key:<32} {bad} of {len(builds)} bad")
     if plan.artifacts.files and plan.artifacts.folder.is_dir():
         console.say(f"{'files':<{COLUMN}} {plan.artifacts.folder}, in good, bad and other")
     if not findings.builds:
@@ -438,7 +432,7 @@ def _say_result(console: Console, plan: BuildPlan, findings: BuildFindings, reco
 
 
 def _next(plan: BuildPlan, findings: BuildFindings, recorded: str) -> Iterator[str]:
-    """What to type next: a comparison only where there are two kinds of builds to compare."""
+    """What to type next, in lines: a comparison if there are good builds and bad ones."""
     good, bad = findings.good, findings.bad
     if good and bad and plan.record_to is not None:
         yield line_of(["biopsy", "debug", "diff-tactics", "--dir", as_word(plan.artifacts.folder)])
@@ -453,8 +447,8 @@ def _next(plan: BuildPlan, findings: BuildFindings, recorded: str) -> Iterator[s
 
 
 def _sections(options: BuildOptions, findings: BuildFindings, progress: BuildProgress) -> Mapping[str, Any]:
-    """What a report tells."""
-    from biopsy.findings.answers import builds_tree, builds_verdict
+    """The sections of the report."""
+    from biopsy.findings.answers import builds_tree, builds_verdict  # imports numpy
 
     return {
         "verdict": builds_verdict(findings),

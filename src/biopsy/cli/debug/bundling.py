@@ -1,4 +1,4 @@
-"""``--bundle`` of commands that find a failing model: from their job to the bundle, and what is said of it."""
+"""``--bundle`` of commands that find a failing model: checks the option, writes the bundle and shows its contents."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
 from biopsy.cli.report import page_in
+from biopsy.text import size_text
 
 if TYPE_CHECKING:
     from biopsy.cli.run.options import RunOptions
     from biopsy.findings.bundle.job import BundleJob, RunQuestion
 
 
-def add(parser: argparse.ArgumentParser | argparse._ArgumentGroup, found: str) -> None:
-    """Add the option; ``found`` is what it packs, in words."""
+def add(parser: argparse.ArgumentParser | argparse._ArgumentGroup, packed: str) -> None:
+    """Add the option; ``packed`` names what it packs, such as "the result"."""
     parser.add_argument(
         "--bundle",
         type=types.WRITTEN,
         metavar="DIR|FILE.zip",
-        help=f"also pack {found} to send: the model, its inputs, what is expected, a script that shows the failure "
+        help=f"also pack {packed} to send: the model, its inputs, what is expected, a script that shows the failure "
         "without biopsy (it is run before), a test, versions, and the text of an issue",
     )
 
 
 def require_possible(bundle: Path | None, *, has_check: bool = True) -> None:
-    """Raise UsageError if ``--bundle`` was given and there could be none at the end."""
+    """Raise UsageError if ``--bundle`` is given and the bundle could not be made."""
     from biopsy.findings.bundle import packing
 
     if bundle is not None:
@@ -43,7 +44,7 @@ def require_possible(bundle: Path | None, *, has_check: bool = True) -> None:
 
 
 def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
-    """What the bundle of ``--anonymize`` may not tell of the model, which is read now; None for any other bundle."""
+    """The words of the model, read now, that a bundle of ``--anonymize`` must not contain; None for other bundles."""
     from biopsy.findings.bundle.disclosures import words_of_model
 
     return None if args.bundle is None or not args.anonymize else words_of_model(args.model)
@@ -60,21 +61,20 @@ def reports_of(report: bytes, console: Console) -> dict[str, bytes]:
 
 
 def pack(job: BundleJob, own: RunOptions | None, console: Console, words: Mapping[str, str] | None = None) -> None:
-    """Write the bundle and say what is in it. Raises CheckError if its script does not show the failure.
+    """Write the bundle and show what is in it. Raises CheckError if its script does not show the failure.
 
-    ``own`` are the options of a check that is ``biopsy run``; ``words`` are those of the original that the bundle may
-    not tell, as ``words_to_hide`` gave them.
+    ``own`` are the options of a check that is ``biopsy run``; ``words``, those of ``words_to_hide``, must not occur in
+    the bundle.
     """
     from biopsy.findings.bundle.disclosures import without_words_of
     from biopsy.findings.bundle.make import make_bundle
-    from biopsy.text import size_text
 
     secrets = None if words is None else without_words_of(words, job.model)
     job = replace(job, run=None if own is None else question_of(own), secrets=secrets, settings=console.basis.text)
     bundle = make_bundle(job)
-    told = [f"{name} ({size_text(bundle.members[name])})" for name in _SHOWN if name in bundle.members]
-    told += [name for name in bundle.members if name not in _SHOWN]
-    console.say(f"bundle   {bundle.path}, {size_text(bundle.size)}: {', '.join(told)}")
+    members = [f"{name} ({size_text(bundle.members[name])})" for name in _SHOWN_WITH_SIZE if name in bundle.members]
+    members += [name for name in bundle.members if name not in _SHOWN_WITH_SIZE]
+    console.say(f"bundle   {bundle.path}, {size_text(bundle.size)}: {', '.join(members)}")
     for remark in bundle.remarks:
         console.warn(f"the bundle: {remark}")
     if bundle.reproduced == "alone":
@@ -94,7 +94,7 @@ def pack(job: BundleJob, own: RunOptions | None, console: Console, words: Mappin
 
 
 def question_of(own: RunOptions) -> RunQuestion:
-    """What a check asks that is ``biopsy run``. Raises UsageError for options that are wrong."""
+    """The question of a check that is ``biopsy run``. Raises UsageError for wrong options."""
     from biopsy.engines.registry import create
     from biopsy.findings.bundle.job import RunQuestion
     from biopsy.questions.layers.question import Judge
@@ -110,4 +110,4 @@ def question_of(own: RunOptions) -> RunQuestion:
 
 
 _JUDGED_BEYOND = ("compare_with", "compare_func_script", "postprocess_func_script")
-_SHOWN = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
+_SHOWN_WITH_SIZE = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")

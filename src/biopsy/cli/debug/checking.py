@@ -1,5 +1,5 @@
-"""From the arguments to the check: its rules, how many run at once, the releases and the engine that it is made
-with, or the person who decides; and how its work is ended.
+"""The check of a debug command, made from its options: how many run at once, with which releases and which engine; or
+the person who decides in its place.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from biopsy.cli.arguments.checks import (
 from biopsy.cli.arguments.engines import PackageOptions, install
 from biopsy.cli.console import Console
 from biopsy.cli.debug import other_machines
+from biopsy.processes.environments.interpreter import interpreter_of
 from biopsy.processes.own_process import interrupted_once, processors, variables
 from biopsy.processes.warm import ServerGoneError, Warming
 from biopsy.processes.writing import require_writable
@@ -40,27 +41,27 @@ if TYPE_CHECKING:
     from biopsy.questions.builds.settings import CheckTemplate
     from biopsy.session.machines import OtherMachines
 
-_MOST_JOBS = 64  # each has some descriptors of its own, of which a process has a thousand
+_MOST_JOBS = 64  # each job has file descriptors of its own, and a process has about a thousand
 
 _SECONDS_TO_END = 5.0
 """A second signal after this many seconds ends the process, whatever is not written by then."""
 
 
-class Begun:
-    """What has begun to warm up for a check; whoever takes it ends it."""
+class WarmUp:
+    """Holds the process that warms up for a check, from ``begin`` until ``take``, whose caller ends it."""
 
     def __init__(self) -> None:
         self._warming: Warming | None = None
 
     def begin(self, check: list[str], jobs: int) -> None:
-        """Begin."""
+        """Start the process."""
         with contextlib.suppress(ServerGoneError):
             self._warming = Warming.begun(check, jobs)
 
     def take(self) -> Warming | None:
-        """It, once; None if there is nothing."""
-        begun, self._warming = self._warming, None
-        return begun
+        """The process; None if there is none, or if it was taken before."""
+        warming, self._warming = self._warming, None
+        return warming
 
 
 class CheckedOptions(
@@ -73,26 +74,26 @@ class CheckedOptions(
     ArtifactOptions,
     IterationOptions,
 ):
-    """What a search says of its check."""
+    """The options of a search that concern its check."""
 
     iter_inputs: Path | None = None
     on: str | None = None
-    begun: Begun = Begun()
+    warming: WarmUp = WarmUp()
 
     def jobs_of(self, console: Console, machines: OtherMachines | None = None) -> int:
-        """How many checks run at once, by default as many as ``machines`` have room for, or this one.
+        """How many checks run at once, by default as many as ``machines``, or this one, have room for.
 
-        One where they would look at, or write, the same files, which is told.
+        1, and a message, if several would use the same files.
         """
         jobs, reason = self.jobs_possible(machines)
         if reason:
             (console.warn if self.jobs else console.note)(f"one check at a time: {reason}")
         if machines is not None:
-            machines.expect(jobs)  # they get ready while the rest is loaded
+            machines.expect(jobs)  # they get ready while this process loads what it needs
         return jobs
 
     def jobs_possible(self, machines: OtherMachines | None = None) -> tuple[int, str]:
-        """How many checks run at once, and what keeps it at one although more were possible; "" if nothing does."""
+        """How many checks run at once, and why only one if there is room for more; else ""."""
         if self.check is None:
             return 1, ""
         here = min(self.jobs or processors(), _MOST_JOBS)
@@ -110,7 +111,7 @@ class CheckedOptions(
         return (jobs, "") if not reasons or jobs == 1 else (1, reasons[0])
 
     def check_of(self, jobs: int) -> Check:
-        """The check, with what ``warmed_up`` has begun for it, or that begins now; or the person who typed the line."""
+        """The check, warmed up by the process that ``warmed_up`` started or by a new one; or the person who decides."""
         from biopsy.checks.command import CommandCheck
         from biopsy.checks.outcome import InteractiveCheck
         from biopsy.checks.warm import command_check
@@ -118,7 +119,7 @@ class CheckedOptions(
         if self.check is None:
             return InteractiveCheck(ask)
         given = (self.check, str(self.iter_artifact), self.check_timeout, self.check_memory)
-        check = CommandCheck(*given) if self.cold_checks else command_check(*given, jobs, self.begun.take())
+        check = CommandCheck(*given) if self.cold_checks else command_check(*given, jobs, self.warming.take())
         if self.on is None:
             check.start()
         return check
@@ -126,6 +127,8 @@ class CheckedOptions(
     def note_on(self, check: Check, console: Console) -> None:
         """Say so if its words do not name the candidate that it is to judge; with -v, if it is warm or cold."""
         from biopsy.checks.command import CommandCheck
+
+        """Show a note if the check does not name the candidate; with -v, also whether the check is warm or cold."""
 
         if isinstance(check, CommandCheck) and check.starter.is_served:
             console.detail(f"checks     forks of {check.starter.served_by} (warm) · the last one is a fresh process")
@@ -143,35 +146,35 @@ class CheckedOptions(
 
 @contextlib.contextmanager
 def warmed_up(args: argparse.Namespace, console: Console) -> Iterator[None]:
-    """Have what warms up for the check begin now: nothing else that a command does comes before.
+    """Start the process that warms up for the check, before anything else that the command does.
 
-    But for releases that the check needs, which are installed first: ``args.check`` gets those of ``--package``, and
-    ``args.environments`` are what they hold, for the journal. ``CheckedOptions.check_of`` hands what has begun to the
-    check; if it is not called, this ends it. Raises UsageError where the check cannot take a release, CannotInstall.
+    Only the releases of ``--package`` are installed before: they go into ``args.check``, and the contents of their
+    environments into ``args.environments``, for the journal. ``CheckedOptions.check_of`` takes the process; else it
+    ends with the context. Raises UsageError if the check cannot take a release, CannotInstall.
     """
-    args.begun = Begun()
+    args.warming = WarmUp()
     with ExitStack() as held:
         args.check, args.environments = _with_releases(args.check, PackageOptions.of(args), console, held)
         options = CheckedOptions.of(args)
         if options.check and not options.cold_checks and options.on is None and is_served(options.check):
-            args.begun.begin(options.check, options.jobs_possible()[0])
+            args.warming.begin(options.check, options.jobs_possible()[0])
         try:
             yield
         finally:
-            left = args.begun.take()
-            if left is not None:
-                left.close()
+            warming = args.warming.take()
+            if warming is not None:
+                warming.close()
 
 
 def own_run(words: Sequence[str] | None) -> RunOptions | None:
-    """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong."""
+    """The options of a check such as ``biopsy run {} ...``; None for another check, and for wrong options."""
     from biopsy.cli.run import options
 
     return options.own_run(words)
 
 
 def require_names(check: Sequence[str] | None, model: Path) -> None:
-    """Raise DoesNotFit or CannotCompare if a check that is our own ``run`` speaks of another model than this one."""
+    """Raise DoesNotFit or CannotCompare if the check is ``biopsy run`` and names tensors that the model lacks."""
     own = own_run(check)
     if own is not None:
         from biopsy.cli.run.files import require_names_of_check
@@ -181,11 +184,8 @@ def require_names(check: Sequence[str] | None, model: Path) -> None:
 
 
 def ended_politely() -> AbstractContextManager[None]:
-    """What asks this process to end interrupts what stands inside, once: see ``interrupted_once``."""
+    """A context in which a signal to end interrupts the work, once: see ``interrupted_once``."""
     return interrupted_once(_SECONDS_TO_END)
-
-
-# What must hold before a reduction starts, and can be told from the command line alone.
 
 
 def require_writable_candidate(path: Path) -> None:
@@ -200,10 +200,10 @@ def require_writable_candidate(path: Path) -> None:
 
 
 def require_inputs_of_golden_values(own_run: RunOptions | None, *, keep_inputs: bool) -> None:
-    """Raise UsageError if a check compares parts of the model with golden values that are of other inputs.
+    """Raise UsageError if a check would compare parts of the model with golden values that belong to other inputs.
 
     ``own_run`` are the options of a check that is ``biopsy run``. If it makes up its inputs, a cut tensor gets random
-    values, and everything computed from those differs from the golden values, right or wrong.
+    values, and everything computed from them differs from the golden values.
     """
     if own_run is None or keep_inputs or not own_run.load_outputs:
         return
@@ -221,18 +221,16 @@ def require_inputs_of_golden_values(own_run: RunOptions | None, *, keep_inputs: 
         )
 
 
-# Releases that a check is made with: installed before it is asked, and told to it and to the journal.
-
-_SIGNS = ("release=", "python=", "--package")
-"""What stands in the words of a check that names a release by itself."""
+_SIGNS_OF_RELEASE = ("release=", "python=", "--package")
+"""Parts of the words of a check that names a release itself."""
 
 
 def _with_releases(
     check: list[str] | None, options: PackageOptions, console: Console, held: ExitStack
 ) -> tuple[list[str] | None, dict[str, str]]:
-    """The words of a check with the releases of ``--package``, and what the environments hold that it is made with.
+    """The words of a check with the releases of ``--package``, and the contents of their environments, by name.
 
-    All are installed, and ``held`` open.
+    The environments are installed, and in use until ``held`` is closed.
     """
     packages = options.pinned()
     command = parse(check or ())
@@ -243,7 +241,7 @@ def _with_releases(
             f"--package {packages[0].text}: this check runs no engine", next_steps=["--check biopsy run {} --onnxrt"]
         )
     if isinstance(command, OwnRun):
-        if not packages and not any(sign in word for word in command.words for sign in _SIGNS):
+        if not packages and not any(sign in word for word in command.words for sign in _SIGNS_OF_RELEASE):
             return check, {}
         from biopsy.engines.other_release.classes import variables_of
         from biopsy.engines.registry import class_of
@@ -256,9 +254,11 @@ def _with_releases(
         engines = {spec.text: class_of(spec) for spec in engines_of_run(command)}
         install(engines.values(), console)
         others = {label: engine for label, engine in engines.items() if not engine.imports.is_here}
-        # Checks find the releases at once that we hold open.
+        # Checks find the environments at once that this process holds open.
         held.enter_context(variables(variables_of(others.values())))
-        contents = {f"environment of {label}": _text(engine.imports.packages()) for label, engine in others.items()}
+        contents = {
+            f"environment of {label}": _versions_text(engine.imports.packages()) for label, engine in others.items()
+        }
         return list(command.words), contents
     if not packages or check is None:
         return check, {}
@@ -270,49 +270,44 @@ def _with_releases(
             next_steps=[f"--check {PYTHON_PLACE} check.py {{}}"],
         )
     from biopsy.cli.progress import Progress
-    from biopsy.processes.environments.interpreter import interpreter_of
     from biopsy.processes.environments.prepared import prepared
 
     wanted = [*(package.text for package in packages), *options.beside]
     with Progress(console, None) as progress:
         environment = held.enter_context(prepared(wanted, python=interpreter_of(options.python), listener=progress))
     words = [word.replace(PYTHON_PLACE, str(environment.python)) for word in check]
-    return words, {f"environment {PYTHON_PLACE}": _text(environment.packages)}
+    return words, {f"environment {PYTHON_PLACE}": _versions_text(environment.packages)}
 
 
-def _text(packages: Mapping[str, str]) -> str:
+def _versions_text(packages: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))
-
-
-# A check whose engine varies: where the words of a ``biopsy run`` name it.
 
 
 def own_template(command: OwnRun, wanted: str | None) -> CheckTemplate:
     """The words of a ``biopsy run`` with ``{engine}`` in the place of the engine ``wanted``. Raises UsageError.
 
-    That is the last that is written as wanted, else the last of that name.
+    This is the last one written exactly so, else the last one of that name, for None the last one of all.
     """
     from biopsy.engines.registry import parse_spec
     from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate
 
     specs = engines_of_run(command)
-    asked = None if wanted is None else parse_spec(wanted)
-    alike = [number for number, spec in enumerate(specs) if asked is None or spec.name == asked.name]
-    chosen = [number for number in alike if specs[number] == asked] or alike
+    wanted_spec = None if wanted is None else parse_spec(wanted)
+    same_name = [number for number, spec in enumerate(specs) if wanted_spec is None or spec.name == wanted_spec.name]
+    chosen = [number for number in same_name if specs[number] == wanted_spec] or same_name
     if not chosen or len(command.engine_places) != len(specs):
         named = ", ".join(spec.text for spec in specs) or "none"
         raise errors.UsageError(
             f"the check runs no engine {wanted!r}, so its settings cannot be varied; it runs {named}",
             next_steps=["--engine NAME    of one of these"],
         )
-    varied = chosen[-1]
-    return CheckTemplate(command.with_engine(varied, ENGINE_PLACE), specs[varied], is_own_run=True)
+    return CheckTemplate(command.with_engine(chosen[-1], ENGINE_PLACE), specs[chosen[-1]], is_own_run=True)
 
 
-def template_of(words: Sequence[str], engine: str | None, untold: str) -> CheckTemplate:
+def template_of(words: Sequence[str], engine: str | None, unnamed: str) -> CheckTemplate:
     """The words of a check with ``{engine}`` in the place of the engine that varies.
 
-    ``untold`` says what is lacking where neither the check nor ``engine`` names it. Raises UsageError.
+    Raises UsageError, with the message ``unnamed`` if neither the check nor ``engine`` names it.
     """
     from biopsy.engines.registry import parse_spec
     from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE, CheckTemplate
@@ -323,53 +318,50 @@ def template_of(words: Sequence[str], engine: str | None, untold: str) -> CheckT
         return own_template(command, engine)
     if engine is None:
         raise errors.UsageError(
-            untold, next_steps=["--engine onnxrt    and write {engine} in the check where it takes one"]
+            unnamed, next_steps=["--engine onnxrt    and write {engine} in the check where it takes one"]
         )
     return CheckTemplate(command.words, parse_spec(engine), is_own_run=isinstance(command, OwnRun))
 
 
 def line_with(template: CheckTemplate, engine: str, environment: Mapping[str, str], model: Path) -> str:
-    """The check of a model with another engine, or other settings of it, as it is typed."""
+    """The command line that checks a model with another engine, or other settings of it."""
     from biopsy.questions.builds.settings import VARIABLE
 
-    told = {} if template.names_settings else {VARIABLE: engine}
-    variables = [f"{name}={value}" for name, value in {**environment, **told}.items()]
+    environment = environment if template.names_settings else {**environment, VARIABLE: engine}
+    variables = [f"{name}={value}" for name, value in environment.items()]
     words = parse(template.with_engine(engine)).words_for(model, DEFAULT_CANDIDATE)
     return line_of([*(["env", *variables] if variables else []), *words])
 
 
 def engines_of_run(command: OwnRun) -> list[EngineSpec]:
-    """The engines that a ``biopsy run`` runs, in order. Raises UsageError for one that is none."""
+    """The engines of a ``biopsy run``, in order. Raises UsageError for a wrong specification."""
     from biopsy.cli.run.options import options_of
 
     return options_of(command).specs_to_run()
 
 
-# The person who decides where no ``--check`` is given: questions and answers on the terminal.
-
-
 def ask(question: str) -> str:
-    """Show a question and read a line, where the person who types it looks; begin a new line after it.
+    """Show a question and read the answer, a line. The question goes to stderr if only that is a terminal.
 
     Raises what input() raises.
     """
-    typed = _is_terminal(sys.stdin)
-    elsewhere = typed and not _is_terminal(sys.stdout) and _is_terminal(sys.stderr)
-    shown = sys.stderr if elsewhere else sys.stdout  # as where the output goes into a file
-    encoding = (shown.encoding if shown is not None else None) or "utf-8"
+    is_typed = _is_terminal(sys.stdin)
+    on_stderr = is_typed and not _is_terminal(sys.stdout) and _is_terminal(sys.stderr)
+    stream = sys.stderr if on_stderr else sys.stdout
+    encoding = (stream.encoding if stream is not None else None) or "utf-8"
     question = printable(question).encode(encoding, "backslashreplace").decode(encoding)
-    if elsewhere:
-        print(question, end="", file=shown, flush=True)
+    if on_stderr:
+        print(question, end="", file=stream, flush=True)
     try:
-        answer = input("" if elsewhere else question)
+        answer = input("" if on_stderr else question)
     except EOFError:
-        print(file=shown)
+        print(file=stream)
         raise
-    if not typed:
+    if not is_typed:
         print()  # noqa: T201
     return answer
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    """Whether a stream is open, and a terminal."""
+    """Whether a stream is open and a terminal."""
     return stream is not None and stream.isatty()

@@ -1,4 +1,4 @@
-"""``biopsy debug flags``: the fewest settings of an engine that make a failure go away."""
+"""``biopsy debug flags``: the smallest set of engine settings that makes a failure go away."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ examples:
 
 
 class VariedEngineOption(Options):
-    """The engine whose settings vary."""
+    """The engine whose settings are varied."""
 
     engine: str | None = option(
         "--engine",
@@ -90,7 +90,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Find the settings; returns 0 even if there are none, which the report says."""
+    """Find the settings; returns 0 even if there are none."""
     if not args.check:
         raise errors.UsageError(
             "there is no command to run", next_steps=["--check biopsy run {} --onnxrt    at the end"]
@@ -101,10 +101,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         folder = options.external_data_dir or options.model.parent
         ModelInput(read_bytes(options.model), folder, options.model)  # checks what it names
         checking.require_names(options.check, options.model)
-        untold = (
+        unnamed = (
             "the check does not tell whose settings to vary: it is not 'biopsy run', or names the engine as {engine}"
         )
-        template = checking.template_of(options.check or (), options.engine, untold)
+        template = checking.template_of(options.check or (), options.engine, unnamed)
         if not template.names_settings:
             console.note("the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment")
         check = varied_check(template, checks.DEFAULT_CANDIDATE, options.check_timeout)
@@ -122,7 +122,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _say_result(console: Console, template: CheckTemplate, flags: Flags, report: str) -> None:
-    """What each setting did, and what switches the failure off; ``report`` says where that is written."""
+    """Show the effect of each setting, and what switches the failure off; ``report`` is added to the last line."""
     for place, tried in enumerate(flags.tried):
         words = {
             Outcome.PASSES: "goes away",
@@ -146,7 +146,7 @@ def _say_result(console: Console, template: CheckTemplate, flags: Flags, report:
 
 
 def _advice(options: FlagsOptions, template: CheckTemplate, flags: Flags) -> list[Advice]:
-    """The check with the shortest change, which passes; where there is none, what finds other changes."""
+    """The check with the smallest change, which passes; if there is none, the command that finds other changes."""
     if flags.switches:
         advice = [Advice(_line_with(options, template, flags.switches[0]), "the check without the failure")]
     elif template.is_own_run:
@@ -155,7 +155,7 @@ def _advice(options: FlagsOptions, template: CheckTemplate, flags: Flags) -> lis
         advice = [Advice(line, "whether another release, or a change of the model, avoids it")]
     else:
         advice = []
-    return [one for one in advice if not is_refused(one.line)]
+    return [each for each in advice if not is_refused(each.line)]
 
 
 def _line_with(options: FlagsOptions, template: CheckTemplate, switch: Switch) -> str:
@@ -166,8 +166,8 @@ def _line_with(options: FlagsOptions, template: CheckTemplate, switch: Switch) -
 def _sections(
     options: FlagsOptions, template: CheckTemplate, flags: Flags, advice: list[Advice], progress: CheckProgress
 ) -> Mapping[str, Any]:
-    """What a report tells."""
-    from biopsy.findings.answers import settings_tree, settings_verdict
+    """The sections of the report."""
+    from biopsy.findings.answers import settings_tree, settings_verdict  # imports numpy
 
     versions = versions_tree([template.spec.text])
     return {
@@ -175,6 +175,6 @@ def _sections(
         "model": model_tree_of(options.model),
         "versions": versions,
         "search": progress.history.tree(),
-        "next": [vars(one) for one in advice],
+        "next": [vars(each) for each in advice],
         "settings": settings_tree(flags, template.spec.text, versions["engines"][0]["version"]),
     }

@@ -1,4 +1,4 @@
-"""``biopsy debug known``: which public bugs a small failing model looks like."""
+"""``biopsy debug known``: looks up a small failing model in the lists of known bugs."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Look it up; returns 0 whether or not it is known."""
-    from biopsy.findings.answers import known_verdict
+    """Look the model up; returns 0 whether or not it is known."""
+    from biopsy.findings.answers import known_verdict  # imports numpy
 
     options = KnownOptions.of(args)
     report = options.report_file(console)
@@ -121,7 +121,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             "model": model_tree_of(options.model),
             "versions": versions_tree([options.engine] if options.engine else []),
             "known": found.as_json(),
-            "next": [vars(one) for one in _advice(options, found)],
+            "next": [vars(each) for each in _advice(options, found)],
         }
 
     with report.also_of_errors():
@@ -135,7 +135,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _seen(options: KnownOptions) -> SeenFailure:
-    """How the model fails, as it was said or as the check shows."""
+    """How the model fails, by the options or by a run of the check."""
     seen = seen_in(
         options.engine,
         release=options.release,
@@ -153,11 +153,11 @@ def _seen(options: KnownOptions) -> SeenFailure:
 
 def _say(console: Console, options: KnownOptions, found: KnownLookup) -> None:
     seen = found.seen
-    said = " · ".join(filter(None, (seen.engine, seen.release, seen.stage, seen.kind)))
+    failure = " · ".join(filter(None, (seen.engine, seen.release, seen.stage, seen.kind)))
     console.note(
         f"{'piece':<{COLUMN}} {options.model} · {found.fingerprint.digest}",
         *(f"{'':<{COLUMN}} {line}" for line in found.fingerprint.text.splitlines()),
-        f"{'fails':<{COLUMN}} {said or 'how is not known: --engine, or --check, says it'}",
+        f"{'fails':<{COLUMN}} {failure or 'how is not known: --engine, or --check, says it'}",
         "",
     )
     for match in found.matches:

@@ -1,5 +1,5 @@
-"""``biopsy debug layers``: which layers of a model an engine computes wrongly, and which only pass an error on. Two
-engines, the suspect and the one to trust; with ``--bundle``, the worst layer alone.
+"""``biopsy debug layers``: which layers of a model an engine, the suspect, computes wrongly, and which only pass on an
+error. It compares them with an engine to trust or with golden values.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Examine the model; returns 0 if all is right, 1 if some layer is wrong."""
+    """Examine the model; returns 0 if all layers are right, 1 if some are wrong."""
     from biopsy.cli.debug.layers_report import examined
 
     options = LayersOptions.of(args)
     bundling.require_possible(options.bundle)
-    options.require_sense()
+    options.require_possible()
     report = options.report_file(console)
     return examined(options.settled(console), report)

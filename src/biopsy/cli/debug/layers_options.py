@@ -22,7 +22,7 @@ _DEFAULT_LIMIT = "1GB"
 
 
 class RoleOptions(Options):
-    """The two engines: the suspect, and the one to trust, or golden values in its place."""
+    """The suspect, and the engine to trust or golden values in its place."""
 
     suspect: str | None = option(
         "--suspect",
@@ -37,14 +37,14 @@ class RoleOptions(Options):
     golden: Path | None = option(
         "--load-outputs",
         type=types.READ,
-        meaning="golden values of some of the model's tensors, whoever recorded them, instead of an engine to trust; "
-        "layers without one are measured as one piece with the next that have (inputs: --load-inputs, or the same "
+        meaning="golden values of some of the model's tensors, from any source, instead of an engine to trust; "
+        "layers without one are measured as one piece with the next that has one (inputs: --load-inputs, or the same "
         "file)",
     )
 
 
 class MeasuredOptions(Options):
-    """What is measured, how much is shown and written, and where tensors stand meanwhile."""
+    """What is measured, how much is shown and written, and where tensors are kept meanwhile."""
 
     nodes: str | None = option(
         "--nodes", metavar="REGEX", meaning="measure only layers whose name, operator or output matches somewhere"
@@ -87,15 +87,15 @@ class LayersOptions(
 
     @property
     def engine_roles(self) -> tuple[str, str]:
-        """The reference and the suspect, once both are ``settled``."""
+        """The reference and the suspect, of options that are ``settled``."""
         assert self.reference_engine is not None and self.suspect is not None
         return self.reference_engine, self.suspect
 
     def settled(self, console: Console) -> LayersOptions:
-        """The same with both engines, whichever way they are named, and with the inputs of golden values.
+        """The same options with both engines, however they are named, and with the inputs of the golden values.
 
-        Raises UsageError if one is named twice, or if there are more than two; and if there are golden values besides
-        an engine to trust, or none of the inputs that they belong to.
+        Raises UsageError for an engine too many, for golden values besides an engine to trust, and for golden values
+        without their inputs.
         """
         roles = {"reference_engine": self.reference_engine, "suspect": self.suspect}
         inputs = {"load_inputs": self.load_inputs, "load_outputs": None}
@@ -106,8 +106,8 @@ class LayersOptions(
         texts = [spec.text for spec in self.specs()] if self.names_engine else []
         unnamed = [role for role, text in roles.items() if text is None]
         if len(texts) > len(unnamed):
-            told = self.given(RoleOptions.declared)
-            given = [f"{spelling} {told[spelling]}" for spelling in sorted(told)]
+            values = self.given(RoleOptions.declared)
+            given = [f"{spelling} {values[spelling]}" for spelling in sorted(values)]
             raise errors.UsageError(
                 f"too many engines: {', '.join([*given, *texts])}; there is one suspect, and one engine to trust",
                 next_steps=["--engine REFERENCE --engine SUSPECT", "or --reference-engine REFERENCE --suspect SUSPECT"],
@@ -135,7 +135,7 @@ class LayersOptions(
                 next_steps=["biopsy data concat FILE FILE -o inputs.npz    puts them into one"],
             )
 
-    def require_sense(self) -> None:
+    def require_possible(self) -> None:
         """Raise UsageError if there is no model, or if a file could not be written at the end."""
         require_file(self.model)
         for path in filter(None, (self.csv, self.events, self.work_dir and self.work_dir / "a file")):

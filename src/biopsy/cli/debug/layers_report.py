@@ -1,5 +1,5 @@
-"""The examination of ``debug layers``, made from its options: what it shows, a line for each step, then a table of
-layers, and what to type next; what its report tells, and what goes into its bundle.
+"""The examination of ``debug layers``: runs it, shows its findings and what to type next, and writes its report and its
+bundle.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from biopsy.cli.arguments.groups import MORE_MEMORY
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import bundling, checking
 from biopsy.cli.debug.layers_options import LayersOptions
-from biopsy.cli.progress import ModelProgress, shows, time_left
+from biopsy.cli.progress import ModelProgress, time_left
 from biopsy.cli.report import ReportFile
 from biopsy.cli.run.execution import save, settled
 from biopsy.comparison.describe import index as index_text
@@ -74,7 +74,7 @@ class LayersReport(ModelProgress):
     _stage = ""
 
     def show_model(self, index: ModelIndex, path: Path) -> None:
-        """Say what was understood."""
+        """Show the model that was read."""
         self(
             events.ModelRead(
                 name=str(path),
@@ -86,8 +86,11 @@ class LayersReport(ModelProgress):
             )
         )
 
-    @shows(events.Measured)
-    def _show_measured(self, event: events.Measured) -> None:
+    def show(self, event: events.Event) -> None:
+        """Show on the live line how much is measured, and how long the rest takes."""
+        if not isinstance(event, events.Measured):
+            super().show(event)
+            return
         if event.stage != self._stage:
             self._stage, self._started = event.stage, time.monotonic()
         spent = time.monotonic() - self._started
@@ -97,7 +100,7 @@ class LayersReport(ModelProgress):
 
 
 def examined(options: LayersOptions, report: ReportFile) -> int:
-    """Examine the model, show and report what was found; returns the exit status."""
+    """Examine the model, show and report the findings; returns the exit status."""
     console = report.console
     fed: list[Feed] = []
     question = _question(options, fed, console)
@@ -117,7 +120,7 @@ def examined(options: LayersOptions, report: ReportFile) -> int:
             except errors.TooMuchMemory as error:
                 raise errors.TooMuchMemory(error.message, next_steps=[MORE_MEMORY]) from error
         status = 0 if findings.passed else 1
-        if not findings.passed and findings.nothing_wrong:  # some layers are right, and nobody knows about others
+        if not findings.passed and findings.nothing_wrong:  # some layers are right, and the others are unknown
             status = errors.CannotCompare.status
         if interrupted:
             status = errors.Interrupted.status
@@ -138,10 +141,10 @@ def examined(options: LayersOptions, report: ReportFile) -> int:
 
 
 def _question(options: LayersOptions, fed: list[Feed], console: Console) -> Question:
-    """The question; once it is known what is fed, that stands in ``fed``."""
+    """The question. It stores the inputs in ``fed`` as soon as it has them."""
 
     def feeds(kinds: Mapping[str, TensorType | None]) -> Sequence[Feed]:
-        """The input samples, saved if that is asked for."""
+        """The input samples, which are also saved if the user wants that."""
         fed[:], _ = settled(kinds, options.inputs(), console)
         save(options.save_inputs, fed)
         return fed
@@ -160,9 +163,6 @@ def _question(options: LayersOptions, fed: list[Feed], console: Console) -> Ques
     )
 
 
-# ``--bundle`` of ``debug layers``: the worst layer or group alone, fed as it was, both engines compared on it.
-
-
 def _pack(
     options: LayersOptions,
     question: Question,
@@ -171,9 +171,9 @@ def _pack(
     report: bytes,
     console: Console,
 ) -> None:
-    """Pack the worst suspect; the whole model, which is said, where no layer or group alone is at fault.
+    """Pack the worst layer or group with its inputs, or the whole model with a warning if none alone is at fault.
 
-    Raises CheckError if that does not fail by itself, or if the script of the bundle does not show it.
+    Raises CheckError if the packed model does not fail, or if the script of the bundle does not show it.
     """
     assert options.bundle is not None
     with temporary_folder("biopsy-", options.work_dir) as scratch:
@@ -190,9 +190,9 @@ def _pack(
         write_feeds(inputs, feeds)
         reference, suspected = options.engine_roles
         words = ["biopsy", "run", "{}", "--engine", reference, "--engine", suspected]
-        for limit in options.as_typed(JudgeOptions.declared):  # for all outputs, or for those that are there
-            kept = [word for word in limit.values if ":" not in word or word.rpartition(":")[0] in names]
-            words += [limit.name, *kept] if kept else []
+        for limit in options.as_typed(JudgeOptions.declared):  # without those for tensors that the part lacks
+            values = [word for word in limit.values if ":" not in word or word.rpartition(":")[0] in names]
+            words += [limit.name, *values] if values else []
         job = BundleJob(
             target=options.bundle,
             original=options.model,
@@ -207,7 +207,7 @@ def _pack(
 
 
 def _fed(question: Question, suspect: Suspect, feeds: Sequence[Feed], scratch: Path) -> list[dict[str, Array]]:
-    """What goes into the suspect, as the reference computes it from the samples."""
+    """The inputs of the suspect, as the reference computes them from the samples."""
     index = question.index
     computed = [name for name in suspect.inputs if index.ids[name] in index.producer]
     inner: list[dict[str, Array]] = [{} for _ in feeds]
@@ -216,35 +216,32 @@ def _fed(question: Question, suspect: Suspect, feeds: Sequence[Feed], scratch: P
         write_feeds(file, feeds)
         with question.worker(question.reference, scratch) as reference:
             inner = [dict(sample) for sample in reference.run(question.model, file, computed)]
-    own = [name for name in suspect.inputs if name not in computed]
+    fed = [name for name in suspect.inputs if name not in computed]
     return [
-        {name: sample[name] for name in own} | {name: values[name] for name in computed}
+        {name: sample[name] for name in fed} | {name: values[name] for name in computed}
         for sample, values in zip(feeds, inner, strict=True)
     ]
-
-
-# What is shown and told at the end.
 
 
 def _sections(
     options: LayersOptions, findings: LayerFindings, examination: Examination, index: ModelIndex
 ) -> Mapping[str, Any]:
-    """What a report tells."""
+    """The sections of the report."""
     return {
         "model": model_tree(index, options.model),
         "versions": versions_tree(options.engine_roles),
         **layers_sections(findings, index, options.model, examination.engines, examination.samples),
-        "next": [vars(one) for one in advice_of(findings, options)],
+        "next": [vars(each) for each in advice_of(findings, options)],
     }
 
 
 def _headed(head: str, text: str) -> str:
-    """A line that begins with a word in its column."""
+    """A line with a word in the first column."""
     return f"{head:<{COLUMN}} {text}"
 
 
 def _say_result(console: Console, findings: LayerFindings, options: LayersOptions) -> None:
-    """All that is to be known about the findings, the verdict first."""
+    """Show the findings, the verdict last, and what to type next."""
     for remark in findings.remarks:
         console.warn(printable(remark))
     console.note(*_run_lines(findings, options.engine_roles[1]))
@@ -252,15 +249,22 @@ def _say_result(console: Console, findings: LayerFindings, options: LayersOption
         labels = {layer.node.number: printable(layer.node.label) for layer in findings.layers}
         named = first_of([labels[layer] for layer in findings.unmeasured if layer in labels], 4)
         console.note(_headed("unmeasured", f"no golden value comes after {named}"))
-    _say_table(console, findings, options.top)
+    table = list(_table_lines(findings, options.top))
+    if table:
+        console.note("")
+        console.say(*table)
+        console.note("")
     for layer in findings.layers:
-        if layer.is_suspect and layer.piece is not None:  # run as one, since nobody has values of what lies between
-            together = [printable(label) for label in layer.piece.labels]
-            as_one = f"{count(len(together), 'layer')}, of which only the last has a recorded value"
+        if layer.is_suspect and layer.piece is not None:  # run as one: the values within it are not recorded
+            labels_of_piece = [printable(label) for label in layer.piece.labels]
+            as_one = f"{count(len(labels_of_piece), 'layer')}, of which only the last has a recorded value"
             console.note(_headed("as one", as_one))
-            _say_layers(console, together, layer, layer.introduced, layer.piece.origins)
+            console.say(*_piece_lines(labels_of_piece, layer, layer.introduced, layer.piece.origins))
     for group in findings.groups:
-        _say_group(console, group)
+        cause = "they fail" if group.failure is not None else "they are wrong"
+        right = f"{count(len(group.nodes), 'layer')}, right one by one"
+        console.note(_headed("together", f"{right}: {cause} when run as one piece"))
+        console.say(*_piece_lines(group.labels, group, group.error, group.origins), *_cause_lines(group))
     for effect in findings.marking_effects:
         names = first_of([_quoted(name) for name in effect.tensors], 4)
         output = _quoted(effect.output)
@@ -275,7 +279,7 @@ def _say_result(console: Console, findings: LayerFindings, options: LayersOption
 
 
 def _run_lines(findings: LayerFindings, suspect: str) -> Iterator[str]:
-    """What the whole model gave, with inner tensors marked and without, and its layers in isolation."""
+    """The results of the whole model, without and with marked inner tensors, and of its layers in isolation."""
     wrong = [output for output in findings.outputs if not output.passed]
     if findings.failure is not None:
         yield _headed("whole", f"{suspect} {findings.failure.text}")
@@ -306,26 +310,24 @@ def _run_lines(findings: LayerFindings, suspect: str) -> Iterator[str]:
 _HEAD = ("layer", "introduces", "x allowed", "in model", "worst element")
 
 
-def _say_table(console: Console, findings: LayerFindings, most: int) -> None:
-    """The layers that make errors, worst first; numbers to the right, aligned."""
+def _table_lines(findings: LayerFindings, most: int) -> Iterator[str]:
+    """A table of the ``most`` worst layers that introduce errors, and where they come from; nothing if none does."""
     by_number = {layer.node.number: layer for layer in findings.layers if layer.piece is None}
     single = [suspect for suspect in findings.suspects if len(suspect.nodes) == 1 and suspect.nodes[0] in by_number]
     if not single:
         return
     rows = [_HEAD, *(_row(suspect, by_number[suspect.nodes[0]]) for suspect in single[:most])]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    console.note("")
     for name, *numbers, worst in rows:
         cells = [f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=False)]
-        console.say("  ".join([f"{name:<{widths[0]}}", *cells, worst]).rstrip())
+        yield "  ".join([f"{name:<{widths[0]}}", *cells, worst]).rstrip()
     for suspect in single[:_MOST_PLACES]:
         for place in suspect.origins.places:
-            console.say(_headed("introduced", f"by {suspect.labels[0]}, {place}"))
+            yield _headed("introduced", f"by {suspect.labels[0]}, {place}")
     if any(by_number[suspect.nodes[0]].is_of_model for suspect in single[:most]):
-        console.say(_headed("model", _OF_MODEL))
+        yield _headed("model", _OF_MODEL)
     if len(single) > most:
-        console.say(f"and {len(single) - most} more (--top N, --report, --csv)")
-    console.note("")
+        yield f"and {len(single) - most} more (--top N, --report, --csv)"
 
 
 def _row(suspect: Suspect, layer: LayerFinding) -> tuple[str, str, str, str, str]:
@@ -371,43 +373,37 @@ _OF_MODEL = (
 )
 
 
-def _say_layers(
-    console: Console,
-    labels: Sequence[str],
-    measured: LayerFinding | LayerGroup,
-    error: TensorError | None,
-    origins: LayerOrigins,
-) -> None:
-    """Layers that were run as one piece, how that is wrong, what they are and the lines of code they come from."""
-    texts = [first_of(labels, _MOST_LABELS, " -> ")]
+def _piece_lines(
+    labels: Sequence[str], measured: LayerFinding | LayerGroup, error: TensorError | None, origins: LayerOrigins
+) -> Iterator[str]:
+    """Layers that were run as one piece: their labels, the error, and the lines of code they come from."""
+    yield _headed("", first_of(labels, _MOST_LABELS, " -> "))
     if measured.failure is not None:
-        texts.append(printable(measured.failure.text))
+        yield _headed("", printable(measured.failure.text))
     elif error is not None:
-        texts.append(f"{_quoted(error.tensor)}: {_error_text(error)}")
-    texts += filter(None, (origins.name, *origins.places[:_MOST_PLACES]))
+        yield _headed("", f"{_quoted(error.tensor)}: {_error_text(error)}")
+    for text in filter(None, (origins.name, *origins.places[:_MOST_PLACES])):
+        yield _headed("", text)
     if len(origins.places) > _MOST_PLACES:
-        texts.append(f"and {len(origins.places) - _MOST_PLACES} more places")
-    texts += [_OF_MODEL] if measured.is_of_model else []
-    console.say(*(_headed("", text) for text in texts))
+        yield _headed("", f"and {len(origins.places) - _MOST_PLACES} more places")
+    if measured.is_of_model:
+        yield _headed("", _OF_MODEL)
 
 
-def _say_group(console: Console, group: LayerGroup) -> None:
-    cause = "they fail" if group.failure is not None else "they are wrong"
-    right = f"{count(len(group.nodes), 'layer')}, right one by one"
-    console.note(_headed("together", f"{right}: {cause} when run as one piece"))
-    _say_layers(console, group.labels, group, group.error, group.origins)
+def _cause_lines(group: LayerGroup) -> Iterator[str]:
+    """Whether the error of a group is rounding, is flaky, or comes from fusion."""
     if not group.is_of_model and group.rounding_ratio is not None:
         narrower = explained_by(group.rounding_ratio)
         times = f"{_number(group.rounding_ratio)} times the error of plain float32"
-        console.say(_headed("", f"not rounding: {times}" + (f", as if rounded to {narrower}" if narrower else "")))
+        yield _headed("", f"not rounding: {times}" + (f", as if rounded to {narrower}" if narrower else ""))
     if group.flaky is not None:
-        console.say(_headed("", f"flaky: it is so {group.flaky.text}"))
+        yield _headed("", f"flaky: it is so {group.flaky.text}")
     if group.hides:
-        console.say(_headed("", "marking the tensors between them as outputs removes the error: fusion causes it"))
+        yield _headed("", "marking the tensors between them as outputs removes the error: fusion causes it")
 
 
 def _non_finite_lines(findings: LayerFindings) -> Iterator[str]:
-    """The first origin of NaN or infinity of each engine; one line for both where it is the same layer."""
+    """A line for the layer where NaN or infinity begins, for each engine, or for both if it is the same layer."""
     first = {origin.engine: origin for origin in reversed(findings.non_finite_origins)}
     by_layer: dict[int, list[NonFiniteOrigin]] = {}
     for engine in dict.fromkeys(origin.engine for origin in findings.non_finite_origins):
@@ -416,8 +412,8 @@ def _non_finite_lines(findings: LayerFindings) -> Iterator[str]:
         origin = origins[-1]
         counts = ((origin.nan, "NaN"), (origin.inf, "inf"))
         what = " and ".join(f"{times} {kind}" for times, kind in counts if times)
-        who = "both engines" if len(origins) > 1 else origin.engine
-        where = f"{origin.label} in {who}: {what} in {_quoted(origin.tensor)}"
+        engines = "both engines" if len(origins) > 1 else origin.engine
+        where = f"{origin.label} in {engines}: {what} in {_quoted(origin.tensor)}"
         yield _headed("NaN/inf", f"begins at {where}, its inputs are finite")
 
 
@@ -447,18 +443,14 @@ def _verdict_lines(findings: LayerFindings) -> Iterator[str]:
         yield "PASSED | no tensor is out of tolerance"
 
 
-# What to type after ``debug layers``: the reduction, and the worst layer or group cut out and fed what it was fed.
-#
-# The lines carry what the failure was seen with: inputs, seeds, shapes, limits. Each can be pasted as it is.
-
 SAVED_INPUTS = "layers_inputs.npz"
-"""Where a line has inputs saved that the next one loads."""
+"""The file of inputs that one proposed line writes and the next one loads."""
 
 _Words = list[str | ListOption]
 
 
 def advice_of(findings: LayerFindings, options: LayersOptions) -> list[Advice]:
-    """What to type next; of lines that read what another one writes, none after one that nobody can type."""
+    """What to type next, up to the first line that cannot be typed: later lines read the files of earlier ones."""
     advice = []
     for words in next_lines(findings, options):
         advice.append(Advice(line_of(words)))
@@ -468,7 +460,10 @@ def advice_of(findings: LayerFindings, options: LayersOptions) -> list[Advice]:
 
 
 def next_lines(findings: LayerFindings, options: LayersOptions) -> Iterator[_Words]:
-    """The words of each line, in the order in which to type them; no lines if there is no suspect."""
+    """The words of each line to type, in this order: the reduction, and the worst layer or group as a model of its own.
+
+    No lines if there is no suspect. Inputs, seeds, shapes and limits are those that the failure was found with.
+    """
     if not findings.suspects:
         return
     model = as_word(options.model)
@@ -486,7 +481,7 @@ def next_lines(findings: LayerFindings, options: LayersOptions) -> Iterator[_Wor
     if making and not inputs:
         inputs = [SAVED_INPUTS]
         yield [*run, reference, *making, "--save-inputs", SAVED_INPUTS]
-    # With inputs, each candidate of the reduction is fed what its place in the model saw with them.
+    # With inputs, each candidate of the reduction is fed the values that the whole model has in its place.
     recorded = ["--load-inputs", *inputs, "--iter-inputs", CUT_INPUTS] if inputs else []
     if golden is not None:
         recorded = recording_options(options.engine_roles[0], inputs)
@@ -500,7 +495,7 @@ def next_lines(findings: LayerFindings, options: LayersOptions) -> Iterator[_Wor
         *("--check", "biopsy", "run", "{}", *(["--load-inputs", CUT_INPUTS] if inputs else [])),
         *compare,
     ]
-    # The worst layer or group as a model, what it was fed, and both engines on it.
+    # The worst layer or group as a model, its inputs, and both engines on it.
     worst, piece = findings.suspects[0], output_word("suspect.onnx", options.model)
     yield [
         *("biopsy", "surgeon", "extract", model, "-o", piece),

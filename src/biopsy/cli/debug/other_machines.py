@@ -1,5 +1,5 @@
-"""``--on`` and the options that go with it: checks on the machines of a Ray cluster, and what Ray is to install
-there first (the file of ``--runtime-env``).
+"""``--on`` and its options: checks on the machines of a Ray cluster, and what Ray installs there first (the file of
+``--runtime-env``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.console import Console
 from biopsy.processes.reading import read_plain
+from biopsy.text import printable
 
 if TYPE_CHECKING:
     from biopsy.session.machines import OtherMachines
@@ -27,32 +28,32 @@ _ADDRESS = re.compile(r"(?:ray://)?[\w.\[\]:-]+:\d{1,5}", re.ASCII)
 
 STAYS_THERE = "what a check leaves on other machines does not come back"
 ASKS_HERE = "it asks its questions on this machine"
-"""Why options cannot be combined with ``--on``."""
+"""Reasons why options cannot be combined with ``--on``."""
 
 _SENT = "the candidate, its weights, and the files that the check names"
 _JOBS = "--jobs is then by default as many as it has room for. "
 
 
 def cluster(text: str) -> str:
-    """The type of ``--on``. Raises UsageError for what names no cluster."""
+    """The type of ``--on``. Raises UsageError if the text names no cluster."""
     if text != "ray" and not _ADDRESS.fullmatch(text):
         raise errors.UsageError("must be ray, ray://HOST:PORT or HOST:PORT")
     return text
 
 
 def resources(text: str) -> dict[str, float]:
-    """The type of ``--resources``. Raises UsageError for another form."""
-    found = {}
+    """The type of ``--resources``. Raises UsageError if the text has another form."""
+    amounts: dict[str, float] = {}
     for part in text.split(","):
         match = _RESOURCE.fullmatch(part)
-        if match is None or match["name"] in found:
+        if match is None or match["name"] in amounts:
             raise errors.UsageError("must be like GPU=1,CPU=4: names, each once, with a number each")
-        found[match["name"]] = float(match["number"])
-    return found
+        amounts[match["name"]] = float(match["number"])
+    return amounts
 
 
 class MachineOptions(Options):
-    """The machines that checks are run on, if not this one."""
+    """The machines that run the checks, if not this one."""
 
     on: str | None = option(
         "--on", type=cluster, metavar="ray|ray://HOST:PORT", meaning='{text}It needs pip install "biopsy[ray]"'
@@ -61,8 +62,7 @@ class MachineOptions(Options):
         "--resources",
         type=resources,
         metavar="NAME=N,...",
-        meaning="with --on, what each check has for itself of a machine, as Ray counts it: GPU=1,CPU=4 (default: "
-        "CPU=1)",
+        meaning="with --on, what each check reserves of a machine, as Ray counts it: GPU=1,CPU=4 (default: CPU=1)",
     )
     runtime_env: Path | None = option(
         "--runtime-env",
@@ -78,7 +78,7 @@ class MachineOptions(Options):
     )
 
     def workers(self, runtime_env: Mapping[str, Any] | None) -> RayWorkers:
-        """The machines, once their cluster is joined; ``runtime_env`` is installed there. Raises EngineMissing."""
+        """Join the cluster, and have it install ``runtime_env``; returns its machines. Raises EngineMissing."""
         from biopsy.session.ray_cluster import RayWorkers, Resources
 
         return RayWorkers(
@@ -92,9 +92,9 @@ class MachineOptions(Options):
 def add(
     parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str = _SENT, has_jobs: bool = True
 ) -> argparse._ArgumentGroup:
-    """Add the options, in a group of their own. The help says what ``runs`` there, and what is ``sent`` there.
+    """Add the options in a group of their own, which is returned.
 
-    ``has_jobs``: the command has ``--jobs``.
+    The help says what ``runs`` there and what is ``sent`` there. ``has_jobs``: the command has ``--jobs``.
     """
     group = parser.add_argument_group("other machines")
     meaning = (
@@ -106,7 +106,7 @@ def add(
 
 
 def add_refused(parser: argparse.ArgumentParser, why: str, instead: str) -> None:
-    """Have a command refuse ``--on`` with the reason, and what to type instead; its help does not show it."""
+    """Make a command refuse ``--on``, which its help does not show, with the reason and what to type instead."""
 
     class Refused(argparse.Action):
         def __call__(self, *_: object) -> None:
@@ -120,26 +120,23 @@ def machines_of(
     args: argparse.Namespace,
     console: Console,
     refused: Mapping[str, str] = MappingProxyType({}),
-    *,
-    needs_check: bool = True,
 ) -> Iterator[OtherMachines | None]:
-    """The machines that ``--on`` names, until the end; None without it.
+    """The machines that ``--on`` names, as long as the context lasts; None without ``--on``.
 
-    ``refused`` are options of the command that cannot be combined with ``--on``, each with the reason;
-    ``needs_check``: neither can a command without ``--check``. What is wrong here is told before a cluster is joined.
-    Raises UsageError where checks cannot run there, or there is no model, EngineMissing without Ray.
+    ``refused`` are options of the command that cannot be combined with ``--on``, each with the reason. Before it joins
+    the cluster, it raises UsageError if checks cannot run there or there is no model, EngineMissing without Ray.
     """
     from biopsy.model.load import require_file
 
     options = MachineOptions.of(args)
     if options.on is None:
         for idle in options.given():
-            raise errors.UsageError(f"{idle} speaks of the machines of --on", next_steps=["--on ray"])
+            raise errors.UsageError(f"{idle} is for the machines of --on", next_steps=["--on ray"])
         yield None
         return
-    if needs_check and not args.check:
+    if not args.check:
         raise errors.UsageError(
-            "--on needs a check: nobody sits at the other machines to be asked", next_steps=["--check COMMAND ..."]
+            "--on needs a check: there is nobody to ask at the other machines", next_steps=["--check COMMAND ..."]
         )
     for spelling, reason in refused.items():
         if getattr(args, spelling.removeprefix("--").replace("-", "_")):
@@ -165,11 +162,9 @@ def machines_of(
 
 
 def jobs_on(machines: OtherMachines, wanted: int | None) -> int:
-    """How many runs go on at once where so many are wanted: as many as have room, at most, and by default."""
+    """How many runs go on at once: as many as are wanted, by default and at most as many as have room."""
     return min(wanted or machines.room, machines.room)
 
-
-# The file of ``--runtime-env``: what Ray is to install on other machines before a check runs there.
 
 _FIELDS = ("pip", "uv", "conda", "image_uri", "env_vars")
 _SENT_UNASKED = frozenset({"working_dir", "py_modules", "excludes", "java_jars"})
@@ -179,11 +174,9 @@ _FORMS = "name a file of requirements (.txt), or of the fields of Ray's runtime_
 def runtime_environment(path: Path) -> dict[str, Any]:
     """The fields of Ray's ``runtime_env`` that a file holds; a file of requirements is its field ``pip``.
 
-    Every plain value is a text. Raises UsageError, in one line that names the file, for other fields: some would send
-    whole folders that no check names, others are no question of what is installed.
+    Every plain value is a text. Raises UsageError for other fields: some would send whole folders that no check names,
+    the others install nothing.
     """
-    from biopsy.text import printable
-
     if path.suffix == ".txt":
         return {"pip": [line for line in map(str.strip, _text(path).splitlines()) if line and line[0] != "#"]}
     if path.suffix not in (".yaml", ".yml", ".json"):
@@ -191,12 +184,12 @@ def runtime_environment(path: Path) -> dict[str, Any]:
     from biopsy.questions.known_failures.catalogue import value_in
 
     try:
-        found = value_in(_text(path))
+        fields = value_in(_text(path))
     except ValueError as error:
         raise errors.UsageError(f"{path}: {error}", next_steps=[_FORMS]) from error
-    if not isinstance(found, dict) or not found:
+    if not isinstance(fields, dict) or not fields:
         raise errors.UsageError(f"{path}: it holds no fields", next_steps=["pip: [onnxruntime==1.20.1]"])
-    for name in found:
+    for name in fields:
         if name in _SENT_UNASKED:
             raise errors.UsageError(
                 f"{path}: {name} would send files that no check names",
@@ -207,7 +200,7 @@ def runtime_environment(path: Path) -> dict[str, Any]:
                 f"{path}: there is no field {printable(str(name))!r:.80}",
                 next_steps=[f"the fields are {', '.join(_FIELDS)}"],
             )
-    return found
+    return fields
 
 
 def _text(path: Path) -> str:

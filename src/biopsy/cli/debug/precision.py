@@ -1,5 +1,5 @@
-"""``biopsy debug precision``: which layers need a high precision, and the model in which only those have it. Importing
-this imports no search: the process of the checks starts first.
+"""``biopsy debug precision``: finds the layers that need a high precision, and makes a model in which only those have
+it. Importing this imports no search, because the process of the checks is to start first.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
-    """The file for weights, the journal, and that of candidates: with an engine, also the model that it builds."""
+    """The file for weights, the journal, and the candidate if an engine builds another file from it."""
     options = PrecisionOptions.of(args)
     args.iter_artifact = options.artifact
     journal = None if options.output is None else checks.journal_of(options.output)
@@ -114,14 +114,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Search; returns 0, or 5 if a limit ended the search; raises what ends with another status."""
     options = PrecisionOptions.of(args)
     is_built = options.builder is not None
-    refused = {"--iter-info": "the check of what --engine builds is told no other file"} if is_built else {}
+    refused = {"--iter-info": "the check of the file that --engine builds gets no other file"} if is_built else {}
     with other_machines.machines_of(args, console, {**_NOT_ELSEWHERE, **refused}) as machines, _resumable(options):
         report = options.report_file(console)
-        has_one_file = is_built and machines is None  # of what is built; elsewhere each machine has one
+        has_one_file = is_built and machines is None  # all checks share it; other machines have one each
         checked = checking.CheckedOptions.of(args)
         jobs = 1 if has_one_file else checked.jobs_of(console, machines)
         with contextlib.closing(_of_what_is_built(options, checked.check_of(jobs))) as check:
-            from biopsy.cli.debug.precision_search import search  # once what runs the checks gets ready
+            from biopsy.cli.debug.precision_search import search  # while the process of the checks starts
 
             checked.note_on(check, console)
             return search(options, check, Parallelism(jobs=jobs, executor=machines), report)
@@ -129,7 +129,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 @contextlib.contextmanager
 def _resumable(options: PrecisionOptions) -> Iterator[None]:
-    """Have an error tell how the search goes on, or begins anew, if it has a journal."""
+    """Add to an error the line that resumes the search, or begins it anew, if it has a journal."""
     try:
         yield
     except errors.Interrupted as stop:
@@ -144,7 +144,7 @@ def _resumable(options: PrecisionOptions) -> Iterator[None]:
 
 
 def _of_what_is_built(options: PrecisionOptions, check: Check) -> Check:
-    """The check of the candidate, or of what an engine builds from it."""
+    """The check of the candidate, or of the file that an engine builds from it."""
     if options.builder is None:
         return check
     saved = ["--build-only", "--save-engine", as_word(options.artifact)]

@@ -38,7 +38,7 @@ _FORMS = {
 
 
 class MixtureOptions(Options):
-    """What is mixed, what is searched, and what is checked of it."""
+    """Which precisions are mixed, how the search goes, and whether an engine is built and checked."""
 
     names: Path | None = option(
         "--list",
@@ -85,7 +85,7 @@ class MixtureOptions(Options):
 
     @classmethod
     def add_groups(cls, parser: argparse.ArgumentParser) -> None:
-        """Add those on the precisions, and on the engine that is built, as groups of a command's options."""
+        """Add the options on the precisions, and on the engine to build, in groups."""
         group = parser.add_argument_group("precisions")
         lows = group.add_mutually_exclusive_group()
         for name, meaning in LOW.items():
@@ -131,7 +131,7 @@ class PrecisionOptions(
 
     @cached_property
     def builder(self) -> str | None:
-        """The engine to build with, TensorRT with its settings. Raises UsageError for settings without --trt alone."""
+        """The engine to build with, and its settings. Raises UsageError for TensorRT's settings without ``--trt``."""
         given = self.options_given()
         if not given:
             return self.engine
@@ -144,7 +144,7 @@ class PrecisionOptions(
 
     @cached_property
     def artifact(self) -> Path:
-        """Where what the check looks at is written. Raises UsageError for an engine that writes no file."""
+        """The file that is checked. Raises UsageError for an engine that writes no file."""
         if self.builder is None:
             return self.iter_artifact or Path(checks.DEFAULT_CANDIDATE)
         saves = [kind for kind in find_class(parse_spec(self.builder).name).capabilities.saves if kind != ".onnx"]
@@ -157,11 +157,11 @@ class PrecisionOptions(
 
     @property
     def candidate(self) -> Path:
-        """Where each candidate is written."""
+        """The file that each candidate is written to."""
         return self.artifact if self.builder is None else self.artifact.with_suffix(".onnx")
 
     def journal(self) -> Path | None:
-        """Where the journal stands; None without an output to name it after. Raises UsageError if it is needed then."""
+        """The journal; None without an output, which it is named after. Raises UsageError if it is needed then."""
         if self.output is not None:
             return checks.journal_of(self.output)
         for spelling in self.given(("fresh", "load_debug_replay", "save_debug_replay")):

@@ -1,10 +1,8 @@
-"""The search of ``biopsy debug precision``: its job, made from the options, what it shows while it goes on and at the
-end, and what its report tells.
-"""
+"""The search of ``biopsy debug precision``: its job, made from the options, what it shows, and its report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from biopsy.cli.arguments import checks
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.precision_options import PrecisionOptions
-from biopsy.cli.progress import SearchProgress, say_places, shows
+from biopsy.cli.progress import SearchProgress, say_places
 from biopsy.cli.report import ReportFile
 from biopsy.cli.run.files import require_names_of_check
 from biopsy.cli.run.options import RunOptions
@@ -39,7 +37,7 @@ from biopsy.text import count, line_of, size_text
 
 
 def search(options: PrecisionOptions, check: Check, parallelism: Parallelism, report: ReportFile) -> int:
-    """Search, show and report what was found; returns the exit status."""
+    """Search, show and report the result; returns the exit status."""
     console, own = report.console, checking.own_run(options.check)
     index = index_file(options.model, options.external_data_dir)
     require_names_of_check(own, index, options.load_inputs or ())
@@ -65,7 +63,7 @@ def search(options: PrecisionOptions, check: Check, parallelism: Parallelism, re
 
 
 def _job(options: PrecisionOptions, parallelism: Parallelism, sections: PrecisionSections) -> PrecisionJob:
-    """What is to be searched, and how. Raises UsageError for options that contradict each other."""
+    """The job of the search. Raises UsageError for options that contradict each other."""
     if options.save_external_data is not None and options.output is None:
         raise errors.UsageError("--save-external-data needs an output", next_steps=["-o mixed.onnx"])
     return PrecisionJob(
@@ -92,16 +90,16 @@ def _job(options: PrecisionOptions, parallelism: Parallelism, sections: Precisio
 
 
 def _precisions(options: PrecisionOptions) -> Precisions:
-    """Which precisions are mixed."""
+    """The precisions that are mixed."""
     low: Low = "fp8_e5m2" if (options.low, options.fp8_format) == ("fp8", "e5m2") else options.low or "fp16"
     is_native = options.builder is not None and options.builder.startswith("trt") and options.low != "fp8"
     return Precisions(low=low, high=options.precision, form=options.form or ("native" if is_native else "emulate"))
 
 
 def _warn(options: PrecisionOptions, own: RunOptions, console: Console) -> None:
-    """Say so if the check sees little of what lower precision loses."""
+    """Warn if the check sees little or nothing of what lower precision loses."""
     precisions = _precisions(options)
-    uses_openvino = any(each.startswith("openvino") for each in own.engines or ())
+    uses_openvino = any(engine.startswith("openvino") for engine in own.engines or ())
     if precisions.form == "emulate" and precisions.low == "fp16" and uses_openvino:
         console.warn("OpenVINO drops Casts to fp16 and back on a CPU, so little is rounded there: check with --onnxrt")
     if not (own.load_outputs or own.validate or own.compare_with or own.build_only):
@@ -115,7 +113,7 @@ def _warn(options: PrecisionOptions, own: RunOptions, console: Console) -> None:
 def _calibration_feeds(options: PrecisionOptions, index: ModelIndex, console: Console) -> Sequence[Feed]:
     """Inputs to calibrate int8 with: the user's, else those that the check loads, else random ones.
 
-    None are needed, and none given, for other precisions.
+    Empty for other precisions, which need none.
     """
     if options.low != "int8":
         given = [*options.sources_given(), *options.draws_given()]
@@ -144,44 +142,42 @@ def _calibration_feeds(options: PrecisionOptions, index: ModelIndex, console: Co
     return typed
 
 
-# What a search over precisions shows: a line for each thing learnt, one live line on a terminal, and the end.
-
 _MOST_SHOWN = 24
 _MOST_OPERATORS = 8
 _END = {"high": "all high", "low": "all low"}
 
 
 class PrecisionReport(SearchProgress):
-    """Listens to a search. ``shown`` says whose output is shown: "all" checks', that of "ends" that fail, "none"."""
+    """Shows a search. ``shown`` says whose output is shown: that of "all" checks, of "ends" that fail, or of "none"."""
 
     passes_by, beyond = "pass", "fewer layers may be enough"
 
     def left_text(self, left: int) -> tuple[str, int]:
-        """How many layers are high, and how many were when the search began."""
+        """How many layers are high, in words, and how many were at the beginning."""
         return f"{count(left, 'layer')} high", self._stage.nodes
 
     def is_wanted(self, event: events.CheckedCandidate) -> bool:
-        """Whether the output is shown: of a failing check of all layers high, or of all low, if it was asked for."""
+        """Whether this is a failing check of one of the ends, and its output is to be shown."""
         return self._shown == "ends" and event.stage in _END and event.outcome != "passed"
 
-    @shows(events.EndChecked)
-    def _show_end_checked(self, event: events.EndChecked) -> None:
-        self.line(_END[event.end], f"{event.outcome}: {event.reason} · {event.seconds:.2f} s")
+    def show(self, event: events.Event) -> None:
+        """Show the checks of both ends, the passes, and the verification."""
+        match event:
+            case events.EndChecked():
+                self.line(_END[event.end], f"{event.outcome}: {event.reason} · {event.seconds:.2f} s")
+            case events.PassDone():
+                self.pass_line(event, f"{event.before} -> {count(event.after, 'layer')} high")
+            case events.Verified():
+                on = f" on {event.machine}" if event.machine else ""
+                self.line("verified", f"{event.path} passes in {event.runs} of {event.runs} fresh processes{on}")
+            case _:
+                super().show(event)
 
-    @shows(events.PassDone)
-    def _show_stage_done(self, event: events.PassDone) -> None:
-        self.pass_line(event, f"{event.before} -> {count(event.after, 'layer')} high")
 
-    @shows(events.Verified)
-    def _show_verified(self, event: events.Verified) -> None:
-        on = f" on {event.machine}" if event.machine else ""
-        self.line("verified", f"{event.path} passes in {event.runs} of {event.runs} fresh processes{on}")
+def say_result(console: Console, result: PrecisionResult, names: Path | None, resume_line: str | None) -> None:
+    """Show which layers must be high, what the search cost, and what to do next.
 
-
-def say_result(console: Console, result: PrecisionResult, names: Path | None, line: str | None) -> None:
-    """The end of a search: which layers must be high, what it cost, what to do next.
-
-    ``names`` is the file of --list. ``line`` goes on with the search where a limit has ended it; None if none does.
+    ``names`` is the file of ``--list``. ``resume_line`` resumes a search that a limit has ended; None if no line does.
     """
     console.note("")
     console.say(_split_line(result))
@@ -215,14 +211,14 @@ def say_result(console: Console, result: PrecisionResult, names: Path | None, li
     counts += [f"{result.remembered} remembered"] if result.remembered else []
     console.say(f"{count(result.checks, 'check')}   {' · '.join(counts)}")
     console.say(f"{result.seconds:.1f} s")
-    if result.stopped is not None:
-        resume = [] if line is None else [f"resume   {line}"]
-        console.note("", f"stopped by {result.stopped}: fewer layers may be enough", *resume)
-    _say_next(console, result, names)
+    for line in _end_lines(result, names, resume_line):
+        console.note(line)
+    words = [] if result.output is None else ["biopsy", "inspect", "model", as_word(result.output), "--mode=basic"]
+    advice.say_advice(console, [advice.Advice(line_of(words))] if words else [])
 
 
 def _split_line(result: PrecisionResult) -> str:
-    """How many layers are high, and why those."""
+    """How many layers must be high, and why these."""
     layers = count(result.layers, "layer")
     if not result.high:
         return f"0 of {layers} need {result.precision}: the check passes with every layer in {result.low}"
@@ -234,22 +230,25 @@ def _split_line(result: PrecisionResult) -> str:
     return f"{len(result.high)} of {layers} in {result.precision}, the rest in {result.low}: {why}"
 
 
-def _say_next(console: Console, result: PrecisionResult, names: Path | None) -> None:
+def _end_lines(result: PrecisionResult, names: Path | None, resume_line: str | None) -> Iterator[str]:
+    """How to resume a search that was stopped, and what was written."""
+    if result.stopped is not None:
+        yield from ("", f"stopped by {result.stopped}: fewer layers may be enough")
+        if resume_line is not None:
+            yield f"resume   {resume_line}"
     if result.output is not None:
         size = size_text(result.output.stat().st_size)
-        console.note("", f"{result.output}, {size}   the mixed model")
+        yield from ("", f"{result.output}, {size}   the mixed model")
     if names is not None:
-        console.note(f"{names}   names for nodes_to_exclude, node_block_list")
+        yield f"{names}   names for nodes_to_exclude, node_block_list"
     elif len(result.names) > _MOST_SHOWN:
-        console.note("", f"{len(result.names)} names for nodes_to_exclude, node_block_list: add --list FILE")
+        yield from ("", f"{len(result.names)} names for nodes_to_exclude, node_block_list: add --list FILE")
     elif result.names:
-        console.note("", f"nodes_to_exclude = {result.names!r}")
-    if result.output is not None:
-        console.note("", f"Next   {line_of(['biopsy', 'inspect', 'model', as_word(result.output), '--mode=basic'])}")
+        yield from ("", f"nodes_to_exclude = {result.names!r}")
 
 
 class PrecisionSections:
-    """Makes the sections of a report, of all that is known when the search ends, and writes that of a result."""
+    """Writes the report of a result, and makes the sections of the report of an error."""
 
     def __init__(
         self, options: PrecisionOptions, index: ModelIndex, progress: PrecisionReport, report: ReportFile
@@ -271,7 +270,7 @@ class PrecisionSections:
         self._report.write(status, lambda: {"verdict": verdict, **self.of_error()})
 
     def of_error(self) -> Mapping[str, Any]:
-        """What is known besides the error that ended the search."""
+        """The sections besides the verdict or the error, with all that is known when the search ends."""
         own, known = checking.own_run(self._options.check), self._known
         engines = [] if own is None else [spec.text for spec in own.specs_to_run()]
         high = () if known is None else sorted({layer.place for layer in known.high if not layer.where})

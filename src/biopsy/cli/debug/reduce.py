@@ -1,5 +1,5 @@
-"""``biopsy debug reduce``: the smallest part of a model that still fails the same way. Importing this imports no
-search: the process of the checks starts first.
+"""``biopsy debug reduce``: finds the smallest part of a model that still fails in the same way. Importing this imports
+no search, because the process of the checks is to start first.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
-    """The result, if no option names it, the files beside it, and the journal."""
+    """The result, unless an option names it, the files beside it, and the journals."""
     from biopsy.reduction.result import inputs_file
 
     options = ReduceOptions.of(args)
@@ -94,7 +94,7 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
     args.check = with_sizes_of_symbols(args.check, checking.own_run(args.check), index_of_model, console)
     options, own_run = ReduceOptions.of(args), checking.own_run(args.check)
     checked = checking.CheckedOptions.of(args)
-    check = checked.check_of(jobs)  # it warms up while the rest is loaded
+    check = checked.check_of(jobs)  # it warms up during the imports below
     try:
         from biopsy.cli.debug.reduction_report import explained, job_of, require_explainable
         from biopsy.cli.run.files import require_names_of_check
@@ -115,8 +115,8 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
             begin = partial(checked.check_of, jobs)
             return result, explained(options, own_run, begin, jobs, result, listener)
 
-        words = bundling.words_to_hide(args)  # the result may take the place of the model
-        return _reduced(options, own_run, console, report, index=index, words=words, search=search)
+        hidden = bundling.words_to_hide(args)  # read now: the result may overwrite the model
+        return _reduced(options, own_run, console, report, index=index, hidden=hidden, search=search)
     except errors.Interrupted as stop:
         if stop.kept is None:
             raise
@@ -136,10 +136,10 @@ def _reduced(
     report: ReportFile,
     *,
     index: ModelIndex,
-    words: Mapping[str, str] | None,
+    hidden: Mapping[str, str] | None,
     search: Callable[[events.Listener], tuple[Reduction, Variation | None]],
 ) -> int:
-    """Search, show what was found, write the report; the exit status. A bundle tells none of the ``words``."""
+    """Search, show and report the result; returns the exit status. A bundle contains none of the ``hidden`` words."""
     from biopsy.checks.command import CommandCheck
     from biopsy.cli.debug.reduction_report import ReductionReport, Sections, advice_of, say_result
 
@@ -151,8 +151,8 @@ def _reduced(
             result, variation = search(progress)
         status = errors.Interrupted.status if result.stopped else 0
         advice = advice_of(result, options)
-        told = partial(sections.of_result, result, variation, advice)
-        report.write(status, partial(told, report.folder))
+        of_result = partial(sections.of_result, result, variation, advice)
+        report.write(status, partial(of_result, report.folder))
         line = resume_line(options.words, REST_OPTIONS, (result.stopped or "").split()[:1])
         say_result(console, result, line, advice, variation)
         if options.bundle is not None:
@@ -160,7 +160,7 @@ def _reduced(
             from biopsy.findings.verdict import Note
 
             assert options.check is not None
-            written = report.as_bytes(status, partial(told, options.bundle))
+            written = report.as_bytes(status, partial(of_result, options.bundle))
             notes = [] if variation is None else [Note(label="may vary", text=variation.sentence)]
             job = BundleJob(
                 target=options.bundle,
@@ -170,10 +170,11 @@ def _reduced(
                 check=CommandCheck(options.check, str(options.candidate), options.check_timeout, options.check_memory),
                 rules=options.rules(),
                 inputs=result.inputs,
-                reports={} if words is not None else bundling.reports_of(written, console),  # of the whole original
+                # A report describes the whole original.
+                reports={} if hidden is not None else bundling.reports_of(written, console),
                 earlier=EarlierFindings(notes=notes, how_often=progress.history.how_often),
             )
-            bundling.pack(job, own_run, console, words)
+            bundling.pack(job, own_run, console, hidden)
         return progress.ended(status, result.nodes)
 
 
@@ -183,9 +184,9 @@ def with_sizes_of_symbols(
     index_of_model: Callable[[], ModelIndex],
     console: Console,
 ) -> Sequence[str] | None:
-    """The words of the check; for ``biopsy run`` with the sizes that its --input-shapes give to open dimensions.
+    """The words of the check; ``biopsy run`` gets the sizes that its ``--input-shapes`` give to symbolic dimensions.
 
-    Without them, a candidate that has lost the input of this shape would run with other sizes than the original.
+    Without them, a candidate without the input of this shape would run with other sizes than the original.
     """
     if words is None or own_run is None or not own_run.input_shapes or own_run.input_symbols:
         return words

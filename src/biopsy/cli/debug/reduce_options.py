@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class GoodModelOption(Options):
-    """Where a passing model goes."""
+    """The file for a passing model."""
 
     min_good: Path | None = option(
         "--min-good",
@@ -71,7 +71,7 @@ class ModeOption(Options):
 
 
 class CandidateOptions(Options):
-    """Files about each candidate."""
+    """Files that are written for candidates."""
 
     iter_inputs: Path | None = option(
         "--iter-inputs",
@@ -84,7 +84,7 @@ class CandidateOptions(Options):
 
 
 class ShapeOptions(Options):
-    """How shapes of the original are known."""
+    """How the shapes of the original are determined."""
 
     model_input_shapes: Sequence[str] | None = option(
         "--model-input-shapes",
@@ -101,12 +101,12 @@ class ShapeOptions(Options):
     )
 
     def shapes_fixed(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of inputs. Raises UsageError for words that are none."""
+        """The shapes of ``--model-input-shapes`` by input. Raises UsageError for words of another form."""
         return types.parse_shapes(self.model_input_shapes, "--model-input-shapes")
 
 
 class RecordWithOption(Options):
-    """What records the values of the original."""
+    """The engine that records the values of the original."""
 
     record_with: str | None = option(
         "--record-with",
@@ -117,7 +117,7 @@ class RecordWithOption(Options):
 
 
 class BorderOptions(Options):
-    """What of the original may change."""
+    """What may change about the inputs, outputs and values of the original."""
 
     no_reduce_inputs: bool = switch(
         "--no-reduce-inputs", rivals="kept", meaning="keep the inputs: remove nodes only from the end"
@@ -146,7 +146,7 @@ class BorderOptions(Options):
 
 
 class _ListPasses(argparse.Action):
-    """Shows the table of passes and exits, as --help does: no model is needed."""
+    """Shows the table of passes and exits. Like ``--help``, it needs no model."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -192,7 +192,7 @@ class PassOptions(Options):
     )
 
     def passes(self) -> Passes:
-        """The same for a schedule."""
+        """The options as the schedule takes them."""
         from biopsy.reduction.schedule import Passes
 
         return Passes(
@@ -201,12 +201,12 @@ class PassOptions(Options):
 
 
 class ExplainOptions(Options):
-    """Whether it is asked what may vary in the result."""
+    """Whether to find out what may vary in the result."""
 
     explain: bool = switch(
         "--explain",
-        meaning="find out which attributes, sizes, types, weights and inputs of the result may be others, and it still "
-        "fails in the same way, and which must be as they are",
+        meaning="find out which attributes, sizes, types, weights and inputs of the result may change without changing "
+        "the failure, and which may not",
     )
     explain_checks: int | None = option(
         "--explain-checks",
@@ -216,7 +216,7 @@ class ExplainOptions(Options):
 
     @property
     def explains(self) -> bool:
-        """Whether it is."""
+        """Whether one of the two options is given."""
         return bool(self.explain or self.explain_checks)
 
 
@@ -256,24 +256,24 @@ class ReduceOptions(
 
     @property
     def candidate(self) -> Path:
-        """Where each candidate is written."""
+        """The file that each candidate is written to."""
         return self.iter_artifact or Path(DEFAULT_CANDIDATE)
 
     @property
     def result(self) -> Path:
-        """Where the reduced model is written."""
+        """The file of the reduced model."""
         return self.output or Path(f"{self.model.stem}_reduced.onnx")
 
     @property
     def explanation_journal(self) -> Path | None:
-        """Where the journal of ``--explain`` stands; None if that is not asked for."""
+        """The journal of ``--explain``; None without that option."""
         return journal_of(self.result.with_name(f"{self.result.name}.explain")) if self.explains else None
 
     def records_feeds(self, own_run: RunOptions | None) -> bool:
         """Whether recorded inputs are written beside the result.
 
-        They are if the check is ``biopsy run`` with inputs of the whole model only: it would make up the inputs of a
-        cut. ``own_run`` are the options of such a check.
+        This is so if the check is ``biopsy run`` (``own_run`` are its options) with inputs of the whole model only: it
+        would make up values for cut tensors.
         """
         from biopsy.reduction.result import inputs_file
 
@@ -286,7 +286,7 @@ class ReduceOptions(
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add all of them."""
+    """Add all options."""
     ModelOption.add(parser, model=" that fails")
     OutputOption.add(parser, output="the reduced model (default: MODEL_reduced.onnx)")
     ReportOption.add(parser)

@@ -1,6 +1,5 @@
-"""From the options of ``biopsy debug reduce`` to the job of a reduction, and with ``--explain`` to that of an
-explanation; what a reduction shows, a line for each thing learnt, one live line on a terminal, the end of it all, what
-may vary, and what to type next; and what its report tells. Importing this imports the reducer.
+"""The jobs of ``biopsy debug reduce`` and its ``--explain``, made from the options; what a reduction shows, and what to
+type next; its report. Importing this imports the reducer.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from biopsy.cli.arguments.groups import MAKING
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.reduce_options import ReduceOptions
-from biopsy.cli.progress import SearchProgress, say_places, shows
+from biopsy.cli.progress import SearchProgress, say_places
 from biopsy.cli.run.options import RunOptions, run_parser
 from biopsy.comparison.mismatch import error_text
 from biopsy.engines.registry import PLAIN
@@ -48,10 +47,9 @@ from biopsy.text import ListOption, count, first_line, is_refused, line_of, size
 def job_of(
     options: ReduceOptions, own_run: RunOptions | None, jobs: int, machines: Workers | None = None
 ) -> ReductionJob:
-    """What is to be reduced, and how; ``machines`` run the checks, if not this one.
+    """The job of the reduction; ``machines`` run the checks, or this one if None.
 
-    ``own_run`` are the options of a check that is ``biopsy run``. Raises UsageError for options that could only
-    mislead.
+    ``own_run`` are the options of a check that is ``biopsy run``. Raises UsageError for options that would mislead.
     """
     checking.require_writable_candidate(options.candidate)
     checking.require_inputs_of_golden_values(own_run, keep_inputs=options.no_reduce_inputs)
@@ -99,26 +97,23 @@ def job_of(
 
 
 def _samples(options: ReduceOptions, own_run: RunOptions | None) -> Callable[[], Sequence[Feed]] | None:
-    """Inputs to record with: the user's, else those that a check of ours loads: both must speak of the same values.
+    """Reads the inputs to record with: the user's, else those that ``biopsy run`` loads in the check; None if neither.
 
-    The user's are read now, so that a wrong file is told now. Those of the check are told by the check.
+    The user's files are read now, so that an error in them is reported now. The check reports errors in its own.
     """
     feeds = options.given_feeds()
     if feeds is not None:
         return lambda: feeds
     if own_run is not None and own_run.load_inputs:
-        # A file that is made anew for each candidate (--iter-inputs) is of another time, or not there yet.
+        # The file of --iter-inputs is written for each candidate: it is an old one, or not there yet.
         files = own_run.load_inputs
         if options.iter_inputs not in files and all(file.exists() for file in files):
             return lambda: [feed for file in files for feed in read_feeds(file)]
     return None
 
 
-# ``--explain``: what may vary in the result of a reduction.
-
-
 def require_explainable(options: ReduceOptions) -> None:
-    """Raise UsageError where ``--explain`` could not do what it says."""
+    """Raise UsageError for options that ``--explain`` cannot be combined with."""
     if not options.explains:
         return
     if options.check is None:
@@ -140,10 +135,9 @@ def explained(
     result: Reduction,
     listener: events.Listener,
 ) -> Variation | None:
-    """What may vary in the result; None if that is not wanted, or cannot be found out, which is told.
+    """What may vary in the result; None without ``--explain``, and with a remark if it cannot be found out.
 
-    ``begin`` gives the check; one that is ``biopsy run`` feeds the result what is recorded beside it. Raises
-    Interrupted if it is stopped.
+    ``begin`` makes the check; ``biopsy run`` gets the inputs that are recorded beside the result. Raises Interrupted.
     """
     if not options.explains:
         return None
@@ -175,7 +169,7 @@ def explained(
         except errors.Interrupted as stop:
             kept = ", and ".join(filter(None, [f"{result.output}, which fails in the same way", stop.kept]))
             raise errors.Interrupted(stop.message, kept=kept) from stop
-        except errors.BiopsyError as error:  # the result of the reduction stands, and is told
+        except errors.BiopsyError as error:  # the result of the reduction is still valid
             listener(events.Remark(f"may vary   not known: {error.summary}", warning=True))
             return None
 
@@ -183,65 +177,60 @@ def explained(
 _MOST_NODES_SHOWN = 24
 _MOST_SOURCES_SHOWN = 8
 _WIDEST_LABEL = 60
-
-
 _MOST_REASONS = 3
 
 
 class ReductionReport(SearchProgress):
-    """Listens to a reduction. ``shown`` says whose output is shown: "all" checks', the "original"'s, or "none"."""
+    """Shows a reduction. ``shown`` says whose output is shown: that of "all" checks, the "original", or "none"."""
 
     passes_by, beyond, span = "do not fail", "smaller results may exist", " in this pass"
     _nodes = 0
 
     def left_text(self, left: int) -> tuple[str, int]:
-        """How many nodes are left, and how many the model has."""
+        """How many nodes are left, in words, and how many the model has."""
         return f"{left} of {count(self._nodes, 'node')} left", self._nodes
 
     def is_wanted(self, event: events.CheckedCandidate) -> bool:
-        """Whether this is the first check, and its output is to be shown."""
+        """Whether this is the check of the original, and its output is to be shown."""
         return self._shown == "original" and event.stage == "original"
 
-    @shows(events.ModelRead)
-    def _show_model(self, event: events.ModelRead) -> None:
-        self._nodes = event.nodes
-        super()._show_model(event)
-
-    @shows(events.OriginalFails)
-    def _show_failure(self, event: events.OriginalFails) -> None:
-        self.line("fails", f"the original: {event.reason} · {event.seconds:.2f} s")
-        if event.signature != event.reason:
-            self.line("", f"counted as the same failure: {event.signature}")
-
-    @shows(events.PassDone)
-    def _show_stage_done(self, event: events.PassDone) -> None:
-        self._live.stop()
-        if event.before == event.after and (event.checks == 0 or event.stage == "suspects"):
-            return  # a guess that was wrong proves nothing
-        self.pass_line(event, f"{event.before} -> {count(event.after, 'node')}")
-
-    @shows(events.Verified)
-    def _show_verified(self, event: events.Verified) -> None:
-        often = "" if event.runs == 1 else f" in {event.failed} of {event.runs} fresh processes"
-        on = f" on {event.machine}" if event.machine else ""
-        self.line("verified", f"{event.path} fails in the same way{often}{on}")
+    def show(self, event: events.Event) -> None:
+        """Show the failure, the passes, and the verification."""
+        match event:
+            case events.ModelRead():
+                self._nodes = event.nodes
+                super().show(event)
+            case events.OriginalFails():
+                self.line("fails", f"the original: {event.reason} · {event.seconds:.2f} s")
+                if event.signature != event.reason:
+                    self.line("", f"counted as the same failure: {event.signature}")
+            case events.PassDone():
+                self._live.stop()
+                if event.before != event.after or (event.checks and event.stage != "suspects"):
+                    self.pass_line(event, f"{event.before} -> {count(event.after, 'node')}")
+            case events.Verified():
+                often = "" if event.runs == 1 else f" in {event.failed} of {event.runs} fresh processes"
+                on = f" on {event.machine}" if event.machine else ""
+                self.line("verified", f"{event.path} fails in the same way{often}{on}")
+            case _:
+                super().show(event)
 
 
 def say_result(
-    console: Console, result: Reduction, line: str, advice: Sequence[Advice], variation: Variation | None = None
+    console: Console, result: Reduction, resume_line: str, advice: Sequence[Advice], variation: Variation | None = None
 ) -> None:
-    """The end of a reduction: what is left, what it cost, what else was met, what may vary, what to do next.
+    """Show the result of a reduction, what it cost, other failures, what may vary, and what to do next.
 
-    ``line`` goes on with it where a limit has ended it.
+    ``resume_line`` resumes a reduction that a limit has ended.
     """
     console.note("")
     most = _MOST_NODES_SHOWN if console.verbosity < 1 else len(result.nodes)
     head = f"{len(result.nodes)} of {result.nodes_before} nodes"
     console.say(*_graph(head, result.nodes, result.reads, most))
     say_places(console, result.sources)
-    told = [f"{n} {what}" for what, n in result.outcomes.items()]
-    told += [f"{result.remembered} remembered"] if result.remembered else []
-    console.say(f"{count(result.checks, 'check')}   {' · '.join(told)}")
+    counts = [f"{times} {outcome}" for outcome, times in result.outcomes.items()]
+    counts += [f"{result.remembered} remembered"] if result.remembered else []
+    console.say(f"{count(result.checks, 'check')}   {' · '.join(counts)}")
     console.say(f"{result.seconds:.1f} s   {result.output}, {size_text(size_of(result.output))}")
     for title, size in (("original", result.error_before), ("result", result.error_after)):
         if size is not None:
@@ -257,16 +246,17 @@ def say_result(
         for reason, times in sorted(result.cannot_say.items(), key=lambda entry: -entry[1])[:_MOST_REASONS]:
             console.say(f"could not say {times} x {first_line(reason)}")
         console.say("          such candidates count for nothing: with values for them the result may get smaller")
-    say_variation(console, variation)
+    if variation is not None:
+        console.say(*_variation_lines(variation, is_verbose=console.verbosity > 0))
     if result.stopped is not None:
-        console.note("", f"stopped by {result.stopped}: smaller results may exist", f"resume   {line}")
+        console.note("", f"stopped by {result.stopped}: smaller results may exist", f"resume   {resume_line}")
     say_advice(console, advice)
 
 
 def _graph(head: str, labels: Sequence[str], reads: Sequence[Sequence[int]], most: int) -> Iterator[str]:
-    """The lines of a small graph after ``head``: one with arrows for a chain, else one for each node with its sources.
+    """A small graph after ``head``: a line with arrows for a chain, else a line for each node with those it reads.
 
-    At most so many nodes are shown.
+    At most ``most`` nodes are shown.
     """
     more = f"and {len(labels) - most} more (-v shows all)" if len(labels) > most else ""
     if all(tuple(sources) == ((place - 1,) if place else ()) for place, sources in enumerate(reads)):
@@ -275,28 +265,23 @@ def _graph(head: str, labels: Sequence[str], reads: Sequence[Sequence[int]], mos
     yield head
     width = min(_WIDEST_LABEL, max(map(len, labels[:most])))
     for place, (label, sources) in enumerate(zip(labels[:most], reads, strict=False), 1):
-        told = ", ".join(str(source + 1) for source in sources[:_MOST_SOURCES_SHOWN])
-        rest = ", ..." if len(sources) > _MOST_SOURCES_SHOWN else ""
-        yield f"{place:>4}  {label:<{width}}  reads {told}{rest}" if told else f"{place:>4}  {label}"
+        read = ", ".join(str(source + 1) for source in sources[:_MOST_SOURCES_SHOWN])
+        dots = ", ..." if len(sources) > _MOST_SOURCES_SHOWN else ""
+        yield f"{place:>4}  {label:<{width}}  reads {read}{dots}" if read else f"{place:>4}  {label}"
     if more:
         yield f"      {more}"
 
-
-# What may vary, in a few lines.
 
 _COLUMN = 9
 _WIDEST_TITLE = 40
 _WIDEST_TEXT = 66
 
 
-def say_variation(console: Console, variation: Variation | None) -> None:
-    """A line for each feature that must be as it is, or may be another; nothing if that was not asked."""
-    if variation is None:
-        return
+def _variation_lines(variation: Variation, *, is_verbose: bool) -> Iterator[str]:
+    """A line for each feature that must be as it is or may be another, and a summary."""
     if variation.kept:
-        console.say(f"{'may vary':<{_COLUMN}} not known: {variation.kept}")
+        yield f"{'may vary':<{_COLUMN}} not known: {variation.kept}"
         return
-    is_verbose = console.verbosity > 0
     groups = {
         "may vary": [finding for finding in variation.free if finding.is_explicit or is_verbose],
         "must be": variation.fixed,
@@ -307,27 +292,27 @@ def say_variation(console: Console, variation: Variation | None) -> None:
     for head, findings in groups.items():
         for place, finding in enumerate(findings):
             text, tried = finding.text, len(finding.still) + len(finding.gone)
-            if not is_verbose and len(text) > _WIDEST_TEXT:  # how much was tried, not all of it
+            if not is_verbose and len(text) > _WIDEST_TEXT:  # counts in place of a long list
                 passed = f"{finding.short} ({count(tried, 'change')} tried, {len(finding.gone)} of them passed)"
                 text = passed if finding.gone else f"any of {tried} tried"
-            console.say(f"{'' if place else head:<{_COLUMN}} {finding.title:<{width}}  {text}")
-    told = [count(variation.checks, "check")]
+            yield f"{'' if place else head:<{_COLUMN}} {finding.title:<{width}}  {text}"
+    summary = [count(variation.checks, "check")]
     if not variation.free and not variation.fixed:
-        told.append("nothing can be said of what may vary")
+        summary.append("nothing can be said of what may vary")
     if variation.unknown:
-        told.append(f"of {count(len(variation.unknown), 'more feature')} nothing is known (-v)")
+        summary.append(f"of {count(len(variation.unknown), 'more feature')} nothing is known (-v)")
     if variation.together is not None:
         at_once = {"always": "fails", "sometimes": "does not always fail", "never": "does not fail"}
-        told.append(f"{at_once[variation.together]} where all that may vary is changed at once")
+        summary.append(f"{at_once[variation.together]} where all that may vary is changed at once")
     if not variation.complete:
-        told.append("the budget was too small for more: --explain-checks N")
-    console.say(f"{'':<{_COLUMN}} {' · '.join(told)}")
+        summary.append("the budget was too small for more: --explain-checks N")
+    yield f"{'':<{_COLUMN}} {' · '.join(summary)}"
 
 
 class Sections:
-    """Makes the sections of a reduction, also of one that has ended early.
+    """Makes the sections of the report of a reduction, or of an error that ended it.
 
-    If they are ``wanted``, the model is described now: its file may be where the result goes.
+    If they are ``wanted``, the model is described now: the result may overwrite its file.
     """
 
     def __init__(
@@ -348,7 +333,7 @@ class Sections:
     def of_result(
         self, result: Reduction, variation: Variation | None, advice: Sequence[Advice], folder: Path
     ) -> Mapping[str, Any]:
-        """What was found, and what to type next; paths as seen from a folder."""
+        """The sections of a result; paths are relative to ``folder``."""
         from biopsy.findings.reduction import reduction_sections
 
         return {
@@ -359,17 +344,13 @@ class Sections:
         }
 
     def of_error(self) -> Mapping[str, Any]:
-        """What is known where an error ended the search."""
+        """The sections with what is known when an error ends the search."""
         search = None if self._history.is_empty else {"mode": self._mode, **self._history.tree()}
         return {**self._always(), "search": search}
 
     def _always(self) -> Mapping[str, Any]:
         return {"model": self._model, "versions": versions_tree(self._engines)}
 
-
-# What to type after ``debug reduce``, from what was found: how the result fails decides what can be asked of it.
-#
-# Each line can be pasted as it is, and carries what the failure was seen with: engines, inputs, tolerances, rules.
 
 _BY_ITSELF = "the failure by itself"
 _RULES = ("fail_code", "ignore_fail_code", "fail_regex")
@@ -380,7 +361,10 @@ _OF_INPUTS = frozenset({"input_shapes", "val_range"})
 
 
 def advice_of(result: Reduction, options: ReduceOptions) -> list[Advice]:
-    """The few lines that follow; none where the result went into a pipe."""
+    """What to type next: complete lines with the engines, inputs, tolerances and rules that the failure was found with.
+
+    None if the result was written to a pipe.
+    """
     if not result.output.is_file():
         return []
     inspected = ["biopsy", "inspect", "model", as_word(result.output), "--mode=full"]
@@ -389,7 +373,7 @@ def advice_of(result: Reduction, options: ReduceOptions) -> list[Advice]:
 
 
 def _of_check(result: Reduction, options: ReduceOptions) -> Iterator[Advice]:
-    """What can be asked of the result with the words of its check, ``{}`` in the place of the model."""
+    """The questions about the result that follow from its check and from how it fails."""
     judged, output = result.judged_after or result.judged_before, as_word(result.output)
     if not options.check or judged is None:
         return
@@ -406,17 +390,18 @@ def _of_check(result: Reduction, options: ReduceOptions) -> Iterator[Advice]:
     if own is None:
         return
     check = _speaking_of(check, {index.names[tensor] for tensor in index.outputs}, index)
-    engines, said = own.specs_to_run(), judged.evidence.verdict
-    suspect = next((spec.text for spec in reversed(engines) if said.engine in (spec.text, spec.name)), engines[-1].text)
-    is_compared = said.stage == "compare"
-    # Where a function of the user's judges, or nothing is compared, no layer can be told to be wrong.
+    engines, verdict = own.specs_to_run(), judged.evidence.verdict
+    named = (spec.text for spec in reversed(engines) if verdict.engine in (spec.text, spec.name))
+    suspect = next(named, engines[-1].text)
+    is_compared = verdict.stage == "compare"
+    # Layers are judged by a comparison, and not by a function of the user's.
     if is_compared and len(result.nodes) > 1 and not own.has_functions:
         others = [spec.text for spec in engines if spec.text != suspect]
         yield from _layers(result, options, own, suspect, others)
     rules = [*options.as_typed(_RULES)]
     match = [] if options.match == "auto" else ["--match", options.match]
-    asked: list[str | ListOption] = [*match, *rules, ListOption("--engine", [suspect]), "--check", *check.words]
-    line = line_of(["biopsy", "debug", "flags", output, *asked])
+    words: list[str | ListOption] = [*match, *rules, ListOption("--engine", [suspect]), "--check", *check.words]
+    line = line_of(["biopsy", "debug", "flags", output, *words])
     yield Advice(line, f"which setting of {suspect.partition(':')[0]} switches it off")
     if not rules:  # which ``debug known`` does not take
         line = line_of(["biopsy", "debug", "known", output, "--check", *check.words])
@@ -428,7 +413,7 @@ def _of_check(result: Reduction, options: ReduceOptions) -> Iterator[Advice]:
 def _layers(
     result: Reduction, options: ReduceOptions, own: RunOptions, suspect: str, others: Sequence[str]
 ) -> Iterator[Advice]:
-    """Which layer is wrong: by another engine, or by golden values, with the inputs of the result.
+    """The lines that find the wrong layers of the result, by another engine or by golden values.
 
     ``own`` are the options of the check, also those about tensors inside the result.
     """
@@ -436,24 +421,24 @@ def _layers(
     judged = [*own.as_typed(JudgeOptions.declared)]
     if golden is not None:
         fed: list[str] = []
-        if missing_inputs(golden, index_file(result.output)):  # some of the inputs stand elsewhere
+        if missing_inputs(golden, index_file(result.output)):  # some of the inputs are in another file
             merged = output_word("reduced_inputs.npz", options.model)
-            words = merge_words([*(options.load_inputs or ()), golden], merged)
-            yield Advice(line_of(words), "the inputs of the result")
+            line = line_of(merge_words([*(options.load_inputs or ()), golden], merged))
+            yield Advice(line, "the inputs of the result")
             fed = ["--load-inputs", merged]
-        asked: list[str | ListOption] = ["--suspect", suspect, *fed, "--load-outputs", as_word(golden), *judged]
+        words: list[str | ListOption] = ["--suspect", suspect, *fed, "--load-outputs", as_word(golden), *judged]
     else:
         reference = ["--reference-engine", others[0]] if others and not own.load_outputs else []
         files = [result.inputs] if result.inputs is not None else own.load_inputs
         inputs = [ListOption("--load-inputs", [str(path) for path in files])] if files else []
         making = own.as_typed((*MAKING, "input_symbols"))
-        asked = [*reference, "--suspect", suspect, *inputs, *making, *judged]
-    line = line_of(["biopsy", "debug", "layers", as_word(result.output), *asked])
+        words = [*reference, "--suspect", suspect, *inputs, *making, *judged]
+    line = line_of(["biopsy", "debug", "layers", as_word(result.output), *words])
     yield Advice(line, "which of its layers is wrong, alone or together with others")
 
 
 def _speaking_of(check: OwnRun, outputs: Container[str], index: ModelIndex) -> OwnRun:
-    """The check without values for tensors that the result does not have: they are no error in a check alone."""
+    """The check without values for tensors that the result lacks: outside a reduction they are errors."""
     parser = run_parser()
     inputs = {index.names[tensor] for tensor in index.fed_inputs()}
 

@@ -1,4 +1,4 @@
-"""``biopsy debug repeat``: a command, run again and again; how often it fails, in which ways, and its files sorted."""
+"""``biopsy debug repeat``: runs a command many times, tells how often and how it fails, and sorts its files."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ examples:
 
 exit status of the command: 0 passes; 125 cannot say; 126 and 127 could not be run; any other fails.
 
-exit status: 0 if the command ran as often as asked, whether it passed or failed (--report writes what was
+exit status: 0 if the command ran as often as wanted, whether it passed or failed (--report writes what was
 measured); 4 if it could not be run; 5 if interrupted, with what was measured so far.
 """
 
 
 class UntilOption(Options):
-    """How often the command is run."""
+    """How many times the command is run."""
 
     until: int | Literal["good", "bad"] = option(
         "--until",
@@ -88,12 +88,12 @@ class RepeatedCheck(
 
     @property
     def unnamed(self) -> list[str]:
-        """``--iter-info``, if it is given and the command does not say that it reads that file."""
+        """``--iter-info``, if it is given and the words of the command do not name its file."""
         is_named = self.iter_info is None or parse(self.command).names_file(self.iter_info)
         return [] if is_named else ["--iter-info"]
 
-    def require_sense(self) -> None:
-        """Raise UsageError for what would fail later, or spoil what is measured."""
+    def require_possible(self) -> None:
+        """Raise UsageError for options that would fail later, or distort the measured rate."""
         shared = [*(["--artifacts"] if self.artifacts else []), *self.unnamed]
         if self.on is None and self.jobs is not None and self.jobs > 1 and shared:
             why = f", which the check does not name as {self.iter_info}" if shared == ["--iter-info"] else ""
@@ -105,7 +105,7 @@ class RepeatedCheck(
             require_writable(path)
 
     def known(self, times: int | None) -> list[RepeatedRun]:
-        """The iterations that a replay holds; their failures are of one kind, for it does not tell more."""
+        """The iterations of a replay, at most ``times``; it tells no reasons, so all failures are of one kind."""
         if self.load_debug_replay is None:
             return []
         reason = f"by the replay {self.load_debug_replay}"
@@ -123,7 +123,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         only=["jobs"],
         jobs="run N at once (default: 1, since runs of one command often share files; not with --artifacts, "
-        "which they would share; the file of --iter-info is another for each run, if the check names it)",
+        "which they would share; each run gets its own file of --iter-info if the check names it)",
     )
     other_machines.add(parser, runs="the command", sent="the files that it names")
     group = parser.add_argument_group("the check")
@@ -145,12 +145,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Run the command; returns 0 when it ran as often as asked; raises what ends with another status."""
+    """Run the command; returns 0 once it ran as often as wanted; raises what ends with another status."""
     options = RepeatedCheck.of(args)
     own = checking.own_run(options.command)
     if own is not None and own.model.is_file():
         checking.require_names(options.command, own.model)
-    options.require_sense()
+    options.require_possible()
     refused = dict.fromkeys(options.unnamed, "no word of the check names it, so it is not sent")
     refused["--artifacts"] = other_machines.STAYS_THERE
     with other_machines.machines_of(args, console, refused) as machines:
@@ -178,7 +178,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _run(
     options: RepeatedCheck, tally: RunTally, progress: RepeatProgress, jobs: int, machines: OtherMachines | None
 ) -> None:
-    """Run the command, count what it says and keep its files."""
+    """Run the command, count the outcomes and keep its files."""
     check = CommandCheck(options.command, str(NO_CANDIDATE), options.check_timeout)
     line, artifacts = check.line(NO_CANDIDATE), options.sorted_files()
     last = {"good": Outcome.PASSES, "bad": Outcome.REPRODUCES}.get(str(options.until))
@@ -204,7 +204,7 @@ def _run(
             missing = [] if run.number < len(known) else artifacts.sort(run.judged.outcome, run.number, "")
             progress.show_outcome(run, tally, missing, is_new=tally.add(run))
             if options.save_debug_replay is not None:
-                if run.judged.outcome in {Outcome.PASSES, Outcome.REPRODUCES}:  # the form has no word for the others
+                if run.judged.outcome in {Outcome.PASSES, Outcome.REPRODUCES}:  # Polygraphy's format has no others
                     passed[run.number] = run.judged.outcome is Outcome.PASSES
                 write_iterations(options.save_debug_replay, passed)
             if run.judged.outcome is last:
@@ -212,9 +212,9 @@ def _run(
 
 
 class IterationInfo:
-    """Writes the number of each run where its ``check`` reads it: to ``file``, or to one beside it that it is told.
+    """Writes the number of each run for its ``check`` to read: to ``file``, or to a file beside it if that is in use.
 
-    No ``file``: nothing is written.
+    The check gets the name of the other file. If ``file`` is None, nothing is written.
     """
 
     def __init__(self, check: CommandCheck, file: Path | None) -> None:
@@ -224,7 +224,7 @@ class IterationInfo:
         self._taken: dict[int, int] = {}  # the place of each run, by its number
 
     def begin(self, number: int, running: Collection[int]) -> CommandCheck:
-        """Write it for a run that is about to begin while others are ``running``; returns the check to run."""
+        """Write the number of a run that begins while others are ``running``; returns the check to run."""
         if self._file is None or self._places is None:
             return self._check
         self._taken = {run: place for run, place in self._taken.items() if run in running}
@@ -237,18 +237,15 @@ class IterationInfo:
         return self._check.with_files({self._file: path})
 
     def close(self, last: int | None) -> None:
-        """Leave the file of the ``last`` run that was counted, and none beside it, once all runs have ended."""
+        """Once all runs have ended, leave the file with the number of the ``last`` counted run, and none beside it."""
         if self._file is not None and self._places is not None:
             self._places.clear(keep_last=True)
             if last is not None:
                 write_iteration(self._file, last)
 
 
-# What is shown while the command runs.
-
-
 class RepeatProgress(Progress):
-    """What is shown while the command runs: a line for each new kind of failure, and one live line on a terminal."""
+    """Shows a line for each new kind of failure, and on the live line how many runs have passed and failed."""
 
     def __init__(
         self, console: Console, options: RepeatedCheck, jobs: int, machines: OtherMachines | None = None
@@ -260,7 +257,7 @@ class RepeatProgress(Progress):
         self._missing: set[Path] = set()
 
     def show_plan(self, line: str) -> None:
-        """Say what is going to happen."""
+        """Show what will be run, and how often."""
         until = self._options.until
         often = {"good": "until it passes", "bad": "until it fails"}.get(str(until)) or count(int(until), "time")
         at_once = f", {self._jobs} at once" if self._jobs > 1 else ""
@@ -272,19 +269,19 @@ class RepeatProgress(Progress):
                 self(events.Remark(f"{file} exists already: it counts as a file of iteration 0"))
 
     def show_run(self, number: int, line: str) -> None:
-        """A run is about to begin."""
+        """Show that a run is about to begin."""
         self.keep(events.Checking(number=number, stage="repeat", description="run", line=line))
         if number == 0:
             self._live.update("repeat", "the first run")
 
     def show_outcome(self, run: RepeatedRun, tally: RunTally, missing: list[Path], *, is_new: bool) -> None:
-        """A run has ended, and was counted."""
+        """Show a run that has ended and was counted."""
         judged, until = run.judged, self._options.until
         seconds = judged.evidence.seconds
         self.keep(judged.event(run.number, "repeat"))
         if judged.evidence.remark:
             self(events.Remark(judged.evidence.remark))
-        # There is no original here whose failure could be reproduced: a run that fails fails.
+        # Nothing is reproduced here, as there is no original: a run only fails.
         word = "failed" if judged.outcome is Outcome.REPRODUCES else judged.outcome.value
         self._console.detail(f"  run {run.number}  {word}: {judged.reason} · {seconds:.2f} s")
         self.show_output(self._options, judged.evidence.output, is_first=is_new)
@@ -295,14 +292,15 @@ class RepeatProgress(Progress):
             self(events.Remark(f"the artifact {file} was not there after iteration {run.number}"))
         if tally.runs == until:
             return
-        use = "" if self._machines is None else f" · {running_text(self._machines.running, self._machines.borrowed)}"
+        machines = self._machines
+        in_use = "" if machines is None else f" · {running_text(machines.running, machines.borrowed)}"
         each = (time.monotonic() - self._started) / tally.runs
         if isinstance(until, int):
             left = time_left(each * (until - tally.runs))
-            text = f"{tally.runs} of {until} · {outcomes_text(tally)}{use} · {left}"
+            text = f"{tally.runs} of {until} · {outcomes_text(tally)}{in_use} · {left}"
             self._live.update("repeat", text, tally.runs / until)
         else:
-            self._live.update("repeat", f"{outcomes_text(tally)}{use} · {each:.2g} s each", 0.0)
+            self._live.update("repeat", f"{outcomes_text(tally)}{in_use} · {each:.2g} s each", 0.0)
 
 
 def outcomes_text(tally: RunTally) -> str:
@@ -311,12 +309,11 @@ def outcomes_text(tally: RunTally) -> str:
     return " · ".join([f"{tally.passed} passed", f"{tally.failed} failed", *others])
 
 
-# What is said and written at the end: rates, kinds of failures, what to type next.
-
-_CONFIDENCE = 0.99  # of the advice at the end
+_CONFIDENCE = 0.99  # of the number of repetitions that is proposed
 
 
 def _say_result(console: Console, tally: RunTally, options: RepeatedCheck, seconds: float) -> None:
+    """Show the rates, the kinds of failures, and what to type next."""
     console.note("")
     console.say(f"{count(tally.runs, 'iteration')}   {outcomes_text(tally)} · {seconds:.1f} s")
     if tally.decided:
@@ -331,11 +328,12 @@ def _say_result(console: Console, tally: RunTally, options: RepeatedCheck, secon
         console.say(f"{'artifacts':<{COLUMN}} {options.art_dir}, in good, bad and other")
     if tally.decided:
         console.note("")
-        for place, line in enumerate(_advice(tally, options.command)):
+        for place, line in enumerate(_next_lines(tally, options.command)):
             console.note(f"{'' if place else 'Next':<8} {line}")
 
 
-def _advice(tally: RunTally, command: list[str]) -> list[str]:
+def _next_lines(tally: RunTally, command: list[str]) -> list[str]:
+    """What the rate means, and what to type next."""
     lower, upper = interval(tally.failed, tally.decided)
     if not tally.failed:
         return [
@@ -347,17 +345,17 @@ def _advice(tally: RunTally, command: list[str]) -> list[str]:
             f"it failed every time, but may pass in up to {100 * (1 - lower):.2g} % of runs; more iterations tell",
             _reduction(command),
         ]
-    sure = runs_needed(lower, _CONFIDENCE)
+    cautious = runs_needed(lower, _CONFIDENCE)
     likely = runs_needed(tally.failed / tally.decided, _CONFIDENCE)
     return [
-        f"a candidate that passes {sure} times in a row is {100 * _CONFIDENCE:.0f} % sure not to pass by luck",
+        f"a candidate that passes {cautious} times in a row is {100 * _CONFIDENCE:.0f} % sure not to pass by luck",
         f"({likely} times would do if the true rate is the one measured; more iterations narrow it down)",
-        _reduction(command, "--repeat", str(sure)),
+        _reduction(command, "--repeat", str(cautious)),
     ]
 
 
 def _reduction(command: list[str], *options: str) -> str:
-    """The line that reduces the model that a command looks at, if it names one alone."""
+    """The line that reduces the model of a command; a pattern of it unless the command names exactly one."""
     models = {word for word in command if word.endswith(".onnx") and Path(word).is_file()}
     if len(models) != 1:
         return " ".join(("biopsy debug reduce MODEL", *options, "--check ... {}"))
@@ -370,8 +368,8 @@ def _reduction(command: list[str], *options: str) -> str:
 def _sections(
     options: RepeatedCheck, tally: RunTally, progress: RepeatProgress, interrupted: bool
 ) -> Mapping[str, Any]:
-    """What a report tells."""
-    from biopsy.findings.answers import repeat_tree, repeat_verdict
+    """The sections of the report."""
+    from biopsy.findings.answers import repeat_tree, repeat_verdict  # imports numpy
 
     return {
         "verdict": repeat_verdict(tally),

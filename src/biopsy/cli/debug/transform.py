@@ -1,12 +1,12 @@
-"""``biopsy debug transform``: what a tool breaks in a model, the smallest piece of it, and the pass that does it.
+"""``biopsy debug transform``: finds what a tool breaks in a model: the smallest piece, and the pass that breaks it.
 
-It shows a line for each thing learnt, then both models of the piece beside each other.
+The result shows the piece before and after the tool, side by side.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from biopsy.cli.arguments.groups import ModelOption, OutputOption, RunLimits, Sa
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.reduction_report import ReductionReport
-from biopsy.cli.progress import say_places, shows
+from biopsy.cli.progress import say_places
 from biopsy.cli.report import ReportOption
 from biopsy.cli.run.execution import save, settled
 from biopsy.comparison.tolerance import MetricLimits
@@ -35,7 +35,7 @@ from biopsy.processes.watch import Limits
 from biopsy.processes.writing import require_writable
 from biopsy.questions.transformations.check import STAGE
 from biopsy.questions.transformations.find import CONTROL, find_transformation, side_by_side
-from biopsy.questions.transformations.findings import TransformationFindings, after_file
+from biopsy.questions.transformations.findings import PassFindings, TransformationFindings, after_file
 from biopsy.questions.transformations.question import (
     CommandQuestion,
     SameEngine,
@@ -118,7 +118,7 @@ class TransformOptions(
 
     @property
     def piece(self) -> Path:
-        """Where the piece is written."""
+        """The file of the piece."""
         return self.output or Path(f"{self.model.stem}_piece.onnx")
 
 
@@ -157,7 +157,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     SavedInputOptions.add_group(parser)
     WeightsFolderOption.add(parser)
     comparing.ToleranceOptions.add(
-        parser.add_argument_group("what is out of tolerance; if said, it decides alone, without a look at rounding")
+        parser.add_argument_group(
+            "what is out of tolerance; if given, it decides alone, and rounding is not considered"
+        )
     )
     comparing.MetricOptions.add_group(parser)
     group = parser.add_argument_group("your own check, instead of an engine")
@@ -172,7 +174,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
-    """The piece, if no option names it, and the files beside it."""
+    """The piece, unless an option names it, and the files beside it."""
     options = TransformOptions.of(args)
     return {
         "the piece": (None if options.output else options.piece, types.WRITTEN),
@@ -182,7 +184,7 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Find it; returns 0, or 1 if only loading and saving is wrong already; raises what ends with another status."""
+    """Find what breaks; returns 0, or 1 if saving alone breaks it; raises what ends with another status."""
     options = TransformOptions.of(args)
     require_file(options.model)
     if options.check and options.names_engine:
@@ -223,28 +225,28 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             limits=Limits(seconds=options.tool_timeout, memory=options.tool_memory),
         )
         progress.show_plan(question)
-        found = find_transformation(question, progress)
-        status = 1 if found.fault == "control" else errors.Interrupted.status if found.stopped else 0
-        report.write(status, lambda: sections(options, found, index, progress.history))
-        progress.ended(status, found.piece.nodes)
-        say_findings(console, options, found)
+        findings = find_transformation(question, progress)
+        status = 1 if findings.fault == "control" else errors.Interrupted.status if findings.stopped else 0
+        report.write(status, lambda: sections(options, findings, index, progress.history))
+        progress.ended(status, findings.piece.nodes)
+        _say_result(console, options, findings)
     return status
 
 
 def _decides(options: TransformOptions, index: ModelIndex, console: Console) -> SameEngine | CommandQuestion:
-    """What decides whether a transformed model is wrong: the check, or both models in one engine."""
+    """What decides whether a transformed model is wrong: the check, or a comparison of both models in one engine."""
     if options.check:
         return CommandQuestion(words=tuple(options.check), timeout=options.check_timeout, memory=options.check_memory)
     specs = [spec.text for spec in options.specs()] if options.names_engine else [PLAIN[0]]
     if len(specs) > 1:
         raise errors.UsageError(f"too many engines: {', '.join(specs)}; the same one runs both models")
     tolerances, stats, limits = options.limits()
-    said = (options.atol, options.rtol, options.check_error_stat)
+    given = (options.atol, options.rtol, options.check_error_stat)
 
     def feeds() -> Sequence[Feed]:
-        given, _ = settled(index.fed_types(), options.inputs(), console)
-        save(options.save_inputs, given)
-        return given
+        samples, _ = settled(index.fed_types(), options.inputs(), console)
+        save(options.save_inputs, samples)
+        return samples
 
     return SameEngine(
         feeds=feeds,
@@ -253,125 +255,125 @@ def _decides(options: TransformOptions, index: ModelIndex, console: Console) -> 
         tolerances=tolerances,
         stats=stats,
         limits=limits,
-        tolerances_decide=any(one is not None for one in said) or limits != MetricLimits(),
+        tolerances_decide=any(value is not None for value in given) or limits != MetricLimits(),
         timeout=options.run_timeout,
     )
 
-
-# What it shows.
 
 _MOST_LINES = 60
 
 
 class TransformProgress(ReductionReport):
-    """Listens to the search, and to the reduction in it."""
+    """Shows the search, and the reduction within it."""
 
     def __init__(self, console: Console, log: Path | None) -> None:
         super().__init__(console, log, "none")
         self._description = ""
         self._has_failed = False
-        self._asked = 0
+        self._checks = 0
 
     def show_plan(self, question: TransformationQuestion) -> None:
-        """Say what is going to happen."""
+        """Show what is transformed, and what decides whether the result is right."""
         decides = question.decides
         where = f"in {decides.engine}" if isinstance(decides, SameEngine) else "by the check"
         self.line("transform", f"{question.index.path} by {printable(question.tool.text)}, before and after {where}")
 
-    @shows(events.OriginalFails)
-    def _show_the_failure(self, event: events.OriginalFails) -> None:
-        if self._has_failed:
-            return  # the reduction finds it once more
-        self._has_failed = True
-        self.line("fails", f"{event.reason} · {event.seconds:.2f} s")
+    def show(self, event: events.Event) -> None:
+        """Show the failure, once, and the check of the control."""
+        match event:
+            case events.CheckingCandidate() | events.CheckedCandidate():
+                super().show(event)
+            case events.OriginalFails():
+                if not self._has_failed:  # the reduction finds it once more
+                    self.line("fails", f"{event.reason} · {event.seconds:.2f} s")
+                self._has_failed = True
+            case events.Checking():
+                self._description = event.description
+                self._checks += 1
+                self._live.update(event.stage, f"{count(self._checks, 'check')} · {event.description[:70]}")
+            case events.Checked():
+                self._console.detail(f"  check {event.number}  {self._description}: {event.outcome}: {event.reason}")
+                if event.stage == STAGE and self._description == CONTROL:
+                    right = "right" if event.outcome == "passed" else "wrong"
+                    self.line("control", f"{CONTROL}, with no pass: {right} · {event.seconds:.2f} s")
+            case _:
+                super().show(event)
 
-    @shows(events.Checking)
-    def _show_asking(self, event: events.Checking) -> None:
-        self._description = event.description
-        self._asked += 1
-        self._live.update(event.stage, f"{count(self._asked, 'check')} · {event.description[:70]}")
 
-    @shows(events.Checked)
-    def _show_answer(self, event: events.Checked) -> None:
-        self._console.detail(f"  check {event.number}  {self._description}: {event.outcome}: {event.reason}")
-        if event.stage == STAGE and self._description == CONTROL:
-            right = "right" if event.outcome == "passed" else "wrong"
-            self.line("control", f"{CONTROL}, with no pass: {right} · {event.seconds:.2f} s")
-
-
-def say_findings(console: Console, options: TransformOptions, found: TransformationFindings) -> None:
-    """The end: the answer, the piece before and after, how the pass is left out, and what to do next."""
+def _say_result(console: Console, options: TransformOptions, findings: TransformationFindings) -> None:
+    """Show the answer, the piece before and after, how to leave out the pass, and what to do next."""
     console.note("")
-    console.say(printable(found.sentence))
-    if found.fault == "control":
+    console.say(printable(findings.sentence))
+    if findings.fault == "control":
         console.say("So the format, or the comparison, is what is wrong: no pass was looked at.")
-    if found.where.second_opinion == "right":
+    if findings.where.second_opinion == "right":
         console.warn(AGREE)
-    piece = found.piece
+    piece = findings.piece
     console.say(f"{len(piece.nodes)} of {count(piece.nodes_before, 'node')}: {some_of(piece.nodes, 12)}")
     say_places(console, piece.sources)
     console.say("")
-    title = printable(f"after {found.tool} {found.release}".strip())
+    title = printable(f"after {findings.tool} {findings.release}".strip())
     after = piece.after or ("it writes no model",)
     lines = side_by_side(piece.before, after, console.columns, ("before", title))
     console.say(*lines[:_MOST_LINES], *([f"... {len(lines) - _MOST_LINES} more lines"] * (len(lines) > _MOST_LINES)))
     console.say("")
-    _say_passes(console, found)
+    if findings.fault != "control":
+        console.say(*_pass_lines(findings.passes))
     for what, path in (("piece", piece.path), ("after", piece.after_path), ("inputs", piece.inputs)):
         if path is not None:
             console.note(f"{what:<8} {path}")
-    console.note(f"{count(found.checks, 'check')} · {found.seconds:.1f} s")
-    say_advice(console, _advice(options, found))
+    console.note(f"{count(findings.checks, 'check')} · {findings.seconds:.1f} s")
+    say_advice(console, _advice(options, findings))
 
 
-def _say_passes(console: Console, found: TransformationFindings) -> None:
-    passes = found.passes
-    if found.fault == "control":
-        return
+def _pass_lines(passes: PassFindings) -> Iterator[str]:
+    """Which passes break the model, and without which it is right."""
     if not passes.all:
-        console.say("The tool gives its passes no names.")
+        yield "The tool gives its passes no names."
         return
     if not passes.alone:
-        console.say(f"Its {count(len(passes.all), 'pass', 'passes')} by name do not show it: it cannot be said which.")
+        yield f"Its {count(len(passes.all), 'pass', 'passes')} by name do not show it: it cannot be said which."
         return
-    console.say(f"{series(passes.alone)} alone {'does' if len(passes.alone) == 1 else 'do'} it, of {len(passes.all)}.")
+    yield f"{series(passes.alone)} alone {'does' if len(passes.alone) == 1 else 'do'} it, of {len(passes.all)}."
     if not passes.without:
-        console.say("No set of passes was found without which it is right.")
+        yield "No set of passes was found without which it is right."
         return
-    for number, one in enumerate(passes.without):
-        sure = "" if passes.verified or number else " (not confirmed by fresh processes)"
-        console.say(f"It is {'also ' if number else ''}right without {some_of(one, 6)}{sure}.")
+    for number, names in enumerate(passes.without):
+        unconfirmed = "" if passes.verified or number else " (not confirmed by fresh processes)"
+        yield f"It is {'also ' if number else ''}right without {some_of(names, 6)}{unconfirmed}."
     if passes.whole_is_right is False:
-        console.say(f"The whole model is wrong without it too: {passes.whole_failure}.")
+        yield f"The whole model is wrong without it too: {passes.whole_failure}."
     elif passes.whole_is_right:
-        console.say("So is the whole model.")
+        yield "So is the whole model."
     for what, line in (("leave out", passes.omission.command), ("Python", passes.omission.python)):
         if line:
-            console.say(f"{what:<10} {line}")
+            yield f"{what:<10} {line}"
 
 
-def _advice(options: TransformOptions, found: TransformationFindings) -> list[Advice]:
-    """Lines that go on from here."""
-    if found.piece.path is None:
+def _advice(options: TransformOptions, findings: TransformationFindings) -> list[Advice]:
+    """What to type next."""
+    if findings.piece.path is None:
         return []
-    words = ["biopsy", "debug", "transform", str(found.piece.path), "--by", options.by, "--no-reduce"]
-    words += ["--engine", found.where.engine] if found.where.engine and options.engines else []
-    words += ["--load-inputs", str(found.piece.inputs)] if found.piece.inputs else []
-    packages = [word for one in options.packages for word in ("--package", one)]
+    words = ["biopsy", "debug", "transform", str(findings.piece.path), "--by", options.by, "--no-reduce"]
+    words += ["--engine", findings.where.engine] if findings.where.engine and options.engines else []
+    words += ["--load-inputs", str(findings.piece.inputs)] if findings.piece.inputs else []
+    packages = [word for package in options.packages for word in ("--package", package)]
     lines = [(line_of([*words, *packages]), "the piece, once more")] if not options.check else []
-    lines.append((line_of(["biopsy", "inspect", "model", str(found.piece.path), "--mode=full"]), "the piece in full"))
+    lines.append(
+        (line_of(["biopsy", "inspect", "model", str(findings.piece.path), "--mode=full"]), "the piece in full")
+    )
     return [Advice(line, why) for line, why in lines if not is_refused(line)]
 
 
 def sections(
-    options: TransformOptions, found: TransformationFindings, index: ModelIndex, history: SearchHistory
+    options: TransformOptions, findings: TransformationFindings, index: ModelIndex, history: SearchHistory
 ) -> Mapping[str, Any]:
-    """What a report tells."""
+    """The sections of the report."""
     return {
-        "verdict": transformation_verdict(found),
+        "verdict": transformation_verdict(findings),
         "model": model_tree(index, options.model),
-        "versions": versions_tree([found.where.engine] if found.where.engine else []),
+        "versions": versions_tree([findings.where.engine] if findings.where.engine else []),
         "search": history.tree(),
-        "transformation": found.as_json(),
-        "next": [vars(one) for one in _advice(options, found)],
+        "transformation": findings.as_json(),
+        "next": [vars(each) for each in _advice(options, findings)],
     }

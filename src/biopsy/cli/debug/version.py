@@ -1,4 +1,4 @@
-"""``biopsy debug version``: which release of a package broke a model, or mended it."""
+"""``biopsy debug version``: finds the release of a package that broke a model, or mended it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.reduce_options import ReduceOptions
 from biopsy.cli.debug.reduction_report import ReductionReport, job_of
 from biopsy.cli.debug.reduction_report import say_result as say_reduction
-from biopsy.cli.progress import CheckProgress, shows
+from biopsy.cli.progress import CheckProgress
 from biopsy.cli.report import ReportOption
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec, parse_spec
+from biopsy.findings.answers import releases_verdict
 from biopsy.findings.model import model_tree_of
 from biopsy.findings.report import machine_tree, versions_tree
 from biopsy.model.index import index_file
@@ -46,7 +47,7 @@ from biopsy.questions.releases.question import (
     requirements_of,
     span_of,
 )
-from biopsy.questions.releases.runs import ReleaseRuns, RunsElsewhere, RunsHere, installed
+from biopsy.questions.releases.runs import RunsElsewhere, RunsHere, installed
 from biopsy.reduction.reduce import run_job
 from biopsy.reduction.result import inputs_file
 from biopsy.text import count, did_you_mean, is_refused, line_of, printable, series, shortened
@@ -132,7 +133,7 @@ class VersionOptions(
 
     @property
     def piece(self) -> Path:
-        """Where ``--reduce`` writes the piece."""
+        """The file of the piece that ``--reduce`` writes."""
         return Path(f"{self.model.stem}_reduced.onnx")
 
 
@@ -171,7 +172,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
-    """The piece of ``--reduce``, and what stands beside it."""
+    """The piece of ``--reduce``, and the files beside it."""
     options = VersionOptions.of(args)
     if not options.reduce:
         return {}
@@ -183,64 +184,50 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Find the release; raises what ends with another status than 0."""
-    from biopsy.findings.answers import releases_verdict
-
+    """Find the release; returns 0; raises what ends with another status."""
     options = VersionOptions.of(args)
     words = options.words_of_check
     with other_machines.machines_of(args, console, _NOT_ELSEWHERE) as machines:
         report = options.report_file(console)
         question = _question(options, words, console)
-        span = _span(options, question)
+        known = releases(options.package, python=question.check.python)
+        named = NamedReleases(good=options.good, bad=options.bad, versions=options.versions)
+        span = span_of(options.package, known, named)
 
-        def sections(found: ReleaseFindings) -> Mapping[str, Any]:
+        def sections(findings: ReleaseFindings) -> Mapping[str, Any]:
             return {
-                "verdict": releases_verdict(found),
+                "verdict": releases_verdict(findings),
                 "model": model_tree_of(options.model),
                 "versions": versions_tree(),
                 "search": progress.history.tree(),
-                "releases": found.as_json(),
+                "releases": findings.as_json(),
             }
 
         with VersionProgress(console, options) as progress, checking.ended_politely():
             progress.show_plan(question, span)
-            wanted = options.jobs
             with closing(
-                RunsHere(ahead=wanted or 1)
+                RunsHere(ahead=options.jobs or 1)
                 if machines is None
-                else RunsElsewhere(machines, other_machines.jobs_on(machines, wanted), progress)
+                else RunsElsewhere(machines, other_machines.jobs_on(machines, options.jobs), progress)
             ) as runs:
-                search = _search(options, console, question, span, progress, runs)
+                how = ReleaseSearchOptions(every=options.every, allow_vacuous=options.allow_vacuous_check)
+                search = ReleaseSearch(question, span, progress, how, runs=runs)
+                if options.reduce:
+                    piece = _piece(options, console, question, search.failing())
+                    search = ReleaseSearch(piece, span, progress, replace(how, whole_model=question), runs=runs)
                 with report.also_of_errors(lambda: sections(search.findings)):
-                    found = _found(options, console, search)
-            report.write(0, lambda: sections(found))
-        say_result(console, options, found)
+                    findings = _findings(options, console, search)
+            report.write(0, lambda: sections(findings))
+        _say_result(console, options, findings)
         return 0
 
 
-def _search(
-    options: VersionOptions,
-    console: Console,
-    question: ReleaseQuestion,
-    span: ReleaseSpan,
-    progress: VersionProgress,
-    runs: ReleaseRuns,
-) -> ReleaseSearch:
-    """The search, with the whole model or, if that was asked for, with the smallest part of it that fails."""
-    how = ReleaseSearchOptions(every=options.every, allow_vacuous=options.allow_vacuous_check)
-    search = ReleaseSearch(question, span, progress, how, runs=runs)
-    if not options.reduce:
-        return search
-    piece = _piece(options, console, question, search.failing())
-    return ReleaseSearch(piece, span, progress, replace(how, whole_model=question), runs=runs)
-
-
-def _found(options: VersionOptions, console: Console, search: ReleaseSearch) -> ReleaseFindings:
-    """Search; what ends it early is raised with what is known by then."""
+def _findings(options: VersionOptions, console: Console, search: ReleaseSearch) -> ReleaseFindings:
+    """Search; shows what is known so far before it raises CannotInstall or Interrupted."""
     try:
         return search.run()
     except (KeyboardInterrupt, errors.CannotInstall) as error:
-        if any(one.side is not None for one in search.findings.tried):
+        if any(answer.side is not None for answer in search.findings.tried):
             console.say(f"So far: {search.findings.text}.")
         if isinstance(error, errors.CannotInstall):
             raise
@@ -249,13 +236,10 @@ def _found(options: VersionOptions, console: Console, search: ReleaseSearch) -> 
         raise errors.Interrupted("the search was interrupted", kept=kept, resume=line) from None
 
 
-# What is asked of releases: the check with a place for them, and which of them are looked at.
-
-
 def _question(options: VersionOptions, words: list[str], console: Console) -> ReleaseQuestion:
-    """The question of a command line. Raises UsageError, ModelError."""
+    """The model, and the check with a place for the release. Raises UsageError, ModelError."""
     model, folder = options.model, options.external_data_dir
-    ModelInput(read_bytes(model), folder or model.parent, model)  # checks what it names
+    ModelInput(read_bytes(model), folder or model.parent, model)  # checks the files that the model names
     checking.require_names(words, model)
     check = _check(options, words)
     if not check.names_release:
@@ -270,14 +254,8 @@ def _question(options: VersionOptions, words: list[str], console: Console) -> Re
     )
 
 
-def _span(options: VersionOptions, question: ReleaseQuestion) -> ReleaseSpan:
-    """The releases that a command line asks for. Raises UsageError, CannotInstall."""
-    known = releases(options.package, python=question.check.python)
-    return span_of(options.package, known, NamedReleases(good=options.good, bad=options.bad, versions=options.versions))
-
-
 def _check(options: VersionOptions, check: list[str]) -> ReleaseCheck:
-    """The words of the check with a place for the release."""
+    """The words of the check with a place for the release. Raises UsageError."""
     package, engine = options.package, options.engine
     beside = requirements_of(package, options.beside)
     command = parse(check)
@@ -286,18 +264,18 @@ def _check(options: VersionOptions, check: list[str]) -> ReleaseCheck:
     spec = parse_spec(engine) if engine else EngineSpec(named) if named else None
     if isinstance(command, OwnRun) and not has_place(words):
         run = checking.engines_of_run(command)
-        if spec is None or (not engine and spec.name not in {one.name for one in run}):
-            theirs = engines.distributions_of(run)
+        if spec is None or (not engine and spec.name not in {each.name for each in run}):
+            packages = engines.distributions_of(run)
             raise errors.UsageError(
                 f"the check is 'biopsy run', and no engine of it is the package {printable(package)}",
                 next_steps=[
-                    *did_you_mean(package, theirs, cutoff=engines.ALIKE),
-                    *(f"--package {name}" for name in theirs),
+                    *did_you_mean(package, packages, cutoff=engines.ALIKE),
+                    *(f"--package {name}" for name in packages),
                     "--check {python} check.py {}    any command that uses the package",
                 ],
             )
         template = checking.own_template(command, spec.text if engine else spec.name)
-        others = [one.text for one in run if one.name == template.spec.name]
+        others = [each.text for each in run if each.name == template.spec.name]
         others.remove(template.spec.text)
         words, spec, yardstick = template.words, template.spec, ", ".join(others)
     return ReleaseCheck(
@@ -312,101 +290,95 @@ def _check(options: VersionOptions, check: list[str]) -> ReleaseCheck:
     )
 
 
-# What ``debug version`` shows while it works: a line for each release.
-
-_REASON = 90
-"""Characters of a reason that stand in the line of a release."""
+_LONGEST_REASON = 90
+"""Characters of a reason in the line of a release."""
 
 
 class VersionProgress(CheckProgress):
-    """A line for each release that was asked, and the output of the first failure."""
+    """Shows a line for each release that was tried, and the output of the first failure."""
 
     def __init__(self, console: Console, shown: checks.ShownChecks) -> None:
         super().__init__(console, shown, head="releases", needs="a release passes")
 
     def show_plan(self, question: ReleaseQuestion, span: ReleaseSpan) -> None:
-        """Say what is going to happen."""
-        check, found = question.check, span.releases
+        """Show which releases are searched, and which engine takes them."""
+        check, known = question.check, span.releases
         python = f" for Python {check.python.version}" if check.python is not None else ""
         self.line(
             "releases",
-            f"{count(len(found), 'release')} of {check.package}{python}: {found[0].version} to {found[-1].version}; "
-            f"first {found[span.start].version}",
+            f"{count(len(known), 'release')} of {check.package}{python}: {known[0].version} to {known[-1].version}; "
+            f"first {known[span.start].version}",
         )
         if check.spec is not None and check.is_own_run:
             others = f"; as installed: {check.yardstick}" if check.yardstick else ""
             self.line("varies", f"the release of {check.spec.text}{others}")
 
-    @shows(events.OriginalFails)
-    def _show_failure(self, event: events.OriginalFails) -> None:
-        self.line("fails", f"{_short(event.reason, 160)} · {event.seconds:.2f} s")
+    def show(self, event: events.Event) -> None:
+        """Show each release that was tried, with what was installed for it."""
+        match event:
+            case events.OriginalFails():
+                self.line("fails", f"{_short(event.reason, 160)} · {event.seconds:.2f} s")
+            case events.InstallationDone():
+                pass  # stands in the line of its release
+            case events.ReleaseTried():
+                reason = "" if event.outcome in ("passes", "fails") else f": {_short(event.reason)}"
+                added = f"   (with {series(event.added)})" if event.added else ""
+                self.line(event.version, f"{event.date:<10}  {event.outcome}{reason}{added}")
+            case _:
+                super().show(event)
 
-    @shows(events.InstallationDone)
-    def _show_installed(self, event: events.InstallationDone) -> None:
-        """What was made stands in the line of its release."""
 
-    @shows(events.ReleaseTried)
-    def _show_release(self, event: events.ReleaseTried) -> None:
-        told = event.outcome in ("passes", "fails")
-        reason = "" if told else f": {_short(event.reason)}"
-        added = f"   (with {series(event.added)})" if event.added else ""
-        self.line(event.version, f"{event.date:<10}  {event.outcome}{reason}{added}")
-
-
-def _short(reason: str, most: int = _REASON) -> str:
+def _short(reason: str, most: int = _LONGEST_REASON) -> str:
     return shortened(" ".join(reason.split()), most)
 
 
-# What ``debug version`` has found, in words: the releases, their notes, the line to pin.
-
-
-def say_result(console: Console, options: VersionOptions, found: ReleaseFindings) -> None:
-    """Show the answer."""
+def _say_result(console: Console, options: VersionOptions, findings: ReleaseFindings) -> None:
+    """Show the releases between which it changes, what it was found with, and what to type next."""
     console.note("")
-    for border in found.borders:
+    for border in findings.borders:
         verified = "" if border.verified else "   (not confirmed when asked again)"
-        console.say(f"{found.package}: {border.text}.{verified}")
+        console.say(f"{findings.package}: {border.text}.{verified}")
         fails, passes = (border.after, border.before) if border.broke else (border.before, border.after)
         for head, release in (("passes", passes), ("fails", fails)):
             day = "" if release.date is None else f" of {release.date.isoformat()}"
             console.note(f"  {head:<7} {release.version}{day}")
         console.note(f"  notes   {border.notes}")
-    if not found.borders:
-        console.say(f"{found.text}.")
-        for one in [one for one in found.tried if one.side is None][:5]:
-            console.note(f"  {one.release.version}: {one.words}: {' '.join(one.reason.split())[:100]}")
-    elif len(found.borders) > 1:
+    if not findings.borders:
+        console.say(f"{findings.text}.")
+        for answer in [answer for answer in findings.tried if answer.side is None][:5]:
+            console.note(f"  {answer.release.version}: {answer.words}: {' '.join(answer.reason.split())[:100]}")
+    elif len(findings.borders) > 1:
         console.say("It changed more than once; --all asks every release.")
-    if found.doubt:
-        console.warn(found.doubt)
-    if found.yardstick:
-        console.note(f"compared  {found.yardstick} was as installed in every check; it did not vary")
+    if findings.doubt:
+        console.warn(findings.doubt)
+    if findings.yardstick:
+        console.note(f"compared  {findings.yardstick} was as installed in every check; it did not vary")
     facts = machine_tree()
     driver = f" · driver {facts['driver']}" if facts["driver"] else ""
     console.note(f"machine   {facts['cpu']} · {facts['os']}{driver}")
-    console.note(count(found.checks, "check") + (f"; report: {options.report}" if options.report else ""))
-    say_advice(console, _advice(options, found))
+    console.note(count(findings.checks, "check") + (f"; report: {options.report}" if options.report else ""))
+    say_advice(console, _advice(options, findings))
 
 
-def _advice(options: VersionOptions, found: ReleaseFindings) -> list[Advice]:
-    """The lines that keep to releases without the failure; where there are none, what finds another way out."""
+def _advice(options: VersionOptions, findings: ReleaseFindings) -> list[Advice]:
+    """The lines that install releases without the failure; if every release fails, the one that finds a workaround."""
     words = options.words_of_check
-    if found.answer == "every release tried fails" and words[:2] == ["biopsy", "run"]:
+    if findings.answer == "every release tried fails" and words[:2] == ["biopsy", "run"]:
         engine = ["--engine", options.engine] if options.engine else []
-        asked = ["biopsy", "debug", "workaround", as_word(options.model), *engine, "--skip", "release"]
-        line = line_of([*asked, "--check", *words])
+        workaround = ["biopsy", "debug", "workaround", as_word(options.model), *engine, "--skip", "release"]
+        line = line_of([*workaround, "--check", *words])
         return [] if is_refused(line) else [Advice(line, "what avoids it in the release that is installed")]
-    return [Advice(line_of(["pip", "install", f"{found.package}{pin}"])) for pin in found.pins[:3]]
+    return [Advice(line_of(["pip", "install", f"{findings.package}{pin}"])) for pin in findings.pins[:3]]
 
 
-_ALIKE = (*checks.RuleOptions.declared, *checks.CheckTimeOptions.declared, *WeightsFolderOption.declared)
-"""Options that mean the same for a reduction."""
+_SHARED = (*checks.RuleOptions.declared, *checks.CheckTimeOptions.declared, *WeightsFolderOption.declared)
+"""Options that mean the same in ``debug reduce``."""
 
 
 def _piece(options: VersionOptions, console: Console, question: ReleaseQuestion, release: Release) -> ReleaseQuestion:
-    """The same question about the smallest part of the model that fails with ``release``, which ``--reduce`` asks for.
+    """The same question about the smallest part of the model that fails with ``release``, for ``--reduce``.
 
-    Raises what a reduction raises, UsageError for a check whose words do not say where the release belongs.
+    Raises what a reduction raises, and UsageError for a check without a place for the release.
     """
     check, shown = question.check, "all" if options.show_output else "none" if options.hide_fail_output else "original"
     if not check.names_release:
@@ -418,12 +390,15 @@ def _piece(options: VersionOptions, console: Console, question: ReleaseQuestion,
     line = resume_line(options.words, REST_OPTIONS)
     with installed(check, release, events.ignore) as environment, ReductionReport(console, None, shown) as progress:
         words = list(check.words_of(release.version, str(environment.python)))
-        asked = ReduceOptions(
-            model=options.model, output=options.piece, check=words, **{name: getattr(options, name) for name in _ALIKE}
+        reduction = ReduceOptions(
+            model=options.model, output=options.piece, check=words, **{name: getattr(options, name) for name in _SHARED}
         )
-        jobs = processors() if parse(words).names_candidate(str(asked.candidate)) else 1
-        index, job = index_file(options.model, options.external_data_dir), job_of(asked, checking.own_run(words), jobs)
-        with closing(command_check(words, str(asked.candidate), options.check_timeout, None, jobs)) as command:
+        jobs = processors() if parse(words).names_candidate(str(reduction.candidate)) else 1
+        index, job = (
+            index_file(options.model, options.external_data_dir),
+            job_of(reduction, checking.own_run(words), jobs),
+        )
+        with closing(command_check(words, str(reduction.candidate), options.check_timeout, None, jobs)) as command:
             try:
                 result = run_job(index, command, job, progress)
             except errors.Interrupted as stop:

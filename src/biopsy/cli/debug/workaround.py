@@ -1,12 +1,9 @@
-"""``biopsy debug workaround``: the smallest change with which a model is right in the engine that must be used.
-
-It shows a line for each thing learnt, the best three changes, and what to type.
-"""
+"""``biopsy debug workaround``: finds the smallest change that makes a model right in the engine that must be used."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,7 @@ from biopsy.cli.arguments.groups import (
 )
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking
-from biopsy.cli.progress import CheckProgress, shows
+from biopsy.cli.progress import CheckProgress
 from biopsy.cli.report import ReportOption
 from biopsy.cli.run.execution import settled
 from biopsy.cli.run.files import golden_values
@@ -69,7 +66,7 @@ examples:
         --load-inputs inputs.npz --check ./check.sh {{}} {{engine}}
 
 exit status: 0 a workaround was found and verified; 1 nothing that was tried is one; 2 wrong usage; 3 the model does not
-fail; 4 nothing was concluded or could be tried, or nobody can tell what is right; 5 interrupted, or a limit was reached
+fail; 4 nothing was concluded or could be tried, or it is unknown what is right; 5 interrupted, or a limit was reached
 before anything was found
 
 {checks.STATUSES}"""
@@ -182,7 +179,7 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Search; returns 0 if a workaround was found, 1 if none was, 4 if nothing could be tried.
+    """Search; returns 0 if there is a workaround, 1 if there is none, 4 if nothing could be tried.
 
     Raises what ends with another status.
     """
@@ -194,30 +191,27 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     with WorkaroundProgress(console, options) as progress, report.also_of_errors():
         with checking.ended_politely():
             progress.line("model", f"{options.model} in {question.template.spec.text}")
-            found = find_workarounds(question, progress)
-        if found.interrupted or (found.stopped and not found.found):
+            workarounds = find_workarounds(question, progress)
+        if workarounds.interrupted or (workarounds.stopped and not workarounds.found):
             status = errors.Interrupted.status
         else:
-            status = errors.CheckError.status if not found.tried else 0 if found.found else 1
-        lines = {}  # the checks that show a workaround, as they are typed
-        for number, change in enumerate(found.best, 1):
-            model = found.output if change.changes_model else options.model
-            if model is not None and (not change.changes_model or change is found.patched):
+            status = errors.CheckError.status if not workarounds.tried else 0 if workarounds.found else 1
+        lines = {}  # the command line of the check with each workaround
+        for number, change in enumerate(workarounds.best, 1):
+            model = workarounds.output if change.changes_model else options.model
+            if model is not None and (not change.changes_model or change is workarounds.patched):
                 lines[number] = checking.line_with(question.template, change.engine, change.environment, model)
-        report.write(status, lambda: sections(found, question.index, progress, lines))
-        say_result(console, found, question.index, lines)
+        report.write(status, lambda: sections(workarounds, question.index, progress, lines))
+        _say_result(console, workarounds, question.index, lines)
         progress.ended(status)
     if status == errors.Interrupted.status:
-        kept = None if found.output is None else f"{found.output}, with which the model is right"
-        raise errors.Interrupted(f"stopped by {found.stopped}; what is known is shown above", kept=kept)
+        kept = None if workarounds.output is None else f"{workarounds.output}, with which the model is right"
+        raise errors.Interrupted(f"stopped by {workarounds.stopped}; what is known is shown above", kept=kept)
     return status
 
 
-# What is asked.
-
-
 def question_of(options: WorkaroundOptions, console: Console) -> WorkaroundQuestion:
-    """What is asked. Raises UsageError for arguments that could only mislead, and what ``index_file`` raises."""
+    """The question. Raises UsageError for arguments that would mislead, and what ``index_file`` raises."""
     own_run = checking.own_run(options.check)
     index = index_file(options.model, options.external_data_dir)
     checking.require_names(options.check, options.model)
@@ -260,11 +254,8 @@ def question_of(options: WorkaroundOptions, console: Console) -> WorkaroundQuest
     )
 
 
-# The check, and the engines in it.
-
-
 def _template(options: WorkaroundOptions) -> CheckTemplate:
-    """The words of the check with ``{engine}`` in the place of the engine that must be used. Raises UsageError."""
+    """The check with ``{engine}`` in the place of the engine that must be used. Raises UsageError."""
     if options.check is None:
         if options.engine is None:
             raise errors.UsageError(
@@ -276,14 +267,14 @@ def _template(options: WorkaroundOptions) -> CheckTemplate:
         return comparison_template(parse_spec(options.engine), options.reference_engine, words)
     if not options.check:
         raise errors.UsageError("there is no command after --check", next_steps=["--check ./check.sh {} {engine}"])
-    untold = "the check does not tell which engine must be used: it is not 'biopsy run', or names it as {engine}"
-    return checking.template_of(options.check, options.engine, untold)
+    unnamed = "the check does not tell which engine must be used: it is not 'biopsy run', or names it as {engine}"
+    return checking.template_of(options.check, options.engine, unnamed)
 
 
 def _references(
     options: WorkaroundOptions, own_run: RunOptions | None, template: CheckTemplate
 ) -> tuple[tuple[str, ...], bool]:
-    """The engines to trust, and whether a person has named them."""
+    """The engines to trust, and whether the user has named them."""
     if options.reference_engine is not None:
         create(options.reference_engine)
         return (options.reference_engine,), True
@@ -296,124 +287,122 @@ def _references(
     return PLAIN, False
 
 
-# What it shows.
-
 _MOST_NODES = 6
 _MOST_NAMED = 4
 _MOST_LINES = 12
 """Lines of a difference that are shown without -v."""
 
-_WIDTH = 44
+_CHANGE_WIDTH = 44
 
 
 class WorkaroundProgress(CheckProgress):
-    """A line for what was learnt on the way, and the output of the first failure."""
+    """Shows a line for each finding of the search, and the output of the first failure."""
 
     def __init__(self, console: Console, shown: checks.ShownChecks) -> None:
         super().__init__(console, shown, head="check", needs="a change is a workaround")
         self._has_failed = False
 
-    @shows(events.OriginalFails)
-    def _show_failure(self, event: events.OriginalFails) -> None:
-        if not self._has_failed:  # the reduction finds it once more
-            super()._show_failure(event)
-        self._has_failed = True
-
-    @shows(events.Trusted)
-    def _show_trusted(self, event: events.Trusted) -> None:
-        agrees = f", as {event.confirmed_by} does" if event.confirmed_by else ""
-        samples = f"{count(event.samples, 'sample')} of the check, {count(event.fresh, 'fresh one')}"
-        self.line("right", f"what {event.engine} gives{agrees} · {samples} · {event.seconds:.1f} s")
-
-    @shows(events.StageStarted)
-    def _show_stage(self, event: events.StageStarted) -> None:
-        self._head = event.stage
-
-    @shows(events.PlacesFound)
-    def _show_places(self, event: events.PlacesFound) -> None:
-        if event.nodes:
-            self.line("piece", first_of(event.nodes, _MOST_NODES))
-
-    @shows(events.ChangeTried)
-    def _show_tried(self, event: events.ChangeTried) -> None:
-        slower = "" if event.latency is None else f" · {event.latency:.2f} times as long"
-        told = f"right{slower}" if event.right else f"no: {' '.join(event.reason.split())}"[:100]
-        if event.right or self._console.verbosity > 0:
-            self.line(event.change, f"{event.text:<{_WIDTH}} {told}")
+    def show(self, event: events.Event) -> None:
+        """Show what is right, where changes are tried, and each that helps; with -v all that were tried."""
+        match event:
+            case events.OriginalFails() if self._has_failed:  # the reduction finds it once more
+                pass
+            case events.OriginalFails():
+                self._has_failed = True
+                super().show(event)
+            case events.Trusted():
+                agrees = f", as {event.confirmed_by} does" if event.confirmed_by else ""
+                samples = f"{count(event.samples, 'sample')} of the check, {count(event.fresh, 'fresh one')}"
+                self.line("right", f"what {event.engine} gives{agrees} · {samples} · {event.seconds:.1f} s")
+            case events.StageStarted():
+                self._head = event.stage
+            case events.PlacesFound():
+                if event.nodes:
+                    self.line("piece", first_of(event.nodes, _MOST_NODES))
+            case events.ChangeTried():
+                slower = "" if event.latency is None else f" · {event.latency:.2f} times as long"
+                outcome = f"right{slower}" if event.right else f"no: {' '.join(event.reason.split())}"[:100]
+                if event.right or self._console.verbosity > 0:
+                    self.line(event.change, f"{event.text:<{_CHANGE_WIDTH}} {outcome}")
+            case _:
+                super().show(event)
 
 
-def say_result(console: Console, found: Workarounds, index: ModelIndex, lines: Mapping[int, str]) -> None:
-    """The best workarounds in the order of what they cost; ``lines`` are the checks that show them, by their place.
+def _say_result(console: Console, workarounds: Workarounds, index: ModelIndex, lines: Mapping[int, str]) -> None:
+    """Show what does not help, and the best workarounds, the cheapest first.
 
-    Of what does not help, settings and releases are named, and changes of the model counted (-v tells each of them).
+    ``lines`` are the command lines of the check with each of them, by their number.
     """
     console.note("")
-    refused = [change for change in found.tried if not change.right]
+    refused = [change for change in workarounds.tried if not change.right]
     for kind in dict.fromkeys(change.kind for change in refused):
         texts = [change.text for change in refused if change.kind == kind]
         named = first_of(texts, _MOST_NAMED) if kind in ("setting", "release") else f"{len(texts)} tried"
         console.note(f"{'no help':<{COLUMN}} {kind}: {named}")
-    if not found.found:
-        tried = len({(change.kind, change.text) for change in found.tried})
+    if not workarounds.found:
+        tried = len({(change.kind, change.text) for change in workarounds.tried})
         head = "Nothing that was tried makes the model right" if tried else "No change could be tried"
-        early = f"; stopped by {found.stopped}" if found.stopped else ""
-        console.say(f"{head}: {count(tried, 'change')}, {count(found.checks, 'check')}{early}.")
+        early = f"; stopped by {workarounds.stopped}" if workarounds.stopped else ""
+        console.say(f"{head}: {count(tried, 'change')}, {count(workarounds.checks, 'check')}{early}.")
         return
-    samples = f"{count(found.trust.samples, 'sample')} and {count(found.trust.fresh, 'fresh input')}"
-    console.say(f"{count(len(found.best), 'workaround')}, right on {samples}, the cheapest first:")
-    for number, change in enumerate(found.best, 1):
-        _say_change(console, number, change, index)
-    others = [change.kind for change in found.found if not any(change is best for best in found.best)]
+    samples = f"{count(workarounds.trust.samples, 'sample')} and {count(workarounds.trust.fresh, 'fresh input')}"
+    console.say(f"{count(len(workarounds.best), 'workaround')}, right on {samples}, the cheapest first:")
+    for number, change in enumerate(workarounds.best, 1):
+        console.say(*_change_lines(number, change, index))
+        for line in () if change.changes_model else calls_of(parse_spec(change.engine), index):
+            console.note(f"{_INDENT}{line}")
+    others = [change.kind for change in workarounds.found if not any(change is best for best in workarounds.best)]
     if others:
         kinds = series([f"{others.count(kind)} {kind}" for kind in dict.fromkeys(others)])
         console.note(f"{'also':<{COLUMN}} {kinds}, as above")
-    if found.stopped:
-        console.note(f"The search was stopped by {found.stopped}: others may exist.")
-    patched = found.patched
-    if patched is not None and found.output is not None:
+    if workarounds.stopped:
+        console.note(f"The search was stopped by {workarounds.stopped}: others may exist.")
+    patched = workarounds.patched
+    if patched is not None and workarounds.output is not None:
         console.note("")
         shown = patched.difference[: None if console.verbosity > 0 else _MOST_LINES]
-        console.say(f"{found.output!s:<{COLUMN}} {patched.text}", *(f"  {line}" for line in shown))
+        console.say(f"{workarounds.output!s:<{COLUMN}} {patched.text}", *(f"  {line}" for line in shown))
         if len(patched.difference) > len(shown):
             console.note(f"  and {count(len(patched.difference) - len(shown), 'more line')} (-v shows them)")
     say_advice(console, _advice(lines))
 
 
 def _advice(lines: Mapping[int, str]) -> list[Advice]:
-    """The lines to type."""
+    """What to type next: the check with each workaround."""
     return [
         Advice(line, f"workaround {number}: the check passes") for number, line in lines.items() if not is_refused(line)
     ]
 
 
-def _say_change(console: Console, number: int, change: VerifiedChange, index: ModelIndex) -> None:
-    indent = f"     {'':<{COLUMN}} "
+_INDENT = f"     {'':<{COLUMN}} "
+
+
+def _change_lines(number: int, change: VerifiedChange, index: ModelIndex) -> Iterator[str]:
+    """A workaround: the change, what it costs or how it is set, where it is in the code, and its limits."""
+    yield f"  {number}  {change.kind:<{COLUMN}} {change.text}"
     details = [change.latency.text] if change.latency is not None else []
-    more: list[str] = []
+    places: list[str] = []
     if change.changes_model:
         details.append(f"changes {series(list(change.nodes))}")
         numbers = [node.number for node in index.nodes if node.label in set(change.nodes)]
-        places = places_of(noted_source(index, number) for number in numbers)  # the lines of code that they come from
-        more = [place.text for place in places[:_MOST_NAMED]]
+        places = [place.text for place in places_of(noted_source(index, number) for number in numbers)]
     else:
         details += [f"--engine {change.engine}", *(f"{name}={value}" for name, value in change.environment.items())]
-    more += [f"the same function for {limit}" for limit in change.holds]
-    more = [" · ".join(details), *more]
-    console.say(f"  {number}  {change.kind:<{COLUMN}} {change.text}", *(f"{indent}{line}" for line in more))
-    for line in () if change.changes_model else calls_of(parse_spec(change.engine), index):
-        console.note(f"{indent}{line}")
+    yield f"{_INDENT}{' · '.join(details)}"
+    yield from (f"{_INDENT}{place}" for place in places[:_MOST_NAMED])
+    yield from (f"{_INDENT}the same function for {limit}" for limit in change.holds)
 
 
 def sections(
-    found: Workarounds, index: ModelIndex, progress: WorkaroundProgress, lines: Mapping[int, str]
+    workarounds: Workarounds, index: ModelIndex, progress: WorkaroundProgress, lines: Mapping[int, str]
 ) -> Mapping[str, Any]:
-    """What a report tells."""
-    engines = [found.trust.reference, *filter(None, [found.trust.confirmed_by]), found.engine]
+    """The sections of the report."""
+    engines = [workarounds.trust.reference, *filter(None, [workarounds.trust.confirmed_by]), workarounds.engine]
     return {
-        "verdict": workarounds_verdict(found, lines),
-        "model": model_tree_of(Path(found.model)),
+        "verdict": workarounds_verdict(workarounds, lines),
+        "model": model_tree_of(Path(workarounds.model)),
         "versions": versions_tree(engines),
         "search": progress.history.tree(),
-        "next": [vars(one) for one in _advice(lines)],
-        "workaround": workarounds_tree(found, index),
+        "next": [vars(each) for each in _advice(lines)],
+        "workaround": workarounds_tree(workarounds, index),
     }
