@@ -144,8 +144,8 @@ def test_what_must_be_taken_in_is_found_looking_at_each_tensor_once(monkeypatch:
     types = CutTypes(index, ValuesInMemory(), infer=False)
     problem = Problem(index, types, recording, Border(cut="input"))
     asked: list[int] = []
-    told = CutTypes.is_told
-    monkeypatch.setattr(CutTypes, "is_told", lambda self, tensor: asked.append(tensor) or told(self, tensor))
+    told = CutTypes.is_sufficient
+    monkeypatch.setattr(CutTypes, "is_sufficient", lambda self, tensor: asked.append(tensor) or told(self, tensor))
     subset, made = Problem.subset, []
     monkeypatch.setattr(Problem, "subset", lambda self, one: made.append(one) or subset(self, one))
     assert problem.closed(Candidate(tuple(range(300, 600)))) == problem.original

@@ -346,7 +346,7 @@ def test_no_command_writes_into_a_link_at_the_name_of_its_own_folder(
     (here / name).symlink_to(victim.parent.parent / "empty")
     done = typed(*words)
     assert done.status == 2
-    assert f"{name} is a symbolic link, and nobody has named it" in done.told
+    assert f"the default folder {name} is a symbolic link, which is not followed" in done.told
     assert not list((victim.parent.parent / "empty").iterdir())
 
 

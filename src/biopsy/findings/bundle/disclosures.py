@@ -16,8 +16,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from onnx import TensorProto, defs
-
 from biopsy.engines.registry import TITLES
 from biopsy.findings.bundle import script_parts
 from biopsy.model.load import parse, read_bytes
@@ -118,6 +116,8 @@ def _texts(message: Any) -> Iterator[str]:
 @cache
 def usual_words() -> Collection[str]:
     """Words of the ONNX standard, and of the source of the texts that every bundle holds."""
+    from onnx import TensorProto, defs
+
     words = {*PUBLIC_DOMAINS, *(name.lower() for name in TensorProto.DataType.keys())}  # noqa: SIM118 -- no dictionary
     for schema in defs.get_all_schemas_with_history():
         words |= {schema.name, schema.domain, *schema.attributes}
