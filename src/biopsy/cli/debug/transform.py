@@ -33,10 +33,10 @@ from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.load import require_file
 from biopsy.processes.watch import Limits
 from biopsy.processes.writing import require_writable
-from biopsy.questions.transformations.check import STAGE
-from biopsy.questions.transformations.find import CONTROL, find_transformation, side_by_side
 from biopsy.questions.transformations.findings import PassFindings, TransformationFindings, after_file
 from biopsy.questions.transformations.question import (
+    CONTROL,
+    STAGE,
     CommandQuestion,
     SameEngine,
     ToolPackages,
@@ -185,6 +185,8 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Find what breaks; returns 0, or 1 if saving alone breaks it; raises what ends with another status."""
+    from biopsy.questions.transformations.find import find_transformation
+
     options = TransformOptions.of(args)
     require_file(options.model)
     if options.check and options.names_engine:
@@ -302,6 +304,8 @@ class TransformProgress(ReductionReport):
 
 def _say_result(console: Console, options: TransformOptions, findings: TransformationFindings) -> None:
     """Show the answer, the piece before and after, how to leave out the pass, and what to do next."""
+    from biopsy.questions.transformations.find import side_by_side
+
     console.note("")
     console.say(printable(findings.sentence))
     if findings.fault == "control":

@@ -38,7 +38,6 @@ from biopsy.model.sources import noted_source, places_of
 from biopsy.processes.writing import require_writable
 from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate
 from biopsy.questions.layers.question import Judge
-from biopsy.questions.workarounds.find import find_workarounds
 from biopsy.questions.workarounds.question import (
     KINDS,
     PatchedFile,
@@ -183,6 +182,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     Raises what ends with another status.
     """
+    from biopsy.questions.workarounds.find import find_workarounds
+
     options = WorkaroundOptions.of(args)
     report = options.report_file(console)
     if options.output is not None:

@@ -405,9 +405,6 @@ def _invalid(message: str) -> Evidence:
     return Evidence(status=125, verdict=VerdictFile(outcome="invalid", message=message))
 
 
-STAGE = "transform"
-
-
 def judge_with(check: TransformationCheck, runs: CheckRuns, model: Path, description: str) -> Judged:
     """Run a check on a model, as one of the ``runs`` of a search. Raises CheckError if it cannot be run."""
     judged = runs.once(lambda: check.run(model), line=check.line(model), description=description)

@@ -26,7 +26,6 @@ from biopsy.model.sources import sources_of
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole
 from biopsy.questions.transformations.check import (
-    STAGE,
     CommandTransformer,
     EngineCheck,
     KnownTransformer,
@@ -46,8 +45,10 @@ from biopsy.questions.transformations.findings import (
     after_file,
 )
 from biopsy.questions.transformations.question import (
+    CONTROL,
     PASSES,
     SOURCE,
+    STAGE,
     CommandQuestion,
     SameEngine,
     TransformationQuestion,
@@ -64,7 +65,6 @@ from biopsy.text import ask_for, first_line, printable, shortened, similar, some
 SECOND_ENGINE = PLAIN[1]
 """The engine of the second opinion: it shares no code with the others."""
 
-CONTROL = "only load and save"
 _FRESH_RUNS = 2
 
 

@@ -23,6 +23,12 @@ from biopsy.session.trial import Budget
 from biopsy.tensors.results import Feed
 from biopsy.text import ask_for, normalized, similar
 
+STAGE = "transform"
+"""The stage of the events of a search."""
+
+CONTROL = "only load and save"
+"""The description of the check of what the tool writes with no pass."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SameEngine:

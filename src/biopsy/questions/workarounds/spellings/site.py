@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
-from typing import Any, NoReturn, TypeAlias
-
-import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from biopsy.model import parts, walk
 from biopsy.model.external import is_external
 from biopsy.model.tensor_type import Shape, TensorType, elements
 from biopsy.reduction.passes.common import inferred, names_in, opsets_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
 
 FLOAT, FLOAT16, DOUBLE, BFLOAT16, INT64, INT32, BOOL = 1, 10, 11, 16, 7, 6, 9
 FLOATS = frozenset({FLOAT, FLOAT16, DOUBLE, BFLOAT16})
@@ -176,6 +176,9 @@ class Site:
 
     def attribute(self, name: str, default: Any) -> Any:
         """The value of an attribute, texts as str; ``default``, rounded to float32 like attributes, if not given."""
+        import numpy as np
+        from onnx import helper
+
         for each in self.node.attribute:
             if each.name == name:
                 self.require(not each.ref_attr_name)
@@ -295,6 +298,8 @@ class Site:
         becomes a list of int64. A Transpose that keeps the order, and a Squeeze or Unsqueeze of no axes, are not
         written. Raises Unmatched for an operator that the opset does not have.
         """
+        from onnx import helper
+
         if (operator == "Transpose" and list(values["perm"]) == sorted(values["perm"])) or (
             operator in {"Squeeze", "Unsqueeze"} and not values["axes"]
         ):
@@ -321,6 +326,8 @@ class Site:
 
     def copies(self, inputs: Sequence[str], **changed: Any) -> list[str]:
         """Like ``copy``, but all outputs are returned, "" for those that the node does not have."""
+        from onnx import helper
+
         names = [self.free(self.node.op_type) if name else "" for name in self.node.output]
         own = self.node.name if all(node.name != self.node.name for node in self.written) else ""
         node_name = own or next(name for name in names if name)
@@ -332,6 +339,9 @@ class Site:
 
     def constant(self, values: Any, elem: int) -> str:
         """Write a constant of an element type."""
+        import numpy as np
+        from onnx import helper, numpy_helper
+
         name = self.free("Constant")
         tensor = numpy_helper.from_array(np.asarray(values, dtype=helper.tensor_dtype_to_np_dtype(elem)), name)
         self.written.append(helper.make_node("Constant", [], [name], name=name, value=tensor))
@@ -467,6 +477,8 @@ class Scope:
 
     def value_of(self, name: str) -> np.ndarray[Any, Any] | None:
         """The value of a small constant; None for any other tensor."""
+        from onnx import numpy_helper
+
         weight = self.own_constants.get(name)
         if weight is None:
             defined = name in self.own_types or name in self.producers
