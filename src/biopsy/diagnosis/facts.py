@@ -195,12 +195,14 @@ class FailingPiece:
 class LayerFacts:
     """Which of ``layers`` layers the engine ``suspect`` computes wrongly, in the piece or in the whole model.
 
-    ``alone`` are layers that are wrong, or fail, in isolation; ``together`` are groups that are wrong although each of
-    their layers is right. Rounding does not count. ``hides``: the first group is right if its inner tensors are marked
-    as outputs. ``of_piece``: the piece was examined, not the whole model.
+    ``alone`` are layers that are wrong, or fail, in isolation; ``if_marked`` are layers that are wrong only if their
+    results are outputs, not in the model itself; ``together`` are groups that are wrong although each of their layers
+    is right. Rounding does not count. ``hides``: the first group is right if its inner tensors are marked as outputs.
+    ``of_piece``: the piece was examined, not the whole model.
     """
 
     alone: tuple[str, ...] = ()
+    if_marked: tuple[str, ...] = ()
     together: tuple[tuple[str, ...], ...] = ()
     hides: bool | None = None
     suspect: str = ""

@@ -66,7 +66,12 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
         drawn = f"{count(samples.inputs.iterations, 'random sample')} of seed {samples.inputs.seed}"
         inputs = drawn if samples.made_up else "the inputs that were given"
     inside = ""
-    if layers is not None and layers.complete:
+    if layers is not None and layers.if_marked:
+        inside = (
+            f". {sentence(layers.suspect)} computes {first_of(layers.if_marked, _MOST_NODES)} wrongly only if it is an "
+            "output of the model: marking changes what the engine does, which is no failure of your model"
+        )
+    elif layers is not None and layers.complete:
         inside = f"; in {layers.suspect}, none of its {count(layers.layers, 'layer')} is wrong by more than rounding"
     passes = f"the model does not fail: {'; '.join(compared.passed)}, with {inputs}{inside}."
     if tool is not None and tool.breaks:
@@ -195,8 +200,8 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
     if layers.alone:
         yield f"Wrong by itself: {first_of(layers.alone, _MOST_NODES)}."
     elif any(len(group) == len(piece.nodes) for group in layers.together):
-        fused = ", and not when the tensors between them are outputs: a fusion" if layers.hides else ""
-        yield f"No node of these fails alone; they fail together{fused}."
+        prevented = "; marking the tensors between them as outputs prevents it" if layers.hides else ""
+        yield f"No node of these fails alone; they fail together{prevented}."
 
 
 def _causes(facts: KnownFacts) -> Iterator[str]:

@@ -31,7 +31,7 @@ from biopsy.questions.layers.findings import Engines, LayerFindings, layers_tree
 from biopsy.questions.releases.findings import ReleaseFindings
 from biopsy.questions.transformations.findings import TransformationFindings
 from biopsy.questions.workarounds.result import Workarounds
-from biopsy.text import count
+from biopsy.text import count, first_of
 
 
 def known_verdict(lookup: KnownLookup) -> Verdict:
@@ -82,6 +82,9 @@ def _layers_verdict(findings: LayerFindings) -> Verdict:
         places = [f" ({suspect.origins.places[0]})" if suspect.origins.places else "" for suspect in suspects]
         named = [f"{suspect.name}{place}" for suspect, place in zip(suspects, places, strict=True)]
         masked = " The outputs are right all the same: what follows hides the error." if findings.is_masked else ""
+        if findings.wrong_if_marked:
+            names = first_of([suspect.name for suspect in findings.wrong_if_marked], _MOST_NAMED)
+            masked += f" Only if a result is an output of the model: {names}; the model itself is right there."
         number = count(len(suspects), "layer or group", "layers or groups")
         kind, text = "wrong-layers", f"{number} make errors: {'; '.join(named[:_MOST_NAMED])}.{masked}"
     elif findings.failure is not None:

@@ -1,6 +1,7 @@
 """What follows from findings: verdicts, suspects and their order."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from biopsy.questions.layers.findings import (
     LayerGroup,
     LayerNode,
     LayerOrigins,
+    MarkingEffect,
     Rate,
     Suspect,
     TensorError,
@@ -106,6 +108,15 @@ def test_an_error_is_masked_if_the_outputs_are_right_all_the_same() -> None:
     assert not LayerFindings(layers=wrong, outputs=[error(2)]).is_masked
     assert not LayerFindings(layers=wrong, failure=CRASH).is_masked
     assert not LayerFindings(layers=[layer(introduced=error(0))], outputs=[error(0)]).is_masked
+
+
+def test_an_error_that_marking_brings_to_the_outputs_is_none_of_the_model() -> None:
+    wrong = [layer(0, introduced=error(2)), layer(1, introduced=error(2))]
+    effect = MarkingEffect("appears", "y", tuple(wrong[0].node.outputs))
+    findings = LayerFindings(layers=wrong, outputs=[error(0)], marking_effects=[effect])
+    assert [suspect.nodes for suspect in findings.wrong_if_marked] == [(0,)]
+    assert findings.is_masked
+    assert not replace(findings, layers=wrong[:1]).is_masked
 
 
 def test_it_passes_only_if_all_was_measured_and_nothing_is_wrong() -> None:

@@ -399,7 +399,7 @@ def _cause_lines(group: LayerGroup) -> Iterator[str]:
     if group.flaky is not None:
         yield _headed("", f"flaky: it is so {group.flaky.text}")
     if group.hides:
-        yield _headed("", "marking the tensors between them as outputs removes the error: fusion causes it")
+        yield _headed("", "marking the tensors between them as outputs prevents the error")
 
 
 def _non_finite_lines(findings: LayerFindings) -> Iterator[str]:
@@ -425,6 +425,9 @@ def _verdict_lines(findings: LayerFindings) -> Iterator[str]:
             yield _headed("", layer.source.with_code)
     if findings.is_masked:
         yield _headed("masked", "the outputs are right all the same: what follows hides the error")
+    if findings.wrong_if_marked:
+        names = first_of([suspect.name for suspect in findings.wrong_if_marked], 3)
+        yield _headed("marking", f"{names}: wrong only if a result is an output; the model itself is right there")
     incomplete = "" if findings.complete else " (interrupted: not all was measured)"
     labels = [suspect.name for suspect in findings.suspects[:3]]
     if labels:

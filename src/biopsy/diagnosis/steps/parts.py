@@ -277,9 +277,12 @@ def _layer_facts(findings: LayerFindings, suspect: str, *, of_piece: bool, by_fl
             return part.failure is not None or not by_float64
         return part.rounding_ratio > DEFAULT_RATIO
 
-    together = [group for group in findings.groups if counts(group)]
+    if_marked = {suspect.nodes for suspect in findings.wrong_if_marked}
+    together = [group for group in findings.groups if counts(group) and group.nodes not in if_marked]
+    alone = [layer for layer in findings.layers if layer.is_suspect and counts(layer)]
     return LayerFacts(
-        alone=tuple(layer.node.label for layer in findings.layers if layer.is_suspect and counts(layer)),
+        alone=tuple(layer.node.label for layer in alone if layer.nodes not in if_marked),
+        if_marked=tuple(layer.node.label for layer in alone if layer.nodes in if_marked),
         together=tuple(group.labels for group in together),
         hides=together[0].hides if together else None,
         suspect=suspect,
@@ -296,6 +299,8 @@ def _layers_line(layers: LayerFacts) -> str:
     if layers.together:
         how = "; not if the tensors between them are outputs" if layers.hides else ""
         return f"none alone, {len(layers.together[0])} together{how}{ended}"
+    if layers.if_marked:
+        return f"no, only if its result is an output: {first_of(layers.if_marked, _MOST_LAYERS_SHOWN)}{ended}"
     return f"none of {count(layers.layers, 'layer')} is wrong by more than rounding{ended}"
 
 

@@ -325,8 +325,18 @@ class LayerFindings:
 
     @property
     def is_masked(self) -> bool:
-        """Whether layers are wrong although all outputs are right."""
-        return bool(self.suspects) and self.failure is None and all(output.passed for output in self.outputs)
+        """Whether layers are wrong in the model although all its outputs are right."""
+        is_right = self.failure is None and all(output.passed for output in self.outputs)
+        return is_right and len(self.suspects) > len(self.wrong_if_marked)
+
+    @cached_property
+    def wrong_if_marked(self) -> list[Suspect]:
+        """The suspects whose own tensors, marked as outputs, make right outputs of the model wrong.
+
+        The model itself computes them rightly: marking changes what the engine does.
+        """
+        changing = {name for effect in self.marking_effects if effect.change == "appears" for name in effect.tensors}
+        return [suspect for suspect in self.suspects if not changing.isdisjoint(suspect.outputs)]
 
     @property
     def passed(self) -> bool:

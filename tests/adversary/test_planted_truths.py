@@ -1,0 +1,74 @@
+"""What a diagnosis says of bugs that are planted in an engine, held against what was planted."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import pytest
+
+from support import plug_ins
+from support.command_line import BIN
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+layers (float[4,8] x) => (float[4,8] y)
+{
+    [product] a = MatMul (x, w1)
+    [sum] b = Add (a, b1)
+    [rectifier] c = Relu (b)
+    [tanh] f = Tanh (c)
+    [softmax] s = Softmax <axis = -1> (f)
+    [scale] m = Mul (s, k)
+    [difference] y = Sub (m, f)
+}
+"""
+
+
+class Said(NamedTuple):
+    """The status of a diagnosis, the kind of its verdict and its text."""
+
+    status: int
+    kind: str
+    text: str
+
+
+@pytest.fixture
+def diagnosed(tmp_path: Path) -> Callable[..., Said]:
+    """Diagnoses the model in the engine with planted rules, beside the reference evaluator."""
+    source = (Path(__file__).parents[1] / "support" / "planted_engine.py").read_text()
+    plug_ins.install(tmp_path / "plug-in", "biopsy-planted", source, "planted = biopsy_planted:Planted")
+    model, random = onnx.parser.parse_model(MODEL), np.random.default_rng(0)
+    for name, shape in {"w1": (8, 8), "b1": (8,), "k": (8,)}.items():
+        values = random.normal(0, 0.5, shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    onnx.save(model, tmp_path / "model.onnx")
+
+    def diagnose(*rules: Mapping[str, Any]) -> Said:
+        (tmp_path / "rules.json").write_text(json.dumps(rules))
+        engine = f"planted:rules={tmp_path / 'rules.json'}"
+        words = [BIN / "biopsy", "diagnose", "model.onnx", "--reference", "--engine", engine, "--report", "report.json"]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / "plug-in")}
+        ran = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        verdict = json.loads((tmp_path / "report.json").read_text())["verdict"]
+        return Said(ran.returncode, verdict["kind"], verdict["text"])
+
+    return diagnose
+
+
+def test_a_node_that_is_wrong_only_as_an_output_is_no_failure_of_the_model(diagnosed: Callable[..., Said]) -> None:
+    said = diagnosed({"op": "Tanh", "does": "scale", "marked": True})
+    assert (said.status, said.kind) == (0, "passes")
+    assert "computes Tanh 'tanh' wrongly only if it is an output of the model" in said.text
+
+
+@pytest.mark.slow
+def test_nodes_that_fail_only_while_nothing_marks_them_are_no_proof_of_a_fusion(diagnosed: Callable[..., Said]) -> None:
+    said = diagnosed({"op": "Tanh", "does": "scale", "marked": False})
+    assert (said.status, said.kind) == (1, "reduced")
+    assert "marking the tensors between them as outputs prevents it" in said.text
+    assert "fusion" not in said.text
