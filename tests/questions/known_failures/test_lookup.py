@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -25,7 +26,8 @@ from support.known_pieces import (
     slope_along_columns,
     there_and_back,
 )
-from support.models import chain, info, model, save
+from support.models import chain, info, model, save, weight
+from support.node_tests import node_tests
 from support.real_failures import normalization_of_columns
 from support.rewritten import permuted, renamed, resized, with_constant_nodes, with_identities
 
@@ -179,6 +181,71 @@ def test_a_look_up_takes_less_than_50_milliseconds(tmp_path: Path) -> None:
     began = time.process_time()
     look_up(path, HERE)
     assert time.process_time() - began < 0.05
+
+
+def odd_pieces() -> dict[str, onnx.ModelProto]:
+    """Valid pieces and damaged ones on which a look-up may stumble."""
+
+    def of(
+        op: str, *, elem: int = 1, shape: tuple[int, ...] | None = (4, 4), opset: int = 13, **more: Any
+    ) -> onnx.ModelProto:
+        node = helper.make_node(op, ["x"], ["y"], **more)
+        return model([node], [info("x", shape, elem)], [info("y", None, elem)], opset=opset, domains=["own"])
+
+    unranked, scalar = normalization_of_columns(), normalization_of_columns()
+    unranked.graph.input[0].type.tensor_type.ClearField("shape")
+    del scalar.graph.input[0].type.tensor_type.shape.dim[:]
+    empty = model(
+        [helper.make_node("ReduceMean", ["x", "axes"], ["y"])], [info("x", (4, 4))], [info("y", None)],
+        [weight("axes", shape=(0,), dtype="int64")],
+    )  # fmt: skip
+    silent = chain(1)
+    silent.graph.node.append(helper.make_node("Print", [silent.graph.input[0].name], [], domain="own"))
+    return {
+        "no rank": unranked,
+        "a scalar": scalar,
+        "no axes": empty,
+        "a keyword": of("Foo", domain="own", **{"from": 1}),
+        "a dash": of("Foo", domain="own", **{"a-b": 1}),
+        "infinity": of("Clip", opset=6, max=float("inf")),
+        "a number that is none": of("Foo", domain="own", beta=float("nan")),
+        "a text like a constant": of("Foo", domain="own", mode="None"),
+        "an axis of an unknown operator": of("Foo", domain="own", axis=7),
+        "axes out of range": of("ReduceMean", axes=[9]),
+        "no shape": of("Softmax", shape=None, axis=1),
+        "a new element type": of("Cast", elem=27, to=28),
+        "an unknown element type": of("Neg", elem=99),
+        "a node without outputs": silent,
+        "a long chain": chain(300, ("Relu", "Neg")),
+        "sums of itself": model(
+            [helper.make_node("Add", [f"t{n}"] * 2, [f"t{n + 1}"]) for n in range(14)], [info("t0")], [info("t14")]
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", odd_pieces())
+def test_an_entry_made_of_a_piece_finds_it_again(name: str, tmp_path: Path) -> None:
+    piece = save(odd_pieces()[name], tmp_path / "piece.onnx")
+    write_entry(tmp_path / "list" / "mine.yaml", entry_text(look_up(piece, HERE), title="mine"))
+    found = look_up(piece, HERE, [tmp_path / "list"])
+    assert found.broken == ()
+    assert [match.grade for match in found.matches if match.failure.name == "mine"] == ["matches"]
+
+
+def test_a_bug_is_recognised_where_the_rank_is_not_known(tmp_path: Path) -> None:
+    assert best(looked_up(odd_pieces()["no rank"], tmp_path)).failure.reference == ISSUE
+
+
+@pytest.mark.slow
+def test_an_entry_made_of_any_node_test_of_onnx_finds_it_again(tmp_path: Path) -> None:
+    lost = []
+    for number, (name, made) in enumerate((test.name, test.model) for test in node_tests()):
+        (folder := tmp_path / str(number)).mkdir()
+        piece = save(made, folder / "piece.onnx")
+        write_entry(folder / "list" / "mine.yaml", entry_text(look_up(piece, HERE), title="mine"))
+        found = look_up(piece, HERE, [folder / "list"])
+        lost += [] if any(match.failure.name == "mine" for match in found.matches) else [name]
+    assert lost == []
 
 
 # The user's own list

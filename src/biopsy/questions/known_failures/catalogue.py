@@ -232,7 +232,7 @@ def _fields(tree: Any, what: str, readers: Mapping[str, _Reader], required: Sequ
 
 def _form(value: Any, what: str) -> None:
     if value != VERSION:
-        raise ValueError(f"{what} is {value!r:.40}, not {VERSION!r}: it is of another form")
+        raise ValueError(f"{what} is {value!r:.40}, not {VERSION!r}: it is of another form; make it anew with --save")
 
 
 def _list_of(read: _Reader) -> _Reader:

@@ -353,10 +353,7 @@ def entry_text(lookup: KnownLookup, title: str = "", issue: str = "") -> str:
             next_steps=["--engine NAME", "--check COMMAND ...    runs it once, to see how it fails"],
         )
     if not title:
-        operators = [
-            line.split(" = ")[1].partition("(")[0] for line in lookup.fingerprint.text.splitlines() if line[0] == "n"
-        ]
-        title = f"{seen.engine} fails on {first_of(operators, _MOST_NAMED)}"
+        title = f"{seen.engine} fails on {first_of(lookup.operators, _MOST_NAMED)}"
     try:
         package = next(iter(find_class(seen.engine).distributions), seen.engine)
     except errors.EngineMissing:

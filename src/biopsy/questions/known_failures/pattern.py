@@ -8,6 +8,7 @@ import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from biopsy.model import walk
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 MOST_STEPS = 20_000
 """Nodes that are compared before a look-up gives up: some tenths of a second."""
 
-_LONGEST = 4_000
+_LONGEST = 2_000
 _ABSENT = "none"
 """The operand that stands for an input that is left out."""
 
@@ -101,7 +102,7 @@ class FailurePattern(NodePattern):
             node = scope.graph.node[place]
             if node.op_type not in self.operators or not node.output:
                 continue
-            for names, places in self.matches(Site(scope, place)):
+            for names, places in self._matches_at(Site(scope, place)):
                 more = tuple(scope.graph.node[other].op_type for other in sorted(nodes - places))
                 answers = {text: _answer(condition, scope, names) for text, condition in self._parsed.items()}
                 if False in answers.values() or (more and len(places) == 1):
@@ -110,6 +111,13 @@ class FailurePattern(NodePattern):
                 if best is None or len(unknown) < len(best.unknown):
                     best = Occurrence(more=more, unknown=unknown)
         return best
+
+    def _matches_at(self, site: Site) -> Iterator[tuple[Names, set[int]]]:
+        """The matches at a node; none where a fact that decides is not known, or the model is damaged."""
+        try:
+            yield from self.matches(site)
+        except (Unmatched, ArithmeticError, LookupError, TypeError, ValueError):
+            return
 
     def _matches(self, scope: Scope, part: ast.expr, tensor: str, names: Names) -> Iterator[Names]:
         if isinstance(part, ast.Name) and part.id == _ABSENT:
@@ -139,17 +147,22 @@ def _attribute(site: Site, name: str, allowed: set[Any] | frozenset[Any]) -> Any
     schema = walk.schema_of(site.node.op_type, site.opset, site.node.domain)
     given = {attribute.name for attribute in site.node.attribute}
     if name in _AXES:
-        rank = site.rank(site.node.input[0])
-        axes = site.axes(rank) if name == "axes" else [_given_or_default(site, name, schema) % rank]
-        if axes is None:
-            return None
-        wanted = {axis for each in allowed for axis in (each if isinstance(each, tuple) else [each])}
-        counted = tuple(axis - rank if axis - rank in wanted else axis for axis in axes)
-        return counted if name == "axes" and len(counted) > 1 else counted[0]
+        axes = _axes_input(site) if name == "axes" else None
+        axes = _given_or_default(site, name, schema) if axes is None else axes
+        return None if axes is None else _as_counted(site, axes if isinstance(axes, list) else [axes], allowed)
     value = _given_or_default(site, name, schema) if name in given or None not in allowed else None
     if name in _ELEMENT_TYPES:
         return DTYPE_OF_ELEM.get(int(value or 0))
     return tuple(value) if isinstance(value, list) else value
+
+
+def _as_counted(site: Site, axes: Sequence[int], allowed: set[Any] | frozenset[Any]) -> Any:
+    """Axes from the end from which the allowed ones are counted, as far as the rank is known; a single one bare."""
+    kind = site.scope.type_of(site.inputs(1)[0])
+    rank = 0 if kind is None or kind.shape is None else len(kind.shape)
+    wanted = {axis for each in allowed for axis in (each if isinstance(each, tuple) else [each])}
+    counted = [next((each for each in (axis, axis - rank, axis + rank) if each in wanted), axis) for axis in axes]
+    return counted[0] if len(counted) == 1 else tuple(sorted(counted))
 
 
 def _given_or_default(site: Site, name: str, schema: onnx.defs.OpSchema | None) -> Any:
@@ -169,7 +182,7 @@ def _constant(part: ast.expr) -> Any:
             return word
         case ast.Set(elements):
             return frozenset(map(_constant, elements))
-        case ast.Tuple(elements) | ast.List(elements):
+        case ast.Tuple(elements):
             return tuple(map(_constant, elements))
         case ast.Constant(value):
             return value
@@ -333,10 +346,19 @@ class PatternText:
 
 
 def pattern_text(scope: Scope) -> PatternText | None:
-    """A piece as a pattern; None for one that a pattern cannot say.
+    """A piece as a pattern; None if a pattern cannot say what it is, so that it would not be found again.
 
-    That is one with bodies, functions, operators of two further domains, or more than one result.
+    That is a piece with bodies, functions, operators of two further domains or more than one result, or a damaged one.
     """
+    try:
+        text = _pattern_text(scope)
+        found = text and FailurePattern(text.nodes, text.where, text.domain).occurrence_in(scope)
+    except (Unmatched, SearchLimitError, ArithmeticError, LookupError, TypeError, ValueError):
+        return None
+    return text if found == Occurrence() else None
+
+
+def _pattern_text(scope: Scope) -> PatternText | None:
     from onnx import helper
 
     bare = scope.model
@@ -392,7 +414,9 @@ def _written(name: str, value: Any) -> str:
         return DTYPE_OF_ELEM.get(value, "")
     if isinstance(value, bytes):
         text = value.decode("utf-8", "replace")
-        return text if text.isidentifier() else repr(text)
+        return text if text.isidentifier() and not iskeyword(text) else repr(text)
     if isinstance(value, list) and all(isinstance(each, int | float) for each in value):
-        return f"({', '.join(map(repr, value))},)" if len(value) != 1 or name != "axes" else repr(value[0])
+        return repr(
+            value[0] if name == "axes" and len(value) == 1 else tuple(sorted(value) if name == "axes" else value)
+        )
     return repr(value) if isinstance(value, int | float) else ""
