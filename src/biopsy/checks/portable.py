@@ -226,7 +226,7 @@ def _parts_of(check: Check) -> tuple[PortableCheck, Sequence[CommandCheck], Mapp
         raise errors.UsageError(
             "only a check that is a command can run on other machines", next_steps=["--check COMMAND ..."]
         )
-    base, replaced = check.of_files
+    base, replaced = check.original_and_files
     words = base.words
     if isinstance(base.command, OwnCommand) and base.command.is_this_installation:
         words = (Path(words[0]).name, *words[1:])

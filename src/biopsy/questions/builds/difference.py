@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, product
 from math import comb, lgamma, log
@@ -93,7 +93,7 @@ class Difference:
     bad: int
     groups: tuple[ChoiceGroup, ...] = ()
     more: int | None = None
-    remarks: tuple[str, ...] = field(default=())
+    remarks: tuple[str, ...] = ()
 
     @property
     def tests(self) -> int:
