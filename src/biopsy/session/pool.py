@@ -42,7 +42,7 @@ class Workers(Protocol):
         """Stop a run, with all that it has started, as soon as possible. Its future is done once it has ended."""
 
     def wait(self, runs: Collection[Future[Any]], seconds: float | None) -> None:
-        """Return once one of these runs has ended, or after so many seconds."""
+        """Return once one of these runs has ended, or after this many ``seconds``."""
 
     def close(self) -> None:
         """Stop all runs and wait for their end."""
@@ -190,7 +190,7 @@ class RunsAhead(Generic[Item, Result]):
         self._begun: dict[Hashable, deque[tuple[Item, Future[Result]]]] = {}
 
     def expect(self, item: Item, times: int = 1) -> None:
-        """Begin runs of an item that will be asked for so many times, as far as there is room."""
+        """Begin runs of an item that will be asked for ``times`` times, as far as there is room."""
         begun = self._begun.setdefault(self._key(item), deque())
         while len(begun) < times:
             running = sum(not run.done() for runs in self._begun.values() for _, run in runs)
@@ -358,7 +358,7 @@ class Pool:
     def wait(
         self, run: PendingRun, seconds: float | None, meanwhile: Callable[[], object] | None = None
     ) -> Evidence | None:
-        """Wait for the evidence of a run; None if it has not ended after so many seconds. Raises what the check raises.
+        """Wait for the evidence of a run; None if it has not ended after ``seconds``. Raises what the check raises.
 
         ``meanwhile`` is called whenever another run has ended before.
         """
