@@ -32,7 +32,7 @@ from biopsy.processes.reading import NEVER_FOLLOWS, open_plain
 from biopsy.processes.writing import make_folders_of, remove_empty
 
 VERSION = 3
-"""Of the format; the journals of versions 1 and 2 were SQLite files."""
+"""The version of the format; the journals of versions 1 and 2 were SQLite files."""
 
 Values: TypeAlias = Sequence[str | int | float | bool]
 """A line: its kind, then its values."""

@@ -141,7 +141,7 @@ def time_left(seconds: float) -> str:
 
 
 _MOST_BYTES_LOGGED = 1 << 16
-"""Of the output of one check: some print gigabytes."""
+"""The most bytes of one check's output in the file: some checks print gigabytes."""
 
 
 class EventLog:

@@ -175,7 +175,7 @@ CHANGES_REPORT = "workaround.json"
 """The best changed model and the report of ``debug workaround``, in the folder of the evidence."""
 
 _SHARE_BEFORE_RELEASES = 0.6
-"""Of the time left, if the question about releases follows."""
+"""The share of the time left that a question may take if that about releases follows."""
 
 _KINDS: tuple[Kind, ...] = ("setting", "mark", "barrier", "precision", "spelling")
 """Without releases, which have a step of their own."""

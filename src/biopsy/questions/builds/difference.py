@@ -413,7 +413,7 @@ def builds_to_decide(tables: Sequence[Table], builds: int, level: float) -> int 
 
 
 _ROUNDING = 1e-9
-"""Far above the error of the sums of logarithms, and far below any difference that matters."""
+"""A margin far above the error of the sums of logarithms, and far below any difference that matters."""
 
 _NEAR = 64
 """Steps of 2 % below the border that are tried: enough for the earliest that decides in each of 20,000 tables."""

@@ -33,7 +33,7 @@ from biopsy.session.machines import OtherMachines, PreparedRun, tell_of_machines
 from biopsy.session.pool import RunsAhead
 
 _POLL_SECONDS = 0.1
-"""Between two looks at whether an installation is still wanted."""
+"""Seconds between two tests of whether an installation is still wanted."""
 
 Preparing: TypeAlias = Callable[[ReleaseCheck, Release, events.Listener], AbstractContextManager[Environment]]
 """Makes the environment with a release. Raises CannotInstall."""

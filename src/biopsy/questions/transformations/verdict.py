@@ -46,7 +46,7 @@ PASSES = VerdictFile(outcome="passes")
 _CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
 _PERTURBED_RUNS = 4
 _ROUNDINGS: Mapping[Rounds, int] = {"float32": 10, "float16": 10 << 13, "int8": 2 << 16}
-"""By how many ULP of float32 inputs are perturbed: a few ULP of the type."""
+"""The size of a perturbation of inputs in ULP of float32: a few ULP of the type."""
 
 
 class CannotTellError(Exception):
@@ -272,7 +272,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 _LEVELS = 255
 _LEAST_ELEMENTS = 9
-"""Of a tensor that is quantized: a smaller one holds sizes or scales of an operator, and is kept."""
+"""A smaller tensor is not quantized, since it holds sizes or scales of an operator."""
 
 Ranges = Mapping[str, tuple[float, float]]
 """The least and the greatest value of a tensor."""
