@@ -281,7 +281,7 @@ class EngineFileCheck(Check):
         if building.status != 0 or not self.built.exists():
             if building.verdict.outcome == "infrastructure":
                 return building
-            said = building.verdict.message or f"exit status {building.status}"
-            verdict = VerdictFile(outcome="invalid", message=f"no engine could be built: {said}")
+            reason = building.verdict.message or f"exit status {building.status}"
+            verdict = VerdictFile(outcome="invalid", message=f"no engine could be built: {reason}")
             return replace(building, status=125, verdict=verdict, timed_out=False, out_of_memory=False)
         return replace(self.check.run(self.built, stop), seconds=time.monotonic() - started)

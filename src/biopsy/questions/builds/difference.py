@@ -96,7 +96,7 @@ class Difference:
     remarks: tuple[str, ...] = ()
 
     @property
-    def tests(self) -> int:
+    def groups_compared(self) -> int:
         """How many groups were compared."""
         return len(self.groups)
 
