@@ -229,7 +229,7 @@ _NUMBERS = frozenset({1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13})
 
 
 def set_upper_bounds(model: onnx.ModelProto, bounds: Mapping[str, int]) -> dict[str, int]:
-    """Bound tensors by a Min behind the node that computes each. Returns the bounds that were set, by name.
+    """Bound tensors by a Min after the node that computes each. Returns the bounds that were set, by name.
 
     ``bounds`` are given by name; "" stands for all other tensors of ``unbounded_shapes``.
 

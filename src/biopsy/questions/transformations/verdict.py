@@ -217,7 +217,7 @@ def _result(name: str, runs: Runs) -> RunnerResult:
 def interface_change(before: ModelIndex, after: ModelIndex, feeds: Sequence[Feed]) -> VerdictFile | None:
     """How inputs or outputs have changed so that users of the model could not use it any more; None if they can.
 
-    Outputs may be added behind the others. ``feeds`` are inputs of the model before.
+    Outputs may be added after the others. ``feeds`` are inputs of the model before.
     """
     old_outputs, new_outputs = ([index.names[tensor] for tensor in index.outputs] for index in (before, after))
     old_inputs, new_inputs = list(feeds[0]), [after.names[tensor] for tensor in after.fed_inputs()]
