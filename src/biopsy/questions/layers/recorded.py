@@ -15,7 +15,7 @@ from biopsy import errors, events
 from biopsy.comparison import metrics
 from biopsy.engines.base import GivenTensors, ModelInput
 from biopsy.engines.registry import create
-from biopsy.engines.worker import Worker
+from biopsy.engines.worker import CANNOT_RUN, Worker
 from biopsy.model.extract import mark_outputs
 from biopsy.model.index import ModelIndex
 from biopsy.model.known_names import listed
@@ -264,9 +264,6 @@ def cast_to_model_types(index: ModelIndex, computed: StoredValues, path: Path) -
         store.finish({0: results_of(store, names, 0, "fed", len(samples))})
     return StoredValues(path)
 
-
-CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
-"""Errors that mean that one subgraph cannot be run, and nothing about others."""
 
 Runs: TypeAlias = Sequence[Mapping[str, Array]]
 """Tensors by name, per input sample."""

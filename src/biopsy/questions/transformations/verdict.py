@@ -26,7 +26,7 @@ from biopsy.comparison.runs import RunComparison, compare_runs
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, Tolerances
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EXACT, PLAIN
-from biopsy.engines.worker import Worker
+from biopsy.engines.worker import CANNOT_RUN, Worker
 from biopsy.model import walk
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.infer import infer_types
@@ -43,7 +43,6 @@ Runs: TypeAlias = "list[dict[str, Array]]"
 
 PASSES = VerdictFile(outcome="passes")
 
-_CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
 _PERTURBED_RUNS = 4
 _ROUNDINGS: Mapping[Rounds, int] = {"float32": 10, "float16": 10 << 13, "int8": 2 << 16}
 """The size of a perturbation of inputs in ULP of float32: a few ULP of the type."""
@@ -173,7 +172,7 @@ class EngineVerdicts:
 
     def _first_plain(self, model: ModelInput, feeds: Path) -> Runs:
         for worker in self._plain[:-1]:
-            with contextlib.suppress(*_CANNOT_RUN):
+            with contextlib.suppress(*CANNOT_RUN):
                 return worker.run(model, feeds)
         return self._plain[-1].run(model, feeds)
 
