@@ -50,7 +50,7 @@ class BiopsyError(Exception):
 
     ``message`` says what happened and names the file, node or option. ``summary`` is the message without ``details``,
     further lines in biopsy's own words; any line of it after the first was printed by another program. ``kept`` says
-    what was saved all the same. ``next_steps`` are lines to type or things to do, best first.
+    what was saved nevertheless. ``next_steps`` are lines to type or things to do, best first.
     """
 
     status: ClassVar[int] = 4

@@ -91,7 +91,7 @@ class EndChecked(Event, kw_only=False):
 
 
 class StageStarted(Event, kw_only=False):
-    """A pass begins with so many nodes left; ``usual`` is how many checks it takes if one node is needed."""
+    """A pass begins with this many ``nodes`` left; ``usual`` is how many checks it takes if one node is needed."""
 
     stage: str
     nodes: int
@@ -108,7 +108,7 @@ class Checking(Event):
 
 
 class CheckingCandidate(Checking, kind="Checking"):
-    """A check of a candidate of so many ``nodes`` is about to run; ``left`` is the size of the best candidate so far.
+    """A check of a candidate with this many ``nodes`` will run now; ``left`` is the size of the best candidate so far.
 
     In a search over precisions, both count layers in high precision.
     """
@@ -129,7 +129,7 @@ class Checked(Event):
 
 
 class CheckedCandidate(Checked, kind="Checked"):
-    """A check of a candidate of so many ``nodes`` has ended; ``left`` is the size of the best candidate so far."""
+    """A check of a candidate with this many ``nodes`` has ended; ``left`` is the size of the best candidate so far."""
 
     nodes: int
     left: int
@@ -157,7 +157,7 @@ class ChecksInFlight(Event):
 
 
 class Resumed(Event, kw_only=False):
-    """A journal was found: so many runs of the check are remembered and not repeated."""
+    """A journal was found: this many ``runs`` of the check are remembered and not repeated."""
 
     journal: str
     runs: int
@@ -195,7 +195,7 @@ class Stopped(Event, kw_only=False):
 
 
 class StageDone(Event):
-    """A stage of long work has ended, after so many checks and seconds."""
+    """A stage of long work has ended, after this many checks and seconds."""
 
     stage: str
     checks: int

@@ -1,4 +1,4 @@
-"""A check that is a command, what starts its runs, and the errors if it cannot be started."""
+"""A check that is a command; what starts its runs; and the error if that is impossible."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ class CommandCheck(Check):
             self.timeout = max(_LEAST_TIMEOUT, _TIMES_THE_ORIGINAL * seconds)
 
     @property
-    def of_files(self) -> tuple[CommandCheck, Mapping[Path, Path]]:
-        """The check with the files that the user named, and the replacements in this one."""
+    def original_and_files(self) -> tuple[CommandCheck, Mapping[Path, Path]]:
+        """The check as the user typed it, and by what this one replaces each file in it."""
         return self._original or (self, {})
 
     @property
@@ -182,8 +182,8 @@ class CommandCheck(Check):
                 started = time.monotonic()
                 ended = process.run_marked(f"{VERDICT_VARIABLE}={folder}/", lambda: run(words, path, stop))
                 seconds = time.monotonic() - started
-                original, files = self.of_files
-                is_ours = isinstance(self.command, OwnCommand)  # an interpreter of another release ends a moment after
+                original, files = self.original_and_files
+                is_ours = isinstance(self.command, OwnCommand)  # an interpreter of another release may end later
                 remark = ""
                 if ended.left and ended.cause == "itself" and not (is_ours or original._has_remarked):
                     original._has_remarked = True
@@ -339,7 +339,7 @@ _SHELL = re.compile(r"[|&;<>$`*?]")
 
 
 def cannot_start(words: Sequence[str], error: Exception, given: Sequence[str]) -> errors.CheckError:
-    """The error if the system could not start ``words``, made of the words that the user has ``given``."""
+    """The error if the system could not start ``words``; ``given`` are the words as the user typed them."""
     steps = []
     path, interpreter = _script(words[0]) or (None, "")
     # If a folder in PATH may not be searched, the system reports the same error as for a file without permission.

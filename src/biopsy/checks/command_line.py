@@ -197,7 +197,7 @@ class OwnRun(OwnCommand):
         return self.without_option(LOAD_INPUTS).with_options(LOAD_INPUTS[0], as_word(file))
 
     def with_options(self, *added: str) -> OwnRun:
-        """The same command with more options, inserted before ``--``, behind which all words are operands."""
+        """The same command with more options, inserted before ``--``, after which all words are operands."""
         return OwnRun((*self._before_operands, *added, *self.words[len(self._before_operands) :]))
 
     def without_option(self, names: Sequence[str]) -> OwnRun:

@@ -32,7 +32,7 @@ from biopsy.processes.reading import NEVER_FOLLOWS, open_plain
 from biopsy.processes.writing import make_folders_of, remove_empty
 
 VERSION = 3
-"""Of the format; the journals of versions 1 and 2 were SQLite files."""
+"""The version of the format; the journals of versions 1 and 2 were SQLite files."""
 
 Values: TypeAlias = Sequence[str | int | float | bool]
 """A line: its kind, then its values."""
@@ -140,7 +140,7 @@ class JournalFile:
         self.end, self._is_doubtful = FileEnd(size=at, lines=number, checksum=checksum), size > at
 
     def begin(self, lines: Sequence[Values]) -> None:
-        """Start over with these lines and one that says we have the file. Raises OSError; the file is then empty."""
+        """Replace the content of the file by these lines. Raises OSError; the file is then empty."""
         self.end, self._is_doubtful = FileEnd(), True
         if hasattr(os, "fchmod"):
             os.fchmod(self._descriptor, PRIVATE)
@@ -191,7 +191,7 @@ class JournalFile:
     def close(self) -> None:
         """Release the file, once all of it is on disk."""
         if self._descriptor >= 0:
-            with contextlib.suppress(OSError):  # it is readable all the same; only a power cut could lose it
+            with contextlib.suppress(OSError):  # it is readable anyway; only a power cut could lose it
                 _datasync(self._descriptor)
         self.abandon()
 
@@ -216,7 +216,7 @@ if hasattr(os, "register_at_fork"):  # programs that we start do not inherit the
 
 
 def process_that_has(path: Path) -> int | None:
-    """The number of the process that opened a file last, as far as can be told; only for a message."""
+    """The number of the process that opened a file last, None if unknown; only for a message."""
     with contextlib.suppress(OSError, DamagedError), open_plain(path) as stream:
         number = None
         size = min(os.fstat(stream.fileno()).st_size, _MOST_BYTES)

@@ -293,23 +293,23 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
     for printed in lines:
         edge = _EDGE_OF_PART.fullmatch(printed)
         if edge is not None and (depth or edge["opens"]):
-            yield from _complete(block)
+            yield from _if_complete(block)
             block, part_begins = None, edge["part"] is not None
             depth += bool(edge["opens"]) - (edge["part"] is None)
             continue
         line = _MARGIN.sub("", printed, count=1)
         if _IGNORED.fullmatch(line):  # printed at the end of the program, after what it died of
-            yield from _complete(block)
+            yield from _if_complete(block)
             block, ignored = None, True
         elif ignored:
             continue
         elif _CONNECTION.fullmatch(line):
-            yield from _complete(block)
+            yield from _if_complete(block)
             block, follows = None, True
         elif (
             _HEADER.fullmatch(line) or (part_begins and line.strip()) or (block is None and _OF_SYNTAX.fullmatch(line))
         ):
-            yield from _complete(block)
+            yield from _if_complete(block)
             block = _Block(is_part=depth > 0, follows=follows)
             follows = part_begins = False
             if not _HEADER.fullmatch(line):
@@ -318,10 +318,10 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
             block = _read(block, line)
         elif line.strip():
             follows = False
-    yield from _complete(block)
+    yield from _if_complete(block)
 
 
-def _complete(block: _Block | None) -> Iterator[_Block]:
+def _if_complete(block: _Block | None) -> Iterator[_Block]:
     if block is not None and block.kind:
         yield block
 

@@ -226,7 +226,7 @@ def _parts_of(check: Check) -> tuple[PortableCheck, Sequence[CommandCheck], Mapp
         raise errors.UsageError(
             "only a check that is a command can run on other machines", next_steps=["--check COMMAND ..."]
         )
-    base, replaced = check.of_files
+    base, replaced = check.original_and_files
     words = base.words
     if isinstance(base.command, OwnCommand) and base.command.is_this_installation:
         words = (Path(words[0]).name, *words[1:])
@@ -306,7 +306,7 @@ _LARGEST_TEXT = 1 << 20  # bytes of a script
 _MOST = 1000
 _LONGEST = 255  # characters of a path in a text
 _PATH = re.compile(r"(?:\$\w+/|[)}\"']/|(?<![\w./+$-]))([\w.+-]+(?:/[\w.+-]+)*)")
-"""A relative path, even behind a computed folder, as in "$folder"/rule.py."""
+"""A relative path, even after a computed folder, as in "$folder"/rule.py."""
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _OF_A_MACHINE = re.compile(
     "_|PATH|HOME|USER|LOGNAME|SHELL|PWD|OLDPWD|SHLVL|HOSTNAME|TERM|TMPDIR|TMP|TEMP|DISPLAY|VIRTUAL_ENV|CUDA_HOME"

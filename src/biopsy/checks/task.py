@@ -161,13 +161,13 @@ class TaskSite:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The result of a preparation. ``told`` is sent back: plain values, or records of ours.
+    """The result of a preparation. ``report`` is sent back: plain values, or records of ours.
 
-    ``words`` replaces words of the check, and ``environment`` changes its variables. If it is not ``is_ready``, there
-    is nothing to look at and the check is not run.
+    ``words`` replaces words of the check, and ``environment`` changes its variables. Unless ``is_ready``, the
+    check is not run, since the preparation has left nothing to check.
     """
 
-    told: Mapping[str, Any]
+    report: Mapping[str, Any]
     words: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str | None] = field(default_factory=dict)
     is_ready: bool = True
@@ -281,7 +281,7 @@ class EngineFileCheck(Check):
         if building.status != 0 or not self.built.exists():
             if building.verdict.outcome == "infrastructure":
                 return building
-            said = building.verdict.message or f"exit status {building.status}"
-            verdict = VerdictFile(outcome="invalid", message=f"no engine could be built: {said}")
+            reason = building.verdict.message or f"exit status {building.status}"
+            verdict = VerdictFile(outcome="invalid", message=f"no engine could be built: {reason}")
             return replace(building, status=125, verdict=verdict, timed_out=False, out_of_memory=False)
         return replace(self.check.run(self.built, stop), seconds=time.monotonic() - started)

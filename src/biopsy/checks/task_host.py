@@ -33,8 +33,8 @@ _MOST_CHECKS = 4
 class Answer:
     """The answer to a task: its evidence, or the error that it raised, in JSON form. Paths are below ``root``.
 
-    For a task with a preparation: what that ``told``, and the ``files`` to bring back, by their paths on the sending
-    machine; ``evidence`` is None if the check was not run.
+    For a task with a preparation: the ``report`` of that, and the ``files`` to bring back, by their paths on the
+    sending machine; ``evidence`` is None if the check was not run.
 
     ``received`` counts the bytes of files sent for it because this machine did not have them. If ``is_stopped``, the
     rest of the answer means nothing.
@@ -43,7 +43,7 @@ class Answer:
     root: str
     evidence: Evidence | None = None
     error: Mapping[str, Any] | None = None
-    told: Mapping[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[tuple[str, bytes], ...] = ()
     received: int = 0
     is_stopped: bool = False
@@ -125,7 +125,7 @@ class TaskHost:
                 for sender_path, paths in left.items():
                     if (content := _content(sender_path, paths, room)) is not None:
                         back[sender_path], room = content, room - len(content)
-                return Answer(root=root, evidence=evidence, told=prepared.told, files=tuple(back.items()))
+                return Answer(root=root, evidence=evidence, report=prepared.report, files=tuple(back.items()))
         finally:
             with contextlib.suppress(OSError):
                 clear(candidate, whole=True)

@@ -107,7 +107,7 @@ class ZygoteStarter(ForkStarter):
         return begun.zygote
 
     def cold(self) -> ProcessStarter:
-        """A starter of processes, the first of which may have loaded before."""
+        """A starter of processes, the first of which may have loaded its code ahead."""
         return self._cold
 
     def foresee_cold(self, words: Sequence[str]) -> None:
@@ -212,11 +212,11 @@ class PreloadedStarter(ProcessStarter):
 _NO_CANDIDATE = "no-candidate-yet.onnx"
 """The candidate in the words of the server: a library that keeps these words cannot take it for a real one."""
 
-_WAITS_NO_MORE = 3
-"""Processes after which one model is run twice for the comparison, if none was by then."""
+_RUNS_BEFORE_REPEAT = 3
+"""After this many runs as processes, each of another model, a fork repeats the last one for the comparison."""
 
 _SECONDS_TO_COMPARE = 1.0
-"""How long a run waits for others to end the comparison: as processes, all would slow each other down."""
+"""How long a run waits while another makes the comparison: as processes, all of them would slow each other down."""
 
 
 class ScriptStarter(ForkStarter):
@@ -235,11 +235,11 @@ class ScriptStarter(ForkStarter):
         self._believed_generation: int | None = None
 
     def for_other_words(self) -> ProcessStarter:
-        """Processes: the forks are those of this script with these words."""
+        """A starter of processes, since the forks know only the present words."""
         return ProcessStarter()
 
     def cold(self) -> ProcessStarter:
-        """Processes."""
+        """A starter that uses no forks."""
         return ProcessStarter()
 
     def _started_server(self, check: CommandCheck) -> ForkServer:
@@ -267,7 +267,7 @@ class ScriptStarter(ForkStarter):
         return warm or super().run(check, candidate, stop)
 
     def _compared(self, check: CommandCheck, server: ForkServer, candidate: Path, stop: Stop | None) -> Evidence:
-        """The evidence of a run, after comparing a fork with a process if the same model is met twice."""
+        """The evidence of a run: if the last process checked the same model, of a fork that is compared with it."""
         model = digest(candidate)
         known = self._known
         if known is not None and known.model == model:
@@ -278,14 +278,14 @@ class ScriptStarter(ForkStarter):
             return evidence
         self._known = Known(model, evidence)
         self._processes += 1
-        if self._processes < _WAITS_NO_MORE or digest(candidate) != model:
+        if self._processes < _RUNS_BEFORE_REPEAT or digest(candidate) != model:
             return evidence
         return replace(evidence, remark=self._agreeing(check, server, self._known, candidate, stop)[1])
 
     def _agreeing(
         self, check: CommandCheck, server: ForkServer, known: Known, candidate: Path, stop: Stop | None
     ) -> tuple[Evidence | None, str]:
-        """The evidence of a fork if a process has said the same of the model; else None and a remark."""
+        """The evidence of a fork if it agrees with that of a process about the model; else None and a remark."""
         warm, generation = self._forked(check, server, known.evidence.seconds, candidate, stop)
         if warm is None or (stop is not None and stop.is_set):
             return warm, ""
@@ -296,7 +296,7 @@ class ScriptStarter(ForkStarter):
         return warm, ""
 
     def _believed(self, check: CommandCheck, server: ForkServer, candidate: Path, stop: Stop | None) -> Evidence | None:
-        """The evidence of a fork; None if it ended in a way in which a process may not have ended."""
+        """The evidence of a fork; None if the run must be repeated as a process, which may end in another way."""
         assert self._known is not None
         warm, generation = self._forked(check, server, self._known.evidence.seconds, candidate, stop)
         if warm is None or (stop is not None and stop.is_set):
@@ -336,7 +336,7 @@ class ScriptStarter(ForkStarter):
         return evidence, generations[-1]
 
     def _refuse(self, server: ForkServer, why: str) -> str:
-        """Stop using forks; returns the remark on that, "" if it was made before."""
+        """Stop using forks; returns the remark that says so, or "" if it was made before."""
         already = self._given_up
         self._lose(server)
         return "" if already else f"checks     run cold: {why}"
@@ -358,8 +358,8 @@ def _surroundings() -> tuple[dict[str, str], str]:
         return dict(os.environ), ""
 
 
-_LARGEST = 1 << 28  # bytes of a model that are read to recognize it
-_COMPARED = 1 << 16  # bytes of each end of the output
+_LARGEST_MODEL = 1 << 28  # bytes; a larger model is not recognized
+_BYTES_COMPARED = 1 << 16  # at each end of the output
 
 
 @dataclass(frozen=True)
@@ -373,7 +373,7 @@ class Known:
 def digest(model: Path) -> bytes | None:
     """The SHA-256 of a model file; None if it cannot be read, or is too large to be worth reading."""
     try:
-        if not model.is_file() or model.stat().st_size > _LARGEST:
+        if not model.is_file() or model.stat().st_size > _LARGEST_MODEL:
             return None
         return hashlib.sha256(model.read_bytes()).digest()
     except OSError:
@@ -381,7 +381,7 @@ def digest(model: Path) -> bytes | None:
 
 
 def difference(cold: Evidence, warm: Evidence, name: str) -> str:
-    """How a fork running the script of this name differs from a process, in words; "" if it does not."""
+    """How a fork of the script ``name`` differs from a process, in words; "" if it does not."""
     if (warm.status, warm.timed_out, warm.out_of_memory) != (cold.status, False, False):
         how = "not in time" if warm.timed_out else f"with {status_text(warm.status)}"
         return f"a warm run of {name} ended {how}, a process of its own with {status_text(cold.status)}"
@@ -393,6 +393,6 @@ def difference(cold: Evidence, warm: Evidence, name: str) -> str:
 
 def _lines(evidence: Evidence) -> Iterator[str]:
     """The printed lines, without what may differ between any two runs."""
-    for part in (evidence.output[:_COMPARED], evidence.output[_COMPARED:][-_COMPARED:]):
+    for part in (evidence.output[:_BYTES_COMPARED], evidence.output[_BYTES_COMPARED:][-_BYTES_COMPARED:]):
         for line in part.decode("utf-8", "replace").splitlines():
             yield normalised(line.replace(evidence.candidate, "{}") if evidence.candidate else line)

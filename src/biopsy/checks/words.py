@@ -48,7 +48,7 @@ _AFTER = r"(?![^\s\"':,;<>()|&])"
 def is_named(path: Path, words: Sequence[str]) -> bool:
     """Whether words name a file only in ways that ``with_files`` can replace.
 
-    They do not if its name also occurs otherwise, such as behind a variable: that part of the check would read a file
+    They do not if its name also occurs otherwise, such as after a variable: that part of the check would read a file
     of another run.
     """
     left = with_files(words, {path: Path("other")})
@@ -156,7 +156,7 @@ def paths_in(words: Sequence[str], nested: int = 0) -> Iterator[str]:
 def commands_of_shell(code: str) -> Iterator[list[str]]:
     """The words of each command in shell code, without keywords, assignments and output files.
 
-    Nothing is expanded: a path behind a variable or a pattern is not seen.
+    Nothing is expanded: a path after a variable or a pattern is not seen.
     """
     lexer = shlex.shlex(code, posix=True, punctuation_chars="();<>|&\n")
     lexer.whitespace, lexer.commenters = " \t\r", ""

@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             type=types.count,
             default=0,
             metavar="DAYS",
-            help="remove only environments that were not used for so many days (default: 0, all)",
+            help="remove only environments that were not used for this many days (default: 0, all)",
         )
 
 

@@ -74,7 +74,7 @@ class ResultOptions(WeightsFileOptions):
             raise errors.InvalidResult(
                 f"the result would be invalid, and the model is not: {lost}",
                 kept=f"nothing was written to {self.output}",
-                next_steps=[*at_fault, "--allow-invalid    writes it all the same"],
+                next_steps=[*at_fault, "--allow-invalid    writes it anyway"],
             )
 
 

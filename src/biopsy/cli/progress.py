@@ -31,7 +31,7 @@ _CHANGE_WIDTH = 28
 class Progress:
     """Listens to long work: logs each event and shows it. A subclass overrides ``show`` for events of its own.
 
-    ``log`` is the file of ``--events``; None for none. ``history`` collects what a report tells of the events.
+    ``log`` is the file of ``--events``, if any. ``history`` collects what a report says about the events.
     """
 
     def __init__(self, console: Console, log: Path | None) -> None:
@@ -61,7 +61,7 @@ class Progress:
             self._log.__exit__()
 
     def ended(self, status: int, nodes: Sequence[str] = ()) -> int:
-        """Set the exit status and the nodes of the result that the last event tells; returns the status."""
+        """Set the exit status and the resulting nodes for the last event; returns the status."""
         self._end = events.CommandEnded(status=status, nodes=tuple(nodes))
         return status
 
@@ -141,13 +141,13 @@ def time_left(seconds: float) -> str:
 
 
 _MOST_BYTES_LOGGED = 1 << 16
-"""Of the output of one check: some print gigabytes."""
+"""The most bytes of one check's output in the file: some checks print gigabytes."""
 
 
 class EventLog:
     """The file of ``--events``: one JSON object a line; no file if ``path`` is None.
 
-    Each object tells the seconds since ``started``, a time of ``time.monotonic`` (default: now).
+    Each object has the seconds since ``started``, a time of ``time.monotonic`` (default: now).
     """
 
     def __init__(self, path: Path | None, started: float | None = None) -> None:

@@ -31,7 +31,7 @@ _FEWEST_FOR_A_SIDE = 8
 """This many random signs all agree in less than 1 % of all cases."""
 
 FAR_BEYOND_ROUNDING = 2.0**12
-"""In roundings of the greatest value: the error of a sum of 10^7 terms, and half of one float16 rounding."""
+"""An error in roundings of the greatest value: that of a sum of 10^7 terms, and half of one float16 rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.comparison import differences, metrics
-from biopsy.comparison.metrics import Element, Floats, errors_between
+from biopsy.comparison.metrics import Element, Floats, errors_between, worst
 from biopsy.tensors.results import Array, Iteration, RunnerResult, release
 from biopsy.tensors.types import is_text
 
@@ -164,7 +164,7 @@ def judge_noise(
     if not trusted.any():
         reason = "it has no elements" if not trusted.size else "plain float32 is NaN or infinite in all its elements"
         return replace(comparison, reason=reason)
-    errors_of = metrics.errors_between(suspect, exact).absolute, metrics.errors_between(plain, exact).absolute
+    errors_of = errors_between(suspect, exact).absolute, errors_between(plain, exact).absolute
     deviation, noise = (
         _deviation(side, exact, trusted, absolute) for side, absolute in zip((suspect, plain), errors_of, strict=True)
     )
@@ -199,7 +199,7 @@ def _deviation(actual: Array, exact: Array, trusted: metrics.Bools, absolute: Fl
     judged = np.where(trusted, absolute, 0)
     broken = int(np.isinf(judged).sum())
     finite = judged[np.isfinite(judged)] if broken else judged
-    return Deviation(_rms(finite), float(finite.max(initial=0)), metrics.worst(actual, exact, judged), broken)
+    return Deviation(_rms(finite), float(finite.max(initial=0)), worst(actual, exact, judged), broken)
 
 
 def _rms(values: Floats) -> float:
@@ -227,17 +227,17 @@ def _reason(deviation: Deviation, ratio: float, limit: float, part: str | None) 
     return f"its error{place} is {ratio:.3g} times that of plain float32"
 
 
-LEAST = 8
-"""The fewest elements other than 0 that a part must have."""
+_FEWEST_ELEMENTS = 8
+"""A part with fewer elements other than 0 is not judged."""
 
-MOST = 0.75
-"""The smallest share of these that must be wrong."""
+_SHARE_WRONG = 0.75
+"""A part is wrong if at least this share of these elements is."""
 
-WIDER = 3.0
+_SLICE_FACTOR = 3.0
 """The limit of a slice as a multiple of the whole tensor's: plain float32 may be exact in one of many by luck."""
 
-WIDER_BY_SIZE = 1000.0
-"""The same for a class of magnitude: functions are approximated to an absolute error, which their tails show."""
+_CLASS_FACTOR = 1000.0
+"""The same for a class of magnitude: functions are approximated to an absolute error, which is large in their tails."""
 
 _CLASS_BITS = 10
 """Powers of two in one class of magnitude."""
@@ -276,10 +276,10 @@ class PartErrors:
     def _worst_slice(self, within: tuple[int, ...]) -> tuple[float, str] | None:
         """The worst of the slices that extend along the axes ``within``; None if none is wrong."""
         shape = self.suspect.shape
-        if math.prod(shape[axis] for axis in within) < LEAST:
+        if math.prod(shape[axis] for axis in within) < _FEWEST_ELEMENTS:
             return None
         noise = self._relative_noise(within).max(initial=self.roundoff)
-        ratios = self._ratios(within, float(noise), WIDER)
+        ratios = self._ratios(within, float(noise), _SLICE_FACTOR)
         place = np.unravel_index(int(ratios.argmax()), ratios.shape)
         indices = [":" if axis in within else str(int(place[axis])) for axis in range(len(shape))]
         return (float(ratios[place]), f"in the slice [{', '.join(indices)}]") if ratios[place] > 0 else None
@@ -294,7 +294,7 @@ class PartErrors:
             members = np.flatnonzero((exponents == number) & (sizes > 0))
             part = replace(self, suspect=suspect[members], plain=plain[members], sizes=sizes[members])
             noise = max(noise, float(part._relative_noise((0,))[0]))
-            ratio = float(part._ratios((0,), noise, WIDER_BY_SIZE)[0])
+            ratio = float(part._ratios((0,), noise, _CLASS_FACTOR)[0])
             if ratio > 0:
                 yield ratio, f"among the {len(members)} values of {part.sizes.min():.2g} to {part.sizes.max():.2g}"
 
@@ -304,15 +304,16 @@ class PartErrors:
         with np.errstate(over="ignore"):
             return np.divide(plain, sizes, out=np.zeros_like(sizes), where=sizes > 0)
 
-    def _ratios(self, within: tuple[int, ...], noise: float, wider: float) -> Floats:
+    def _ratios(self, within: tuple[int, ...], noise: float, factor: float) -> Floats:
         """The error of each slice as a multiple of its noise, if most of its elements are wrong; else 0."""
         with np.errstate(over="ignore"):
             rounded = np.maximum(np.maximum(noise * self.sizes, self.plain), self.least)
-            wrong = self.suspect > wider * self.limit * rounded
+            wrong = self.suspect > factor * self.limit * rounded
             counted = np.count_nonzero(self.sizes, axis=within, keepdims=True)
-            most = np.count_nonzero(wrong, axis=within, keepdims=True) >= np.maximum(MOST * counted, LEAST * MOST)
+            needed = _SHARE_WRONG * np.maximum(counted, _FEWEST_ELEMENTS)
+            is_wrong = np.count_nonzero(wrong, axis=within, keepdims=True) >= needed
             ratios = _rms_of_slices(self.suspect, within) / _rms_of_slices(rounded, within)
-        return np.where(most & (counted >= LEAST), ratios, 0)
+        return np.where(is_wrong & (counted >= _FEWEST_ELEMENTS), ratios, 0)
 
 
 def _rms_of_slices(values: Floats, within: tuple[int, ...]) -> Floats:
@@ -353,14 +354,15 @@ def without_flips(
     # An input that rounding moves out of an operator's domain gives NaN, which says nothing about its neighbours.
     changes = [errors_between(side, exact).absolute for side in moved]
     greatest_change = np.max([np.where(np.isfinite(change), change, 0) for change in changes], axis=0)
-    aside = (np.isfinite(error) & (error > 0) & (error <= greatest_change * _ABOUT)).reshape(exact.shape)
+    aside = (np.isfinite(error) & (error > 0) & (error <= greatest_change * _MARGIN)).reshape(exact.shape)
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.where(aside, exact.astype(suspect.dtype), suspect)
     again = judge_noise(output.name, output.iteration, values, plain, exact, output.limit)
     return replace(again, aside=int(aside.sum())) if again.passed else output
 
 
-_ABOUT = 1.01
+_MARGIN = 1.01
+"""An error this many times the greatest change counts as no greater."""
 
 
 def closest(plain: RunnerResult, other: RunnerResult, exact: RunnerResult) -> RunnerResult:

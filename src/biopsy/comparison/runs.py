@@ -125,7 +125,7 @@ def compare_runs_by(
     fail_fast: bool = False,
     detail: Detail = "usual",
 ) -> RunComparison:
-    """As ``compare_runs``, but only the user's function decides; errors are measured all the same.
+    """As ``compare_runs``, but only the user's function decides; errors are measured too.
 
     Raises CannotCompare also as ``ComparisonFunction.judge``.
     """

@@ -269,7 +269,7 @@ class Session(ABC):
     """The label of the engine that built it; set when ``build`` or ``load`` returns it."""
     gives_new_arrays: ClassVar[bool] = False
     """Whether ``run`` returns arrays that nothing writes to later, so that they need not be copied. An output that is
-    an input array is copied all the same."""
+    an input array is copied anyway."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

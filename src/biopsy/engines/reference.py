@@ -179,7 +179,7 @@ def stack_outputs(proto: onnx.ModelProto) -> None:
     """Change every Loop of a model in place, so that its scan outputs are stacked along a new axis, as in the standard.
 
     The evaluator joins them along their first axis instead: scalars become [n, 1], matrices [n * a, b]. So each gets
-    two more axes inside the body, is joined along the first one, and loses the second one behind the Loop.
+    two more axes inside the body, is joined along the first one, and loses the second one after the Loop.
     """
     roots: list[tuple[Place, Sequence[onnx.OperatorSetIdProto]]] = [(proto.graph, proto.opset_import)]
     roots += [(function, function.opset_import) for function in proto.functions]

@@ -35,7 +35,7 @@ _SINGLE_INSIDE = frozenset(
 
 
 def single_inside(nodes: list[onnx.NodeProto]) -> list[str]:
-    """The operators of these nodes that are computed in float32 all the same."""
+    """The operators of these nodes that are computed in float32 nevertheless."""
     return sorted({node.op_type for node in nodes if node.op_type in _SINGLE_INSIDE or node.domain == "ai.onnx.ml"})
 
 

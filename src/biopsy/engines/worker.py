@@ -29,6 +29,9 @@ TIMES_THE_MODEL = 64
 """An engine's memory is limited to its ``own_memory`` and this many times the bytes of its first model, with weights
 and inputs."""
 
+CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
+"""Errors that mean that one model cannot be run, and nothing about others."""
+
 
 class Worker:
     """Runs models in ``engine`` (a spec such as ``onnxrt:optimization=none``). A context manager.

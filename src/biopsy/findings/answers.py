@@ -150,7 +150,7 @@ def difference_tree(difference: Difference) -> Tree:
     return {
         "good": difference.good,
         "bad": difference.bad,
-        "tests": difference.tests,
+        "tests": difference.groups_compared,
         "decided": len(difference.decided),
         "more_builds": difference.more,
         "groups": [

@@ -24,7 +24,7 @@ from biopsy.text import count
 
 _MOST_OTHERS = 100
 _MOST_MISMATCHES = 10
-"""Of each kind."""
+"""The most mismatches of each kind in the record."""
 
 _MOST_OUTPUTS = 100
 _SHOWN_OUTPUT = 1 << 12

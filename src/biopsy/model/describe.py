@@ -1,7 +1,7 @@
 """Describes a model in text, in biopsy's layout and in that of Polygraphy's ``inspect model``, which scripts search.
 
 It reads the bytes of the file, without onnx and NumPy. Polygraphy's layout has no place for domains of operators and
-for local functions, so these stand behind the rest. All names come from the file and are escaped.
+for local functions, so these come after the rest. All names come from the file and are escaped.
 """
 
 from __future__ import annotations

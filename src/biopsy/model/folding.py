@@ -142,7 +142,7 @@ def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding(
     16,777,216 elements, or of an unknown number, is never computed. With a threshold, only it and the last rule decide.
     All results together may have ``MOST_FOLDED`` bytes, or twice the threshold if that is more, and take
     ``MOST_SECONDS``. Returns a sentence on what these two limits left out, or "". External data in ``folder`` is read
-    only where a small weight is folded. A node that cannot be computed stays; the others are folded all the same.
+    only where a small weight is folded. A node that cannot be computed stays; the others are folded anyway.
 
     Raises BiopsyError if onnxscript is not installed, ModelError if it cannot read the model or its external data.
     """

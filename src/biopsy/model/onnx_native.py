@@ -280,9 +280,9 @@ class _Propagation:
 
 
 def _lengths(graph: onnx.GraphProto) -> Iterator[tuple[str, tuple[int, int | None]]]:
-    """The tensors of a graph with known types, each with its element type and its number of propagated values.
+    """The tensors of a graph with known types: name, element type, and how many values inference would propagate.
 
-    The number is 0 for a tensor of two or more dimensions, and None if it is unknown.
+    That is 0 for a tensor of two or more dimensions, and None if it is unknown.
     """
     for weight in graph.initializer:
         yield weight.name, (weight.data_type, weight.dims[0] if len(weight.dims) == 1 else not weight.dims)

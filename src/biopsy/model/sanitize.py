@@ -50,7 +50,7 @@ def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> tuple[
         inputs[name].ParseFromString(parts.value_info(name, TensorType(declared.elem, shape)))
     sizes = {symbol: next(iter(values)) for symbol, values in sizes_of.items() if len(values) == 1}
     for info in every_info(model):
-        _substitute(info.type, sizes)
+        _set_symbols(info.type, sizes)
     if is_resized:
         _forget_shapes(model, keep_ranks=not has_new_rank)
     return tuple(sorted(sizes_of.keys() - sizes.keys()))
@@ -62,14 +62,15 @@ def every_info(model: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
         yield from (*graph.input, *graph.output, *graph.value_info)
 
 
-def _substitute(kind: onnx.TypeProto, sizes: Mapping[str, int]) -> None:
+def _set_symbols(kind: onnx.TypeProto, sizes: Mapping[str, int]) -> None:
+    """Replace symbolic dimensions of a type by their sizes."""
     which = kind.WhichOneof("value")
     if which in {"tensor_type", "sparse_tensor_type"}:
         for dim in getattr(kind, which).shape.dim:
             if dim.dim_param in sizes:
                 dim.dim_value = sizes[dim.dim_param]
     elif which in {"sequence_type", "optional_type"}:
-        _substitute(getattr(kind, which).elem_type, sizes)
+        _set_symbols(getattr(kind, which).elem_type, sizes)
 
 
 def _forget_shapes(model: onnx.ModelProto, *, keep_ranks: bool) -> None:
@@ -228,7 +229,7 @@ _NUMBERS = frozenset({1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13})
 
 
 def set_upper_bounds(model: onnx.ModelProto, bounds: Mapping[str, int]) -> dict[str, int]:
-    """Bound tensors by a Min behind the node that computes each. Returns the bounds that were set, by name.
+    """Bound tensors by a Min after the node that computes each. Returns the bounds that were set, by name.
 
     ``bounds`` are given by name; "" stands for all other tensors of ``unbounded_shapes``.
 

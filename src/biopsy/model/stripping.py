@@ -122,7 +122,7 @@ def _refitted(graph: onnx.GraphProto) -> set[str]:
             consumers.setdefault(name, []).append((node, place))
 
     def leads_to(node: onnx.NodeProto, *, through: str = "") -> bool:
-        """Whether only a product reads the result of a node, directly or behind a node with operator ``through``."""
+        """Whether only a product reads the result of a node, directly or after a node with operator ``through``."""
         name = node.output[0] if node.output else ""
         readers = consumers.get(name, ())
         if len(readers) != 1 or name in ends:
@@ -219,7 +219,7 @@ Magnitudes of IEEE numbers have the same order as their bits.
 _SAME_DIMENSIONS = frozenset({
     "QuantizeLinear", "DequantizeLinear", "TRT_FP8QuantizeLinear", "TRT_FP8DequantizeLinear", "Cast",
 })  # fmt: skip
-"""Operators behind which a weight is found, since they change it elementwise."""
+"""A weight is also found before one of these operators, since they only change its elements."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -270,7 +270,7 @@ def _claimed(folder: Path) -> int | None:
 
 
 DEFAULT_LIMIT = 20_000_000_000
-"""In bytes, for all files of a store."""
+"""The default limit of all files of a store together, in bytes."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 

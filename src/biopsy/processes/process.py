@@ -131,7 +131,7 @@ class Process:
         return self._popen.wait()
 
     def close(self) -> None:
-        """Free its descriptor. If it still runs, it stays registered, and is killed when this process ends."""
+        """Close our descriptor of the process. If it still runs, it is killed when this process ends."""
         self.status()  # takes it off the list if it has ended
         if self._end is not None:
             os.close(self._end)

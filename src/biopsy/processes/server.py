@@ -103,7 +103,7 @@ class _Child:
         """The reply to a request: an answer or an error. Raises ServerEndedError."""
         self._note = None
         into, answers, output = (stream.fileno() for stream in self._streams)
-        takers = {output: self._printed.add, **({} if self._has_closed else {answers: self._take})}
+        takers = {output: self._printed.add, **({} if self._has_closed else {answers: self._add_answer})}
         unsent = bytearray(json.dumps(request).encode() + b"\n")
         ended = Watch(self._process, lambda: limits, takers, unsent=(into, unsent)).until(self._is_over)
         is_over = self._is_over()
@@ -114,7 +114,7 @@ class _Child:
             raise self.end(ended[1])
         raise self.end("answer" if is_over and not self._has_closed else "itself")
 
-    def _take(self, data: bytes) -> None:
+    def _add_answer(self, data: bytes) -> None:
         self._has_closed = not data
         self._line += data
 

@@ -330,7 +330,7 @@ class WaitingProcess:
         return run_with_own_mark(run)
 
     def close(self) -> None:
-        """End it without a request."""
+        """End the process, which has got no request."""
         os.close(self._writing)
         self._command.end()
 

@@ -212,29 +212,29 @@ def make_folders_of(path: Path) -> list[Path]:
     """
     nearest = nearest_folder(path)
     missing = [*takewhile(lambda folder: folder != nearest, path.parents)]
-    made: list[Path] = []
+    created: list[Path] = []
     try:
         for folder in reversed(missing):
             try:
                 folder.mkdir()
-                made.append(folder)
+                created.append(folder)
             except FileExistsError:  # another process has made it
                 if folder.is_symlink() or not folder.is_dir():
                     raise
     except OSError:
-        remove_empty(made)
+        remove_empty(created)
         raise
-    return made
+    return created
 
 
 @contextlib.contextmanager
 def folders_of(path: Path) -> Iterator[None]:
     """Make the missing folders around ``path``, and remove them if something is raised inside."""
-    made = make_folders_of(path)
+    created = make_folders_of(path)
     try:
         yield
     except BaseException:
-        remove_empty(made)
+        remove_empty(created)
         raise
 
 

@@ -253,7 +253,7 @@ class Driver:
         """Make the whole original the best model again."""
         self.best, self.refined = self.problem.original, None
 
-    def begin_anew(self, remedy: Remedy) -> None:
+    def start_over_with(self, remedy: Remedy) -> None:
         """Go back to the original and apply the remedy. Raises it if it is a CheckError."""
         self.oracle.pool.abandon_all()
         self.start_over()

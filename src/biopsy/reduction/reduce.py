@@ -337,7 +337,7 @@ class ReductionTask:
                 driver.best = smallest
                 oracle.beside.settle()
             except SearchInDoubtError as doubt:
-                driver.begin_anew(doubt.remedy)
+                driver.start_over_with(doubt.remedy)
                 return False
             if not self._vouching.holds():
                 return False
@@ -369,7 +369,7 @@ class ReductionTask:
         try:
             driver.oracle.beside.settle()  # a limit may have ended the search before that
         except SearchInDoubtError as doubt:
-            driver.begin_anew(doubt.remedy)
+            driver.start_over_with(doubt.remedy)
         self._vouching.settle(may_ask=driver.oracle.check.automatic)
         self._write_model(driver.best_parts(), target.output, target.external)
         if target.min_good is not None:

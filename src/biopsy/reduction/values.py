@@ -300,7 +300,7 @@ _OPEN_SIZE = 2
 """The size of a constant in a dimension that is left open."""
 
 Filling: TypeAlias = "Callable[[int], npt.NDArray[np.float64]]"
-"""Makes so many values; no two fillings agree in order, sign, mean or greatest element."""
+"""Makes this many values; no two fillings agree in order, sign, mean or greatest element."""
 
 
 def _ascending(count: int) -> npt.NDArray[np.float64]:

@@ -108,7 +108,7 @@ def size_of(path: Path) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """How a search can be resumed: ``journal`` is the file to resume from, None for none; ``fresh`` moves it aside.
+    """How a search can be resumed: ``journal`` is the file to resume from, if any; ``fresh`` moves it aside.
 
     ``load`` and ``save`` are replays to begin with and to leave; ``polygraphy_form`` saves as Polygraphy does.
     ``files`` and ``about`` are further files and facts, by name, that answers depend on. ``search`` is what the user

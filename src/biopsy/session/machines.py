@@ -72,7 +72,7 @@ class LentMachines:
             return len({machine.name for machine in self._all})
 
     def expect(self, runs: int) -> None:
-        """Borrow machines for so many runs that will soon begin; some take seconds to get ready."""
+        """Borrow machines for this many runs, which will soon begin; some take seconds to get ready."""
         with self._changed:
             self._borrow_for(runs - len(self._free))
 
@@ -131,7 +131,7 @@ class LentMachines:
                     self._refused.clear()  # later runs borrow anew
 
     def _borrow_for(self, runs: int) -> None:
-        """Begin to borrow machines for so many runs without one, as far as there is room."""
+        """Begin to borrow machines for this many runs that have none, as far as there is room."""
         room = self._room - len(self._all) - self._borrowing
         for _ in range(min(room, runs - self._borrowing)):
             self._borrowing += 1
@@ -168,12 +168,12 @@ class _LostInRunError(MachineLostError):
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRun:
-    """The result of a task on another machine: its evidence, None if the check was not run; what a preparation
-    ``told``; and ``files``, the bytes of those brought back. ``paths`` maps the machine's paths to ours.
+    """The result of a task on another machine: its evidence, None if the check was not run; the ``report`` of a
+    preparation; and ``files``, the bytes of those brought back. ``paths`` maps the machine's paths to ours.
     """
 
     evidence: Evidence | None
-    told: Mapping[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[Path, bytes] = field(default_factory=dict)
     paths: Mapping[str, str] = field(default_factory=dict)
 
@@ -234,7 +234,7 @@ class OtherMachines:
         self._threads = ThreadPoolExecutor(2 * room, "biopsy-machine")
 
     def expect(self, runs: int) -> None:
-        """Borrow machines for so many runs that will soon begin; some take seconds to get ready."""
+        """Borrow machines for this many runs, which will soon begin; some take seconds to get ready."""
         self._machines.expect(runs)
 
     @property
@@ -314,7 +314,7 @@ class OtherMachines:
                 if evidence is not None:
                     evidence = self._with_machine(as_if_here(evidence, paths), machine.kind, lost)
                 back = {Path(path): content for path, content in answer.files}
-                return PreparedRun(evidence=evidence, told=answer.told, files=back, paths=paths)
+                return PreparedRun(evidence=evidence, report=answer.report, files=back, paths=paths)
             except _LostInRunError as error:
                 lost.append(str(error))
             except MachineLostError as error:

@@ -163,7 +163,7 @@ class Oracle:
     def _run(
         self, trial: Trial, wanted: int, *, here: bool = False, meanwhile: Callable[[], object] | None = None
     ) -> Judged:
-        """Wait for the next run of a model; as many as are ``wanted`` are begun, if so many may run at once.
+        """Wait for the next run of a model; as many as are ``wanted`` are begun, if that many may run at once.
 
         ``here``: in this thread, one after the other.
         """

@@ -1,5 +1,5 @@
 """The pool, which runs several checks at once, each on a model in a place of its own; the workers that run them; and
-runs in a row that are begun ahead, or repeated.
+runs that are begun ahead or repeated, with their results in order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Workers(Protocol):
         """Stop a run, with all that it has started, as soon as possible. Its future is done once it has ended."""
 
     def wait(self, runs: Collection[Future[Any]], seconds: float | None) -> None:
-        """Return once one of these runs has ended, or after so many seconds."""
+        """Return once one of these runs has ended, or after this many ``seconds``."""
 
     def close(self) -> None:
         """Stop all runs and wait for their end."""
@@ -135,7 +135,7 @@ def in_order(
 
 
 _MOST_WAITING = 16
-"""Runs per job that may have ended before one that was begun earlier."""
+"""Runs per job that may have been begun after one that still goes on."""
 
 
 def repeated(
@@ -190,7 +190,7 @@ class RunsAhead(Generic[Item, Result]):
         self._begun: dict[Hashable, deque[tuple[Item, Future[Result]]]] = {}
 
     def expect(self, item: Item, times: int = 1) -> None:
-        """Begin runs of an item that will be asked for so many times, as far as there is room."""
+        """Begin runs of an item that will be asked for ``times`` times, as far as there is room."""
         begun = self._begun.setdefault(self._key(item), deque())
         while len(begun) < times:
             running = sum(not run.done() for runs in self._begun.values() for _, run in runs)
@@ -224,8 +224,8 @@ class RunsAhead(Generic[Item, Result]):
                     self._workers.stop(run)
 
 
-_MOST_UNHEARD = 4
-"""Ended runs per job that are kept before they are asked for."""
+_MOST_UNUSED = 4
+"""Ended runs per job that are kept although nobody has asked for them yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +261,8 @@ class Pool:
 
     ``candidate`` is the usual path of candidates, and ``read`` are further files that a check reads; simultaneous runs
     get places beside these. ``keep_last``: leave the last candidate. A run that is not needed any more is abandoned:
-    its check is stopped, without waiting for that. ``is_shared``: an executor of the user's runs checks.
+    its check is stopped, without waiting for that. ``is_shared``: the checks run in an executor of the user's or on
+    other machines.
     """
 
     def __init__(
@@ -357,7 +358,7 @@ class Pool:
     def wait(
         self, run: PendingRun, seconds: float | None, meanwhile: Callable[[], object] | None = None
     ) -> Evidence | None:
-        """Wait for the evidence of a run; None if it has not ended after so many seconds. Raises what the check raises.
+        """Wait for the evidence of a run; None if it has not ended after ``seconds``. Raises what the check raises.
 
         ``meanwhile`` is called whenever another run has ended before.
         """
@@ -366,7 +367,9 @@ class Pool:
             others = [other.future for other in self.running] if meanwhile is not None else []
             left = None if until is None else max(0.0, until - monotonic())
             self._report_in_flight()
-            patience = min(_LOOK, _LOOK if left is None else left) if isinstance(self._workers, OtherMachines) else left
+            patience = left
+            if isinstance(self._workers, OtherMachines):
+                patience = _REPORT_INTERVAL if left is None else min(_REPORT_INTERVAL, left)
             self._workers.wait({run.future, *others}, patience)
             if left == 0 and not run.future.done():
                 return None
@@ -402,7 +405,7 @@ class Pool:
         kept = {trial.digest for trial in but}
         others = [run for run in self.pending if run.trial.digest not in kept and not run.trial.is_kept]
         ended = [run for run in others if run.future.done()]
-        excess = max(0, len(ended) - _MOST_UNHEARD * self.jobs)
+        excess = max(0, len(ended) - _MOST_UNUSED * self.jobs)
         self.abandon([*(run for run in others if not run.future.done()), *ended[:excess]])
 
     def use(self, check: Check) -> None:
@@ -487,5 +490,5 @@ class Places:
             cleanup.keep(path)
 
 
-_LOOK = 0.5
-"""Seconds between two looks at what other machines do, while a search waits."""
+_REPORT_INTERVAL = 0.5
+"""Seconds between two reports on what other machines do, while a search waits."""

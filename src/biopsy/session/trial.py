@@ -104,7 +104,7 @@ PROBE_NAMES = frozenset(stage.name for stage in PROBES)
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The limits of a search: runs of the check that it waits for, and seconds of wall time; None for none."""
+    """The limits of a search: runs of the check that it waits for, and seconds of wall time; None for no limit."""
 
     checks: int | None = None
     seconds: float | None = None
@@ -159,7 +159,7 @@ class BudgetMeter:
         return max(0.0, self._budget.seconds - self.seconds_spent)
 
     def allows(self, pending: int) -> bool:
-        """Whether one more run may begin ahead of its question while so many are pending."""
+        """Whether one more run may begin ahead of its question while this many are pending."""
         return not self._is_enforced or self._budget.checks is None or self._asked + pending <= self._budget.checks
 
     def time_is_up(self) -> BudgetSpentError:

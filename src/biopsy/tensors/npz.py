@@ -30,7 +30,7 @@ INDEX = "biopsy.json"
 """The member with the index. Members with arrays end in .npy, so no tensor can have this name."""
 
 LONGEST_KEY = 60_000
-"""In bytes. A zip archive holds names of up to 65,535."""
+"""The most bytes of a key; names in a zip archive have up to 65,535."""
 
 
 def _holds_key(key: str) -> bool:
@@ -173,7 +173,7 @@ def first_array(data: bytes) -> Array:
 
 MAGIC = b"\x93NUMPY"
 LONGEST_HEADER = 10_000
-"""In bytes. NumPy has the same limit, since parsing a long literal can crash the interpreter."""
+"""The most bytes of a header. NumPy has the same limit, since parsing a long literal can crash the interpreter."""
 
 _BEGINNING = 12 + LONGEST_HEADER
 _PIECE = 3 << 15  # a multiple of 3, since 3 bytes are 4 characters of base64; its text fits into a cache

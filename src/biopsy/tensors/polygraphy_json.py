@@ -152,7 +152,7 @@ def read(path: Path) -> Container:
         skeleton = skeleton_of(SteadyFile(path))
     except OSError as error:
         raise errors.DataError(f"it cannot be read: {error.strerror}") from error
-    tree = skeleton.parsed(partial(_meaning_of, skeleton.left_out))
+    tree = skeleton.parsed(partial(_object_value, skeleton.left_out))
     if isinstance(tree, _Damaged):
         raise tree.error
     if isinstance(tree, _TypedObject) and tree.kind == "RunResults":
@@ -174,7 +174,7 @@ def read(path: Path) -> Container:
     return Container("feeds", (RunnerResult(path.stem, tuple(iterations)),))
 
 
-def _meaning_of(left_out: Mapping[str, Text], tree: dict[str, Any]) -> Any:
+def _object_value(left_out: Mapping[str, Text], tree: dict[str, Any]) -> Any:
     """The value of a JSON object; a hook that is called for inner objects first, so that their text is soon freed."""
     old_keys = (key for key, value in tree.items() if value == OLD_MARK and key.startswith(OLD_CLASS))
     kind = next((key.removeprefix(OLD_CLASS) for key in old_keys), tree.get(CLASS))

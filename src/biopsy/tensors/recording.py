@@ -256,7 +256,7 @@ _PURPOSE = b"biopsy recording"
 
 
 class _Span(NamedTuple):
-    """Type and shape of a stored tensor, and its bytes: from ``start`` to ``end`` behind the header."""
+    """Type and shape of a stored tensor, and its bytes: from ``start`` to ``end`` after the header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -321,7 +321,7 @@ class AppendableStore:
 
     @property
     def _start(self) -> int:
-        """The offset of the tensors, behind the header."""
+        """The offset of the tensors, after the header."""
         return 8 + self._room
 
     @property
@@ -339,7 +339,7 @@ class AppendableStore:
         return self._end
 
     def append(self, place: Place, array: Array | None) -> None:
-        """Write a tensor behind the others; None for one that the engine does not return.
+        """Write a tensor after the others; None for one that the engine does not return.
 
         Raises DataError if its type cannot be saved, UsageError if the disk is full.
         """

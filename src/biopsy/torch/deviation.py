@@ -234,5 +234,6 @@ def _place(frame: FrameType, line: int, module: str = "", operator: str = "") ->
 
 
 def _is_authors(file: str) -> bool:
+    """Whether a file belongs to the module's author, not to torch, biopsy or an installed package."""
     packages = [Path(origin).parent for origin in (imported().__file__, biopsy.__file__) if origin]
     return not is_of_packages(file) and not any(map(Path(file).is_relative_to, packages))

@@ -20,7 +20,7 @@ from biopsy.diagnosis.context import TimeUpError
 from biopsy.diagnosis.facts import Outcome, StepReport
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EXACT, PLAIN
-from biopsy.engines.worker import Worker
+from biopsy.engines.worker import CANNOT_RUN, Worker
 from biopsy.model.infer import checker_objection, inference_objection, judged_form
 from biopsy.model.load import parse, read_bytes
 from biopsy.questions.layers.question import Judge
@@ -34,7 +34,6 @@ from biopsy.torch.facts import Blame, ExporterPart, ModuleLine
 
 Outputs: TypeAlias = "Mapping[str, Array]"
 
-_CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
 _ROUNDINGS = 10
 _PERTURBED = 4
 
@@ -129,7 +128,7 @@ class Evaluators:
         """
         try:
             outputs = self._run(engine, model, model.feeds)
-        except _CANNOT_RUN as error:
+        except CANNOT_RUN as error:
             stage = f"cannot {error.stage} it: " if isinstance(error, errors.EngineFailure) else ""
             return Evaluation(engine=engine, failure=f"{stage}{first_line(error.message)}")
         deviation = difference(outputs, model.expected, self._judge)
@@ -165,7 +164,7 @@ class Evaluators:
         try:
             exact, plain = self._run(EXACT, model, model.feeds), None
             for engine in PLAIN[:-1]:
-                with suppress(*_CANNOT_RUN):
+                with suppress(*CANNOT_RUN):
                     plain = plain or self._run(engine, model, model.feeds)
             plain = plain or self._run(PLAIN[-1], model, model.feeds)
             runs = {"actual": actual, "expected": expected, "plain": plain, "exact": exact}

@@ -127,7 +127,7 @@ def _is_close(left: Any, right: Any) -> bool:
 
 
 class CannotCaptureError(Exception):
-    """``torch.export`` has raised an exception, which the message has in one line."""
+    """``torch.export`` has raised an exception; the message is that of the exception, in one line."""
 
 
 class CannotTranslateError(Exception):

@@ -69,7 +69,7 @@ def test_choices_made_together_are_one_group_and_one_test_and_what_a_person_can_
     texts = ("n|precision|bfloat16", "n|kernel|jit_bf16", "|option|precision=bf16", "m|precision|bfloat16")
     builds = [build(number < 5, *(texts if number < 5 else ())) for number in range(10)]
     found = difference(builds)
-    assert found.tests == 1
+    assert found.groups_compared == 1
     assert [choice.text for choice in found.groups[0].choices][:2] == ["precision=bf16", "m: precision bfloat16"]
     assert summarized(found.groups[0].choices)["precision", "bfloat16"] == ["m", "n"]
 

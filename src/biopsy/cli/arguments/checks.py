@@ -24,10 +24,10 @@ DEFAULT_CANDIDATE = "polygraphy_debug.onnx"
 """The file that candidates are written to, as in Polygraphy; in a check, its name stands for the candidate."""
 
 STATUSES = "exit status of a check: 0 passes; 125 cannot say; 126 and 127 could not be run; any other fails.\n"
-"""For the help of every command with a check."""
+"""A line in the help of every command with a check."""
 
 CANDIDATE = f"{{}}, or the name of --iter-artifact ({DEFAULT_CANDIDATE}), stands for the candidate"
-"""For the help of ``--check``."""
+"""A part of the help of ``--check``."""
 
 ASKED = "Without --check, you are asked"
 

@@ -247,10 +247,6 @@ Task = Literal["read", "write", "make anew", "move"]
 """
 
 
-def _path(text: str) -> Path:
-    return Path(text)
-
-
 @dataclass(frozen=True)
 class FileKind:
     """The ``type`` of an option that names a file or folder. The value is a Path, or a str if it is ``textual``.
@@ -263,7 +259,7 @@ class FileKind:
     over: frozenset[str] = frozenset()
     container: bool = False
     textual: bool = False
-    path_of: Callable[[str], Path] = _path
+    path_of: Callable[[str], Path] = Path
 
     def __call__(self, text: str) -> Path | str:
         """The value of the option."""

@@ -117,19 +117,19 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     def sections() -> Mapping[str, Any]:
         return {
-            "verdict": known_verdict(found),
+            "verdict": known_verdict(lookup),
             "model": model_tree_of(options.model),
             "versions": versions_tree([options.engine] if options.engine else []),
-            "known": found.as_json(),
-            "next": [vars(each) for each in _advice(options, found)],
+            "known": lookup.as_json(),
+            "next": [vars(each) for each in _advice(options, lookup)],
         }
 
     with report.also_of_errors():
-        found = look_up(options.model, _seen(options), options.known_dir, warn)
+        lookup = look_up(options.model, _seen(options), options.known_dir, warn)
         report.write(0, sections)
-        _say(console, options, found)
+        _say(console, options, lookup)
     if target is not None:
-        write_entry(target, entry_text(found))
+        write_entry(target, entry_text(lookup))
         console.say("", f"written to {target}: fill in its title, its issue and what avoids it")
     return 0
 
@@ -151,29 +151,29 @@ def _seen(options: KnownOptions) -> SeenFailure:
         return seen_by(check, options.model, seen)
 
 
-def _say(console: Console, options: KnownOptions, found: KnownLookup) -> None:
-    seen = found.seen
+def _say(console: Console, options: KnownOptions, lookup: KnownLookup) -> None:
+    seen = lookup.seen
     failure = " · ".join(filter(None, (seen.engine, seen.release, seen.stage, seen.kind)))
     console.note(
-        f"{'piece':<{COLUMN}} {options.model} · {found.fingerprint.digest}",
-        *(f"{'':<{COLUMN}} {line}" for line in found.fingerprint.text.splitlines()),
+        f"{'piece':<{COLUMN}} {options.model} · {lookup.fingerprint.digest}",
+        *(f"{'':<{COLUMN}} {line}" for line in lookup.fingerprint.text.splitlines()),
         f"{'fails':<{COLUMN}} {failure or 'how is not known: --engine, or --check, says it'}",
         "",
     )
-    for match in found.matches:
+    for match in lookup.matches:
         evidence = [f"  {head:<{COLUMN}} {text}" for head, text in match.evidence(seen)]
-        console.say(*([""] if match is not found.matches[0] else []), f"It {match.sentence}.", *evidence)
-    if found.best is None:
-        near = ["", "Otherwise it"] if found.matches else ["It"]
+        console.say(*([""] if match is not lookup.matches[0] else []), f"It {match.sentence}.", *evidence)
+    if lookup.best is None:
+        near = ["", "Otherwise it"] if lookup.matches else ["It"]
         console.say(*near[:-1], f"{near[-1]} is not in the list of known failures.")
-    for reference in found.undecided:
+    for reference in lookup.undecided:
         console.warn(f"{reference} could not be compared in time")
-    say_advice(console, _advice(options, found))
+    say_advice(console, _advice(options, lookup))
 
 
-def _advice(options: KnownOptions, found: KnownLookup) -> list[Advice]:
-    if found.best is not None or options.new_name or options.save:
+def _advice(options: KnownOptions, lookup: KnownLookup) -> list[Advice]:
+    if lookup.best is not None or options.new_name or options.save:
         return []
-    words = ["--engine", found.seen.engine] if found.seen.engine else []
+    words = ["--engine", lookup.seen.engine] if lookup.seen.engine else []
     line = line_of(["biopsy", "debug", "known", as_word(options.model), *words, "--add", "my-bug"])
     return [Advice(line, "add it to your own list")]

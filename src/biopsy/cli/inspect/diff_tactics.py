@@ -114,7 +114,8 @@ def _lines(result: Difference, *, all_choices: bool) -> Iterator[str]:
         yield "Could not determine potentially bad tactics. Try providing more tactic replay files if possible."
     yield ""
     if result.groups:
-        yield f"{result.tests} choices differ, groups of choices that were always made together, or pairs of settings."
+        kinds = "groups of choices that were always made together, or pairs of settings"
+        yield f"{result.groups_compared} choices differ, {kinds}."
         yield "The best of them:"
         shown = [group for group in result.groups if all_choices or (group.table.tends_to_fail and group.chance < 1)]
         for number, group in enumerate(shown if all_choices else shown[:_MOST_GROUPS], 1):
@@ -201,8 +202,8 @@ def verdict_lines(result: Difference) -> Iterator[str]:
     else:
         best = result.groups[0]
         yield (
-            f"The evidence does not decide: chance gives one of {result.tests} choices as good a table as the best "
-            f"in {_percent(best.adjusted)} of cases."
+            f"The evidence does not decide: chance gives one of {result.groups_compared} choices as good a table as "
+            f"the best in {_percent(best.adjusted)} of cases."
         )
         if result.more is None:
             yield headed(

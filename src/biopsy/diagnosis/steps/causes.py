@@ -141,7 +141,7 @@ def _try_settings(facts: KnownFacts, context: StepContext, *, of_piece: bool) ->
 def _try_on_original(switch: Switch, facts: KnownFacts, context: StepContext) -> MendingSwitch:
     """Try a switch on the original in fresh processes, and compare with float64 if the failure is a mismatch.
 
-    If the failure is flaky, so many runs must pass that the chance of luck is below 1%.
+    If the failure is flaky, enough runs must pass that the chance of luck is below 1%.
     """
     template, failure, steadiness, runs = (
         template_of(facts, context.question),
@@ -175,7 +175,7 @@ CHANGES_REPORT = "workaround.json"
 """The best changed model and the report of ``debug workaround``, in the folder of the evidence."""
 
 _SHARE_BEFORE_RELEASES = 0.6
-"""Of the time left, if the question about releases follows."""
+"""The share of the time left that a question may take if that about releases follows."""
 
 _KINDS: tuple[Kind, ...] = ("setting", "mark", "barrier", "precision", "spelling")
 """Without releases, which have a step of their own."""

@@ -53,10 +53,10 @@ _RUNS = 8
 
 _FEWEST_RUNS = 2
 _SHARE_OF_RUNS = 0.1
-"""Of the time left; if runs take longer, fewer are enough."""
+"""The share of the time left that these runs may take; once it is spent, ``_FEWEST_RUNS`` are enough."""
 
 _SHARE_OF_ANOTHER = 0.25
-"""Of the time left, for a comparison with the second engine: the reference evaluator may be slow."""
+"""The share of the time left for a comparison with another engine: the reference evaluator may be slow."""
 
 _REPORT_OPTION = "--report"
 _MOST_OUTPUT = 2000

@@ -362,7 +362,7 @@ VARIATION_REPORT = "variation.json"
 """The changes that were tried, in the folder of the evidence."""
 
 _MOST_NODES = 30
-"""Of a piece whose features are varied: each feature takes several checks."""
+"""A larger piece is not varied, since each of its features takes several checks."""
 
 _LONGEST_LINE = 150
 _MOST_FIXED_SHOWN = 3

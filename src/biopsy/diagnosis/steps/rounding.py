@@ -58,7 +58,7 @@ _TOLERANCES = ("1e-4", "1e-3", "1e-2")
 """Wider tolerances to try; still wider ones would accept more than rounding."""
 
 _SHARE = 0.3
-"""Of the time left: evaluation in float64 may be slow."""
+"""The share of the time left for a question about rounding: evaluation in float64 may be slow."""
 
 
 def _is_of_numbers(facts: KnownFacts, question: DiagnosisQuestion) -> bool:

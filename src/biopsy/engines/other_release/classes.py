@@ -96,7 +96,7 @@ class OtherImports(Imports):
         if server is None or interpreter is None:
             return
         try:
-            interpreter.say_serve()
+            interpreter.start_serving()
             if not server.is_ready_to_fork():
                 raise GoneError
             fork = RunnerFork(server.inviting)
@@ -408,8 +408,8 @@ class RemoteInterpreter:
         results: list[Any] = self.ask({"do": "gather", "steps": steps}, objects=list(objects))
         return results
 
-    def say_serve(self) -> None:
-        """Tell the runner to serve forks, and end this conversation. Raises GoneError."""
+    def start_serving(self) -> None:
+        """Tell the runner to serve forks, and send nothing more. Raises GoneError."""
         self._is_in_step = False
         Outgoing(_no_object).write_to(self._runner.connection, {"do": "serve", "free": []})
 

@@ -218,7 +218,7 @@ def _inline(text: str) -> str:
 
 
 def model_text(path: Path) -> str:
-    """A model in the text format of ONNX, which its parser reads; a description of a model that is too large."""
+    """A model in ONNX's text format, which onnx.parser can read; a description of it if it is too large."""
     if path.stat().st_size > _MOST_OF_MODEL:
         return describe(path, ("layers", "attrs"))
     import onnx

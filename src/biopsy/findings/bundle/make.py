@@ -79,7 +79,7 @@ class Bundle:
 def make_bundle(job: BundleJob) -> Bundle:
     """Write the bundle of a job.
 
-    If its script does not reproduce the failure, the bundle is written all the same: ISSUE.md and a file of its own say
+    If its script does not reproduce the failure, the bundle is written nevertheless: ISSUE.md and a file of its own say
     so, and ``reproduced`` is "not". Raises CheckError if the model of the bundle does not fail or the bundle would hold
     ``job.secrets``, UsageError if it cannot be written; then nothing is written.
     """

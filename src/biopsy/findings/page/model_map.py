@@ -84,7 +84,7 @@ _LANES = 12
 """The most nodes of a column; a larger layer has several columns."""
 _CELL = 10  # pixels
 _SHAPE, _SHAPE_OF_LARGE, _LARGE = 3.0, 1.6, 1000
-"""Width of the drawing by its height; the second is for maps of at least so many columns, whose nodes get small."""
+"""Width of the drawing by its height; the second is for maps with at least this many columns, whose nodes get small."""
 _FEWEST = 72
 """The fewest columns in a row, so that nodes of a small model are not drawn larger than text."""
 _MOST_EDGES = 25_000

@@ -273,9 +273,9 @@ import json, re, sys
 from importlib import metadata
 token = sys.argv[1]
 
-def say(**told):
+def say(**values):
     sys.stdout.flush()
-    print("\\n" + token + json.dumps(told), flush=True)
+    print("\\n" + token + json.dumps(values), flush=True)
 
 def module_of(name, files):
     counts = {}

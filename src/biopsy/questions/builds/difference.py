@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, product
 from math import comb, lgamma, log
@@ -93,10 +93,10 @@ class Difference:
     bad: int
     groups: tuple[ChoiceGroup, ...] = ()
     more: int | None = None
-    remarks: tuple[str, ...] = field(default=())
+    remarks: tuple[str, ...] = ()
 
     @property
-    def tests(self) -> int:
+    def groups_compared(self) -> int:
         """How many groups were compared."""
         return len(self.groups)
 
@@ -413,7 +413,7 @@ def builds_to_decide(tables: Sequence[Table], builds: int, level: float) -> int 
 
 
 _ROUNDING = 1e-9
-"""Far above the error of the sums of logarithms, and far below any difference that matters."""
+"""A margin far above the error of the sums of logarithms, and far below any difference that matters."""
 
 _NEAR = 64
 """Steps of 2 % below the border that are tried: enough for the earliest that decides in each of 20,000 tables."""

@@ -112,8 +112,8 @@ class BuildsElsewhere:
         return check
 
     def _run(self, number: int, drawn: Drawn, prepared_run: PreparedRun) -> BuildRun:
-        built: Built = prepared_run.told["built"]
-        failure = prepared_run.told["failure"]
+        built: Built = prepared_run.report["built"]
+        failure = prepared_run.report["failure"]
         if failure is not None:
             error = from_json({**failure, "message": prepared_run.with_our_paths(failure["message"])})
             assert isinstance(error, errors.EngineFailure)
@@ -124,7 +124,7 @@ class BuildsElsewhere:
             built=replace(built, remarks=tuple(map(prepared_run.with_our_paths, built.remarks))),
             evidence=prepared_run.evidence,
             line=self._line(drawn),
-            machine=prepared_run.told["machine"],
+            machine=prepared_run.report["machine"],
             files=prepared_run.files,
         )
 
@@ -162,7 +162,7 @@ class BuildPreparation:
             write_record(built.noted_in(record, machine), site.path(place))
         failure = None if built.failure is None else as_json(built.failure)
         report = {"built": replace(built, failure=None), "failure": failure, "machine": machine}
-        yield Prepared(told=report, is_ready=built.failure is None and not self.checks_building)
+        yield Prepared(report=report, is_ready=built.failure is None and not self.checks_building)
 
 
 @cache

@@ -1,11 +1,7 @@
-"""The pattern of a model without names, sizes and weights, and its fingerprint: a text and a digest of it.
+"""The pattern of a model without names, sizes and weights, and its fingerprint: a text for people, and a digest.
 
-Isomorphic patterns have the same fingerprint, because their vertices are put in a canonical order. Colour refinement
-(Weisfeiler and Leman 1968) distinguishes vertices by their surroundings. Vertices that remain alike are split into
-components that touch only distinguished ones; each is ordered by itself, so that many equal branches cost no more than
-one of them each. In a component that remains alike, each vertex of one colour is individualized in turn, and the least
-description counts (McKay 1981, without his search for automorphisms). That may take exponential time, so the work has a
-limit.
+Isomorphic patterns have the same digest. Colour refinement (Weisfeiler and Leman 1968) gives vertices the same colour
+if their surroundings are alike, and the digest is that of all vertices and edges with their colours.
 """
 
 from __future__ import annotations
@@ -118,24 +114,27 @@ FORM = "k2"
 
 _DIGITS = 20
 _MOST_ROUNDS = 64
-"""Of colour refinement: nodes that are farther from each other than that do not tell vertices apart."""
+"""Rounds of colour refinement: what is farther from a vertex than this does not change its colour."""
 
 _PREFIXES: Mapping[str, str] = {"input": "x", "argument": "a", "output": "o"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """A pattern as text, a line for each vertex, and its digest: the same for isomorphic patterns."""
+    """A pattern as text, with a line for each vertex, and its digest.
+
+    Isomorphic patterns have the same digest; in the text, vertices of the same colour may be in another order.
+    """
 
     text: str
     digest: str
 
 
 def fingerprint_of(pattern: Pattern) -> Fingerprint:
-    """The fingerprint of a pattern. Names, order, sizes and weights of the model have no part in it.
+    """The fingerprint of a pattern. The digest does not depend on names, order, sizes and weights of the model.
 
-    The digest is that of how often which vertices meet after colour refinement (Weisfeiler and Leman 1968). Patterns
-    that differ have another one, but for graphs whose vertices are alike in ways that no model is known to have.
+    Two different patterns have the same digest only if ``_MOST_ROUNDS`` rounds of colour refinement give them the same
+    colours, as in some regular graphs. No such models are known.
     """
     colours = _refined_colours(pattern)
     vertices = sorted((colours[place], own_text(vertex)) for place, vertex in enumerate(pattern.vertices))
@@ -146,7 +145,7 @@ def fingerprint_of(pattern: Pattern) -> Fingerprint:
 
 
 def _refined_colours(pattern: Pattern) -> list[int]:
-    """A number for each vertex: two of them are equal if nothing around the vertices tells them apart."""
+    """The colour of each vertex, as a number: two vertices have the same if their surroundings are alike."""
     into: list[list[tuple[str, int]]] = [[] for _ in pattern.vertices]
     out: list[list[tuple[str, int]]] = [[] for _ in pattern.vertices]
     for edge in pattern.edges():
@@ -204,7 +203,7 @@ def text_of(pattern: Pattern) -> str:
 
 
 def _readable(pattern: Pattern, ranked: Sequence[int]) -> list[int]:
-    """The topological order with the first ranks first; vertices in or behind cycles come last."""
+    """The topological order that prefers the first of ``ranked``; vertices in or behind cycles come last."""
     rank = {place: number for number, place in enumerate(ranked)}
     missing, after = {}, defaultdict(list)
     for place, vertex in enumerate(pattern.vertices):

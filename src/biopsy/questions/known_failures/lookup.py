@@ -47,9 +47,9 @@ from biopsy.text import count, first_of, html_table, printable
 def seen_in(
     engine: str, *, release: str = "", stage: str = "", kind: str = "", is_checked: bool = False
 ) -> SeenFailure:
-    """A failure of an engine such as "onnxrt:optimization=none"; "" if it is not known.
+    """A failure of an engine, such as "onnxrt:optimization=none". What is not known is "".
 
-    Without a ``release``, the installed one is looked up, unless ``is_checked``: a check will find it. Raises
+    Without a ``release``, it is the installed one, unless ``is_checked``: a check will then report it. Raises
     UnknownEngine.
     """
     if not engine:

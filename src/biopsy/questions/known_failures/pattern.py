@@ -1,5 +1,5 @@
-"""The pattern of a known bug: the nodes on which an engine fails, and what else must hold of their tensors. It is text
-that people read, and it is looked for in a piece.
+"""The pattern of a known bug: the nodes on which an engine fails, and conditions on their tensors. People write it as
+text, and it is searched for in a piece.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import onnx
 
 MOST_STEPS = 20_000
-"""Nodes that are compared before a look-up gives up: some tenths of a second."""
+"""The greatest number of nodes that a look-up compares, which takes some tenths of a second."""
 
 _LONGEST = 2_000
 _ABSENT = "none"
@@ -46,14 +46,14 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 
 
 class SearchLimitError(Exception):
-    """There are too many ways in which the pattern might stand there."""
+    """The search for a pattern would take too many steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Occurrence:
-    """A place of a pattern in a piece. ``more`` are the operators of the nodes that the piece has besides.
+    """A place where a piece has a pattern. ``more`` are the operators of the piece's other nodes.
 
-    ``unknown`` are the conditions of which the piece does not tell whether they hold, such as one on a size.
+    ``unknown`` are the conditions that the piece leaves open, such as one on a size that it does not declare.
     """
 
     more: tuple[str, ...] = ()
@@ -61,19 +61,19 @@ class Occurrence:
 
 
 class FailurePattern(NodePattern):
-    """Nodes as a ``NodePattern`` has them, such as "Clip(Relu(x), low, high)", and conditions on their tensors.
+    """Nodes as in a ``NodePattern``, such as "Clip(Relu(x), low, high)", and conditions on their tensors.
 
-    An attribute has the value that is told, or one of a set, its default where the node does not say it:
-    ``ReduceMean(x, keepdims=0)``, ``ConvTranspose(x, w, auto_pad={SAME_UPPER, SAME_LOWER})``; None is an attribute
-    that the node does not have. Axes are counted from either end.
+    An attribute must have the given value, or one of a set: ``ReduceMean(x, keepdims=0)``, ``ConvTranspose(x, w,
+    auto_pad={SAME_UPPER, SAME_LOWER})``. A node without the attribute has its default; None matches only such a node.
+    Axes can be counted from either end.
 
-    Conditions compare what is known of tensors: ``x.type in {int8, int32}``, ``low.is_constant``, ``slope.rank == 1``,
-    ``x.shape[-1] != slope.size``, ``k.value > 0``; joined by ``and``, ``or`` and ``not``. ``r.readers`` counts nodes
-    that read a tensor, and 1 more for an output; ``b.is_given`` is false for an input that is left out.
+    Conditions compare facts about tensors: ``x.type in {int8, int32}``, ``low.is_constant``, ``slope.rank == 1``,
+    ``x.shape[-1] != slope.size``, ``k.value > 0``; joined by ``and``, ``or`` and ``not``. ``r.readers`` is the number
+    of nodes that read a tensor, plus 1 if it is an output; ``b.is_given`` is false for an input that is left out.
     """
 
     def __init__(self, nodes: str, conditions: Sequence[str] = (), domain: str = "") -> None:
-        """Raises ValueError, in one line, for text that is no pattern or no condition."""
+        """Raises ValueError, with a message of one line, for a text that is not a pattern or not a condition."""
         self.text, self.conditions = " ".join(nodes.split()), tuple(conditions)
         for text in (self.text, *self.conditions):
             if len(text) > _LONGEST:
@@ -91,9 +91,10 @@ class FailurePattern(NodePattern):
         self._steps_left = MOST_STEPS
 
     def occurrence_in(self, scope: Scope) -> Occurrence | None:
-        """The place in a piece with the fewest conditions that are not known; None if it is not there.
+        """The place in a piece that leaves the fewest conditions open; None if the piece does not have the pattern.
 
-        A single node is not looked for among others: it says too little. Raises SearchLimitError after 20,000 steps.
+        A pattern of a single node must be the whole piece: in a larger one, the node alone proves too little. Raises
+        SearchLimitError after ``MOST_STEPS`` steps.
         """
         self._steps_left = MOST_STEPS
         nodes = {place for place, node in enumerate(scope.graph.node) if not _is_constant_node(node)}
@@ -132,7 +133,7 @@ class FailurePattern(NodePattern):
         yield from super()._at_node(scope, part, tensor, names)
 
     def attributes_at(self, site: Site, attributes: dict[str, ast.expr], known: Names) -> Names | None:
-        """Nothing where the node's attributes are as they are told; None where they are not."""
+        """An empty dict if the node's attributes have the given values; None if they do not."""
         del known
         for name, wanted in attributes.items():
             allowed = _constant(wanted)
@@ -143,7 +144,7 @@ class FailurePattern(NodePattern):
 
 
 def _attribute(site: Site, name: str, allowed: set[Any] | frozenset[Any]) -> Any:
-    """The value of an attribute in the form in which patterns tell it: an axis from the end that they count from."""
+    """The value of an attribute as a pattern would write it; axes are counted from the same end as in ``allowed``."""
     schema = walk.schema_of(site.node.op_type, site.opset, site.node.domain)
     given = {attribute.name for attribute in site.node.attribute}
     if name in _AXES:
@@ -176,7 +177,7 @@ def _given_or_default(site: Site, name: str, schema: onnx.defs.OpSchema | None) 
 
 
 def _constant(part: ast.expr) -> Any:
-    """The value that a part of a pattern tells; a bare word is a text. Raises Unmatched for what is none."""
+    """The value of a constant part of a pattern; a bare word is a string. Raises Unmatched for any other part."""
     match part:
         case ast.Name(word):
             return word
@@ -194,7 +195,7 @@ def _constant(part: ast.expr) -> Any:
 # Conditions
 
 _Answer: TypeAlias = "bool | None"
-"""Whether a condition holds; None where the piece does not tell."""
+"""Whether a condition holds; None if the piece leaves that open."""
 
 
 def _is_constant(scope: Scope, tensor: str) -> bool:
@@ -261,7 +262,7 @@ def _answer(condition: ast.expr, scope: Scope, names: Names) -> _Answer:
 
 
 def _value(part: ast.expr, scope: Scope, names: Names) -> Any:
-    """What a side of a comparison stands for. Raises Unmatched where the piece does not tell."""
+    """The value of one side of a comparison. Raises Unmatched if the piece leaves it open."""
     match part:
         case ast.Attribute(ast.Name(name), fact):
             return _FACTS[fact](scope, names.get(name, ""))
@@ -272,7 +273,7 @@ def _value(part: ast.expr, scope: Scope, names: Names) -> Any:
 
 
 def _require_understood(condition: ast.expr, names: set[str], text: str) -> None:
-    """Raise ValueError unless a condition is one that can be answered of tensors with these names."""
+    """Raise ValueError unless a condition has the known syntax and is about tensors with these names."""
 
     def understood(part: ast.expr, *, is_side: bool = False) -> bool:
         match part:
@@ -298,16 +299,16 @@ def _require_understood(condition: ast.expr, names: set[str], text: str) -> None
         raise ValueError(f"the condition {text!r:.80} is not understood")
 
 
-# A piece as patterns see it, and as a pattern of its own.
+# The piece in which patterns are searched for, and a piece written as a pattern.
 
 
 def scope_of_piece(model: onnx.ModelProto) -> Scope:
-    """The main graph of a piece, without Identity nodes, as patterns are looked for in it."""
+    """The main graph of a piece without its Identity nodes, in which patterns are searched for."""
     return scope_of(_without_copies(model))
 
 
 def _without_copies(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model in which each reads what an Identity copies; a model of Identity nodes alone stays as it is."""
+    """The model with readers of an Identity reading its input instead; unchanged if it has no other nodes."""
     graph = model.graph
     copies = {
         node.output[0]: node.input[0]
@@ -338,7 +339,7 @@ def _without_copies(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @dataclass(frozen=True, kw_only=True)
 class PatternText:
-    """A pattern as an entry of a catalogue has it: see ``FailurePattern``."""
+    """A pattern as it is written in an entry of a catalogue: see ``FailurePattern``."""
 
     nodes: str
     where: tuple[str, ...] = ()
@@ -346,9 +347,10 @@ class PatternText:
 
 
 def pattern_text(scope: Scope) -> PatternText | None:
-    """A piece as a pattern; None if a pattern cannot say what it is, so that it would not be found again.
+    """A piece written as a pattern; None if that is impossible, so that the pattern would not find the piece again.
 
-    That is a piece with bodies, functions, operators of two further domains or more than one result, or a damaged one.
+    It is if the piece has bodies, functions, operators of two domains besides ONNX's own, or more than one result, or
+    if it is damaged.
     """
     try:
         text = _pattern_text(scope)
@@ -392,8 +394,8 @@ def _pattern_text(scope: Scope) -> PatternText | None:
                 conditions += [] if kind is None else [f"{names[name]}.type == {DTYPE_OF_ELEM[kind.elem]}"]
                 conditions += [f"{names[name]}.is_constant"] if is_constant else []
             operands.append(names[name])
-        said = {name: _written(name, value) for name, value in attributes.items() if name not in SIZES | VALUES}
-        call = f"{node.op_type}({', '.join([*operands, *(f'{name}={text}' for name, text in said.items() if text)])})"
+        texts = {name: _written(name, value) for name, value in attributes.items() if name not in SIZES | VALUES}
+        call = f"{node.op_type}({', '.join([*operands, *(f'{name}={text}' for name, text in texts.items() if text)])})"
         names[node.output[0]] = f"n{len(names)}"
         steps.append(call if node == results[0] else f"{names[node.output[0]]} = {call}")
     return PatternText(nodes="; ".join(steps), where=tuple(conditions), domain=next(iter(domains), ""))
@@ -409,7 +411,7 @@ def _axes_input(site: Site) -> list[int] | None:
 
 
 def _written(name: str, value: Any) -> str:
-    """The value of an attribute as a pattern tells it; "" for one that it cannot tell."""
+    """The value of an attribute as it is written in a pattern; "" if a pattern cannot express it."""
     if name in _ELEMENT_TYPES:
         return DTYPE_OF_ELEM.get(value, "")
     if isinstance(value, bytes):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import onnx
 
 MOST_VERTICES = 2000
-"""Of a piece, which is so small that a person can read it."""
+"""The most nodes and inputs of a piece, which a person should be able to read."""
 
 _MOST_AXES = 64
 _LAST_IR_WITH_INPUTS_FOR_WEIGHTS = 3
@@ -284,7 +284,7 @@ def _small_integers(graph: onnx.GraphProto) -> Iterator[tuple[str, list[int]]]:
 
 
 _NO_FACTS = _TensorFacts(None)
-"""For nodes in bodies, whose tensors may have the names of others outside."""
+"""Used for nodes in bodies, whose tensors may have the names of others outside."""
 
 
 def _constants(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[str, str]]:

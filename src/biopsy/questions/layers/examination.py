@@ -34,7 +34,7 @@ from biopsy.questions.layers.subgraphs import Subgraphs, measuring_layers
 from biopsy.text import first_of
 
 _UNKNOWN = NonFinite(0, 0)
-"""For a tensor without a value: it may hold anything."""
+"""Stands for a tensor without a value, which may hold anything."""
 
 
 @dataclass(frozen=True, kw_only=True)

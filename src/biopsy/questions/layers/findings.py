@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from biopsy.comparison.metrics import Element
 
 Verdict: TypeAlias = Literal["introduces", "fails", "propagates", "right", "unknown"]
-"""Of a layer: wrong in isolation, fails in isolation, passes on an error, right, not measured."""
+"""A layer is wrong in isolation, fails in isolation, passes on an error, is right, or was not measured."""
 
 _MOST_LABELS = 2
 """Layers of a group that are all named."""
@@ -382,7 +382,7 @@ class LayerFindings:
 
 
 VERSION = 1
-"""Of the schema in docs/reference/file-formats.md. Raise it when a key changes its meaning or is removed."""
+"""The version of the schema in docs/reference/file-formats.md. Raise it when a key changes its meaning or goes."""
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from biopsy import errors, events
 from biopsy.checks.message import message_of
 from biopsy.comparison.noise import NoiseComparison
-from biopsy.engines.worker import Worker
+from biopsy.engines.worker import CANNOT_RUN, Worker
 from biopsy.model.index import Node
 from biopsy.model.nodes import RANDOM, neighbourhood_order
 from biopsy.questions.layers.findings import Failure, LayerGroup, Rate, TensorError, failure_of
 from biopsy.questions.layers.measurement import RUNS_IF_FLAKY, RUNS_TO_BE_SURE, RoundingJudge, WholeModel
 from biopsy.questions.layers.question import origins_of, worst
-from biopsy.questions.layers.recorded import CANNOT_RUN, ReferenceValues, Runs
+from biopsy.questions.layers.recorded import ReferenceValues, Runs
 from biopsy.questions.layers.subgraphs import Subgraph, Subgraphs, batches, run_in_batches
 from biopsy.search.subset import minimized
 

@@ -16,12 +16,11 @@ from biopsy import errors, events
 from biopsy.comparison.noise import NoiseComparison, judge_noise
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EXACT, PLAIN
-from biopsy.engines.worker import Worker
+from biopsy.engines.worker import CANNOT_RUN, Worker
 from biopsy.model.index import Node
 from biopsy.questions.layers.findings import Failure, LayerPiece, MarkingEffect, Rate, TensorError, failure_of
 from biopsy.questions.layers.question import Question, origins_of, worst
 from biopsy.questions.layers.recorded import (
-    CANNOT_RUN,
     NonFinite,
     RecordedModel,
     ReferenceValues,

@@ -15,7 +15,7 @@ from biopsy import errors, events
 from biopsy.comparison import metrics
 from biopsy.engines.base import GivenTensors, ModelInput
 from biopsy.engines.registry import create
-from biopsy.engines.worker import Worker
+from biopsy.engines.worker import CANNOT_RUN, Worker
 from biopsy.model.extract import mark_outputs
 from biopsy.model.index import ModelIndex
 from biopsy.model.known_names import listed
@@ -265,9 +265,6 @@ def cast_to_model_types(index: ModelIndex, computed: StoredValues, path: Path) -
     return StoredValues(path)
 
 
-CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
-"""Errors that say that one subgraph cannot be run, and nothing about others."""
-
 Runs: TypeAlias = Sequence[Mapping[str, Array]]
 """Tensors by name, per input sample."""
 
@@ -280,9 +277,9 @@ def by_halves(
     run: Callable[[Sequence[Item]], Answer],
     failures: tuple[type[errors.BiopsyError], ...] = CANNOT_RUN,
 ) -> Iterator[tuple[Sequence[Item], Answer | errors.BiopsyError]]:
-    """Yield all items with the result of ``run``. If it raises one of ``failures``, run their halves instead.
+    """Run all items at once. If that raises one of ``failures``, run each half of them, and so on.
 
-    For a single item that fails, the error takes the place of the result.
+    Yields the items of each run with its result; a single item that fails, with the error.
     """
     waiting = [items]
     while waiting:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import onnx
 
 _NODE_CONTEXT = "Bad node spec for node"
-"""In objections of the checker to a node, which is then checked alone."""
+"""This is in the checker's objections to a node, which is then checked alone."""
 _UNKNOWN_TYPE = "expected to have type but instead is null"
-"""In objections of shape inference to a node behind one that it could not infer: the node is not at fault."""
+"""This is in objections of shape inference to a node after one that it could not infer: it is not at fault."""
 
 Finding: TypeAlias = tuple[str, Level, str, Sequence[int]]
 """The source, level, message and nodes of an entry, as the child process sends them."""
@@ -170,9 +170,9 @@ _INFERENCE = "strict shape inference"
 _LARGEST_MODEL = 256 << 20
 """Bytes, weights included, of a model that is loaded in the engine."""
 _SECONDS_TO_LOAD = 20.0
-"""For a model without optimization. One that takes longer, such as one of nested bodies, is not judged."""
+"""A model that takes longer to load without optimization, such as one of nested bodies, is not judged."""
 _MOST_NODES = 5000
-"""Of a model whose nodes are checked one by one."""
+"""The nodes of a larger model are not checked one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ from biopsy.session.machines import OtherMachines, PreparedRun, tell_of_machines
 from biopsy.session.pool import RunsAhead
 
 _POLL_SECONDS = 0.1
-"""Between two looks at whether an installation is still wanted."""
+"""Seconds between two tests of whether an installation is still wanted."""
 
 Preparing: TypeAlias = Callable[[ReleaseCheck, Release, events.Listener], AbstractContextManager[Environment]]
 """Makes the environment with a release. Raises CannotInstall."""
@@ -173,7 +173,7 @@ class RunsElsewhere:
         begun, prepared_run = self._runs.result(run)
         while begun.original != run.original and prepared_run.evidence and prepared_run.evidence.verdict.mismatches:
             begun, prepared_run = self._runs.result(run)  # it was begun before the original's mismatches were known
-        report, evidence = prepared_run.told, prepared_run.evidence
+        report, evidence = prepared_run.report, prepared_run.evidence
         if "failure" in report:
             raise from_json(report["failure"])
         assert evidence is not None
@@ -258,19 +258,19 @@ class ReleasePreparation:
         with ExitStack() as stack:
             try:
                 if not _is_made(self.requirements, interpreter, stop):
-                    yield Prepared(told={}, is_ready=False)  # the run was stopped
+                    yield Prepared(report={}, is_ready=False)  # the run was stopped
                     return
                 environment = stack.enter_context(prepared(self.requirements, python=interpreter))
             except errors.CannotInstall as error:
                 message = f"{platform.node()}: {error.summary}"
-                yield Prepared(told={"failure": as_json(error) | {"message": message}}, is_ready=False)
+                yield Prepared(report={"failure": as_json(error) | {"message": message}}, is_ready=False)
                 return
             python = environment.python
             if self.is_bare:
                 python = bare_python(stack.enter_context(temporary_folder("biopsy-")), environment)
             variables: dict[str, str | None] = {} if self.is_own_run else dict(environment.variables)
             yield Prepared(
-                told={"python": str(python), "added": environment.added, "packages": dict(environment.packages)},
+                report={"python": str(python), "added": environment.added, "packages": dict(environment.packages)},
                 words={PYTHON_PLACE: str(python)},
                 environment={**variables, PYTHON_VARIABLE: str(python)},
             )

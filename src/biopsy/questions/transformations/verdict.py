@@ -26,7 +26,7 @@ from biopsy.comparison.runs import RunComparison, compare_runs
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, Tolerances
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EXACT, PLAIN
-from biopsy.engines.worker import Worker
+from biopsy.engines.worker import CANNOT_RUN, Worker
 from biopsy.model import walk
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.infer import infer_types
@@ -43,10 +43,9 @@ Runs: TypeAlias = "list[dict[str, Array]]"
 
 PASSES = VerdictFile(outcome="passes")
 
-_CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
 _PERTURBED_RUNS = 4
 _ROUNDINGS: Mapping[Rounds, int] = {"float32": 10, "float16": 10 << 13, "int8": 2 << 16}
-"""By how many ULP of float32 inputs are perturbed: a few ULP of the type."""
+"""The size of a perturbation of inputs in ULP of float32: a few ULP of the type."""
 
 
 class CannotTellError(Exception):
@@ -173,7 +172,7 @@ class EngineVerdicts:
 
     def _first_plain(self, model: ModelInput, feeds: Path) -> Runs:
         for worker in self._plain[:-1]:
-            with contextlib.suppress(*_CANNOT_RUN):
+            with contextlib.suppress(*CANNOT_RUN):
                 return worker.run(model, feeds)
         return self._plain[-1].run(model, feeds)
 
@@ -217,7 +216,7 @@ def _result(name: str, runs: Runs) -> RunnerResult:
 def interface_change(before: ModelIndex, after: ModelIndex, feeds: Sequence[Feed]) -> VerdictFile | None:
     """How inputs or outputs have changed so that users of the model could not use it any more; None if they can.
 
-    Outputs may be added behind the others. ``feeds`` are inputs of the model before.
+    Outputs may be added after the others. ``feeds`` are inputs of the model before.
     """
     old_outputs, new_outputs = ([index.names[tensor] for tensor in index.outputs] for index in (before, after))
     old_inputs, new_inputs = list(feeds[0]), [after.names[tensor] for tensor in after.fed_inputs()]
@@ -272,7 +271,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 _LEVELS = 255
 _LEAST_ELEMENTS = 9
-"""Of a tensor that is quantized: a smaller one holds sizes or scales of an operator, and is kept."""
+"""A smaller tensor is not quantized, since it holds sizes or scales of an operator."""
 
 Ranges = Mapping[str, tuple[float, float]]
 """The least and the greatest value of a tensor."""

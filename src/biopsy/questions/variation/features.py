@@ -312,7 +312,7 @@ def is_ambiguous(examination: ExaminedFeature) -> bool:
 class NumberForm:
     """A simple condition on a whole number, such as "odd". ``holds`` tests a number.
 
-    It is claimed only if no answer contradicts it, and at least so many failing and passing numbers agree.
+    It is claimed only if no answer contradicts it, and enough failing and passing numbers agree with it.
     """
 
     text: str

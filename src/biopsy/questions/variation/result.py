@@ -10,7 +10,7 @@ from biopsy.records import plain
 from biopsy.text import count, first_of, html_table, printable, series
 
 Claim: TypeAlias = Literal["free", "fixed", "open"]
-"""Of a feature: it may vary, it must stay or satisfy a condition, or nothing can be said."""
+"""A feature may vary, must stay or satisfy a condition, or nothing can be said about it."""
 
 Together: TypeAlias = Literal["always", "sometimes", "never"]
 """How often the model still fails if all free features are changed at once."""

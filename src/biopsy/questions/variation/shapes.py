@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import onnx
 
 _MOST_ELEMENTS = 1 << 24
-"""In a tensor after a change of its size."""
+"""The most elements of a tensor after a change of its size."""
 
 _MOST_NAMED = 4
 _MOST_AXES = 24

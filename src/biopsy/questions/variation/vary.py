@@ -374,7 +374,7 @@ class VariationTask:
 
 
 def features_of(trial_maker: TrialMaker, bits: int) -> Iterator[Feature]:
-    """All features, in an order in which all of them can be changed one after the other."""
+    """All features, in an order in which they can all be changed together, one after the other."""
     fed, validity = trial_maker.base, trial_maker.validity
     yield from dtype_features(fed, validity, bits)
     yield from size_features(fed, validity)

@@ -192,10 +192,10 @@ _MAKERS: dict[Kind, Callable[[onnx.ModelProto, Sequence[int]], list[Patch]]] = {
 MODEL_KINDS: tuple[Kind, ...] = tuple(_MAKERS)
 
 _MOST_CANDIDATES = 3
-"""Of a kind, that are verified."""
+"""The most changes of a kind that are verified."""
 
 _MOST_PATCHES = 64
-"""Of a kind, that are tried one by one, and then together."""
+"""The most changes of a kind that are tried one by one, and then together."""
 
 
 def candidates_of(kind: Kind, model: onnx.ModelProto, nodes: Sequence[int], holds: Holds) -> Iterator[ChangeCandidate]:

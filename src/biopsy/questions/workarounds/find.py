@@ -33,7 +33,7 @@ from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError, CheckRun
 from biopsy.text import did_you_mean, first_line
 
 _SHARE_OF_REDUCTION = 0.5
-"""Of the remaining time; the rest is for the changes."""
+"""The share of the remaining time for a reduction; the rest is for the changes."""
 
 _MOST_NEIGHBOURS = 24
 

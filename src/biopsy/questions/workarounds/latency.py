@@ -30,7 +30,7 @@ ROUNDS = 9
 
 _SECONDS_OF_A_ROUND = 0.1
 _MOST_RUNS = 50
-"""Of a model in a round, if so many take less than that."""
+"""The greatest number of runs of a model in a round; fewer if they take longer than that."""
 
 
 @dataclass(frozen=True, kw_only=True)

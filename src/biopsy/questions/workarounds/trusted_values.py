@@ -34,7 +34,7 @@ _TIMES_THE_TOLERANCES = 10.0
 """How much two engines that are right may differ, because they round in another order."""
 
 _MOST_SECONDS = 120.0
-"""For an engine that only confirms another one: an evaluator in Python may take very long."""
+"""The time limit of an engine that only confirms another one: an evaluator in Python may take very long."""
 
 
 @dataclass(frozen=True, kw_only=True)

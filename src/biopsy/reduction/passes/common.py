@@ -102,7 +102,7 @@ sends back the first in the round's order that reproduces, which becomes the tar
 """
 
 
-def by_halves(nodes: int) -> int:
+def checks_by_halving(nodes: int) -> int:
     """The number of checks that find one of ``nodes`` by halving from both ends."""
     return 2 * max(1, (nodes - 1).bit_length())
 
@@ -120,7 +120,7 @@ class NamedPass:
     name: str
     summary: str
     search: Pass
-    usual: Callable[[int], int] = by_halves
+    usual: Callable[[int], int] = checks_by_halving
     halves: bool = False
     leaves_out: bool = False
     can_be_foreseen: bool = False
@@ -377,7 +377,7 @@ def element_count(kind: onnx.TypeProto) -> int | None:
 def unrefuted(current: onnx.ModelProto, changes: Iterable[Change]) -> Iterator[Change]:
     """The changes that shape inference does not refute and whose inputs and outputs have ranks.
 
-    What the current model does not fulfil itself is not demanded.
+    A demand that the current model does not meet itself is dropped.
     """
     is_current_consistent = has_current_ranks = None
     for change in changes:

@@ -38,7 +38,7 @@ def suspects(context: PassContext, target: Candidate) -> NodeSearch:
 
 
 def around(problem: Problem, nodes: Sequence[int], target: Candidate, steps: int) -> list[int]:
-    """The nodes of the target at most so many steps away from ``nodes``, along tensors in either direction."""
+    """The nodes of the target at most this many steps away from ``nodes``, along tensors in either direction."""
     index, kept = problem.index, target.kept
     reached, last_reached = set(nodes), set(nodes)
     for _ in range(steps):

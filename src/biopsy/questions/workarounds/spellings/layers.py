@@ -10,7 +10,7 @@ import numpy as np
 from biopsy.questions.workarounds.spellings.site import FLOAT, FLOATS, Drafts, Site
 
 _ALONG_ONE_AXIS_SINCE = 13
-"""Before this opset Softmax is along all axes from ``axis`` on together."""
+"""Before this opset, Softmax treats all axes from ``axis`` on as one."""
 
 
 def _axis(at: Site, x: str) -> int:

@@ -404,7 +404,7 @@ class Drafts(dict[str, Draft]):
 
 
 _MOST_ELEMENTS = 1024
-"""Of a constant whose value is looked at; a larger one is a weight."""
+"""A constant with more elements is a weight, whose value is not looked at."""
 
 OUTSIDE = -1
 """Stands, among the readers of a tensor, for the users of the graph's outputs."""
