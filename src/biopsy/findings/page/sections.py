@@ -244,7 +244,7 @@ def releases(part: Branch) -> Iterator[DocumentBlock]:
     for border in part.parts("borders")[:50]:
         unsure = " (not confirmed when asked again)" if border.flag("verified") is False else ""
         notes = f" Notes: {cut(border.text('notes'), 200)}" if border.text("notes") else ""
-        tone, sign = ("bad", "✕") if border.text("change") == "broke" else ("good", "✓")
+        tone, sign = ("good", "✓") if border.text("change") == "mended" else ("bad", "✕")
         items.append(Cell(text=f"{cut(border.text('text') or '?', 300)}{unsure}.{notes}", tone=tone, sign=sign))
     if items:
         caption = f"Releases of {cut(part.text('package'), 60)} between which it changes"
