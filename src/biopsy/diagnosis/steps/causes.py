@@ -212,7 +212,7 @@ def changes(facts: KnownFacts, context: StepContext) -> StepAnswer:
                 text=change.text,
                 engine=change.engine,
                 nodes=len(change.nodes),
-                latency="" if change.latency is None else change.latency.text,
+                latency="" if change.latency is None else change.latency.sentence,
                 path=str(result.output) if result.output is not None and change is result.patched else None,
             )
             for change in result.best

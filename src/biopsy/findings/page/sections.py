@@ -352,7 +352,7 @@ def _latency(entry: Branch) -> str:
     latency = entry.child("latency")
     ratio, low, high, after = (latency.number(key) for key in ("ratio", "low", "high", "after"))
     if ratio is not None and low is not None and high is not None:
-        return f"{ratio:.2f} times as long ({low:.2f} to {high:.2f})"
+        return "no difference measured" if low <= 1 <= high else f"{ratio:.2f} times as long ({low:.2f} to {high:.2f})"
     return "" if after is None else f"{after:.3g} ms"
 
 
