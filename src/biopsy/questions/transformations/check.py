@@ -118,29 +118,26 @@ class KnownTransformer:
                 return _death(ended, self.limits)
             try:
                 reply = json.loads(read_plain(answer, _LONGEST_ANSWER))
-                if reply.get("error", {}).get("ours"):
-                    raise self._misfit(reply["error"])
-                if "error" in reply:
-                    return ToolFailure(str(reply["error"]["kind"]), str(reply["error"]["message"]))
-                return dict(reply["answer"])
+                if "error" not in reply:
+                    return dict(reply["answer"])
+                failure = ToolFailure(str(reply["error"]["kind"]), str(reply["error"]["message"]))
+                if not reply["error"]["ours"]:
+                    return failure
             except FileNotFoundError:
                 return ToolFailure(f"exit status {ended.status}", _printed(ended))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 message = f"the process of {self._name} gave an answer that is not understood: {error}"
                 raise errors.BiopsyError(message) from error
+            raise errors.CheckError(
+                f"biopsy cannot call {f'{self._name} {self.release}'.strip()}: {failure.kind}: "
+                f"{first_line(failure.message)}; this is no fault of the tool",
+                next_steps=[
+                    f"--package {self._tool.package}    takes the newest release, in an environment of its own",
+                    "--by 'COMMAND {} {out}'    takes any command",
+                ],
+            )
         finally:
             answer.unlink(missing_ok=True)
-
-    def _misfit(self, error: Mapping[str, Any]) -> errors.CheckError:
-        """The error that biopsy does not know how to call this release of the tool."""
-        return errors.CheckError(
-            f"biopsy cannot call {self._name} {self.release}".rstrip() + f": {error['kind']}: "
-            f"{first_line(str(error['message']))}; this is no fault of the tool",
-            next_steps=[
-                f"--package {self._tool.package}    takes the newest release, in an environment of its own",
-                "--by 'COMMAND {} {out}'    takes any command",
-            ],
-        )
 
     def _run(self, request: Mapping[str, Any], *, cold: bool) -> Ended:
         if self._server is not None and not cold:

@@ -121,22 +121,18 @@ def side_by_side(before: Side, after: Side, timeout: float | None = None) -> Lat
         with contextlib.closing(Server(__name__, environment=before.environment)) as other:
             old = _Stopwatch(before, server if before.environment == after.environment else other, timeout)
             was = old.load()
+            runs = max(1, min(_MOST_RUNS, int(_SECONDS_OF_A_ROUND / max(usual, was or 0.0, 1e-9))))
+            times: dict[_Stopwatch, list[float]] = {old: [], new: []}
             try:
                 if was is None:
                     new.load()  # the original may have ended the process
-                    return Latency(after=1000 * new.seconds(_runs_in(usual)))
-                runs, times = _runs_in(max(usual, was)), dict[_Stopwatch, list[float]]({old: [], new: []})
+                    return Latency(after=1000 * new.seconds(runs))
                 for number in range(ROUNDS):
                     for watch in (old, new)[:: 1 if number % 2 else -1]:
                         times[watch].append(1000 * watch.seconds(runs))
             except (errors.BiopsyError, ServerEndedError):
                 return None
     return _compared(np.array(times[old]), np.array(times[new]))
-
-
-def _runs_in(seconds: float) -> int:
-    """How often a model that takes so long is run in a round."""
-    return max(1, min(_MOST_RUNS, int(_SECONDS_OF_A_ROUND / max(seconds, 1e-9))))
 
 
 def _compared(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> Latency:
