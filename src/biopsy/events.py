@@ -258,7 +258,7 @@ class PlacesFound(Event, kw_only=False):
 class ChangeTried(Event):
     """A change that may be a workaround was tried: its kind, whether the model is right with it, and why not.
 
-    ``latency`` is the factor by which the model slows down; None if unknown.
+    ``latency`` is the factor by which the model slows down; None if unknown, or if no difference was measured.
     """
 
     change: str

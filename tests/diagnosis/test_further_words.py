@@ -23,7 +23,10 @@ BROKE = ReleaseChange(
 )
 OFF = switch("Fusion")
 SETTING = RightChange(
-    kind="setting", text="disabled_optimizers=Fusion", engine=OFF.engine, latency="1.02 times as long"
+    kind="setting",
+    text="disabled_optimizers=Fusion",
+    engine=OFF.engine,
+    latency="it takes 1.20 times as long (1.10 to 1.30)",
 )
 MARK = RightChange(kind="mark", text="its result marked", engine="onnxrt", nodes=1, path="diagnosis/workaround.onnx")
 BY_TOOL = TransformationFacts(tool="slim 1.0", sentence="slim 1.0 breaks the model (output 'y').", breaks=True)
@@ -75,7 +78,7 @@ def test_a_question_about_releases_that_was_stopped_is_open_once() -> None:
 def test_what_a_setting_costs_is_told_with_it_and_a_changed_model_has_its_line() -> None:
     found = of(with_further(changes=ChangeFacts(best=(SETTING, MARK))))
     first, second = found.workarounds
-    assert first.text == "Fusion off: the model passes; it takes 1.02 times as long."
+    assert first.text == "Fusion off: the model passes; it takes 1.20 times as long (1.10 to 1.30)."
     assert second.text == "Its result marked: diagnosis/workaround.onnx, the model with that, is right, 1 node changed."
     assert second.line is not None and "biopsy run diagnosis/workaround.onnx " in second.line
 

@@ -7,8 +7,9 @@ or by name, and ``does`` is what becomes of their first output, or of the run::
 
 What else must hold: ``marked``: the node's output is an output of the model, or is none; ``after``: an input comes
 from a node of this operator; ``before``: this is the operator of its only consumer; ``unless``: a pass of the engine
-is on, such as ``pass_a``; ``above``: an element of its first input is greater; ``negative``: one is, or none is, below
-0; ``rows``: the first input has at least so many rows; ``share``: a random number of this run is below.
+is on, such as ``pass_a``, or all of a list are; ``above``: an element of its first input is greater; ``negative``: one
+is, or none is, below 0; ``rows``: the first input has at least so many rows; ``share``: a random number of this run is
+below.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Planted(Engine):
         proto = onnx.load_model_from_string(model.data)
         onnx.external_data_helper.load_external_data_for_model(proto, str(model.folder))
         rules = json.loads(Path(self.options["rules"]).read_text()) if self.options["rules"] else []
-        rules = [rule for rule in rules if self.options.get(rule.get("unless", ""), True)]
+        rules = [rule for rule in rules if all(self.options[name] for name in _passes(rule.get("unless", [])))]
         session = PlantedSession(proto, rules, index_bytes(model.data, model.folder))
         for rule in rules:
             if rule["does"] in ("refuse build", "crash build") and any(
@@ -125,6 +126,10 @@ class PlantedSession(BuiltModel):
         except Exception as error:  # whatever numpy objects to
             raise Planted.failure(f"{node.op_type}: {error}", "run", type(error).__name__) from error
         return [next(results) if name else None for name in node.output]
+
+
+def _passes(names: str | list[str]) -> list[str]:
+    return [names] if isinstance(names, str) else names
 
 
 def _holds_of(rule: Rule, value: Any) -> bool:

@@ -336,7 +336,7 @@ def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQues
         if rejected is not None:
             more = f"; but it is not shown to be right on other inputs: {rejected}"
         elif latencies and latencies[0]:
-            more = f"; it takes {latencies[0]}"
+            more = f"; {latencies[0]}"
     what = f"{series(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")
     assigned = [f"{name}={value}" for name, value in switch.change.environment.items() if can_be_typed(value)]
     prefix = f"{line_of(['env', *assigned])} " if assigned else ""
@@ -359,7 +359,7 @@ def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Work
     for change in changes.best if changes is not None else ():
         if change.kind != "setting":
             cost = f", {count(change.nodes, 'node')} changed" if change.nodes else ""
-            cost += f"; it takes {change.latency}" if change.latency else ""
+            cost += f"; {change.latency}" if change.latency else ""
             path, text = path_of(change.path), f"{change.text[:1].upper()}{change.text[1:]}"
             what = "the model" if path is None else f"{as_word(path)}, the model with that,"
             line = None if path is None else _line(without_weights_folder(facts.known_failure.check), path)

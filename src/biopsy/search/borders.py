@@ -1,8 +1,8 @@
 """Find where the answers change along a row of items, some of which may have no answer.
 
-The items of a row are places, numbered from 0. The answer of a place is its side: True, False, or None if it could not
-be determined. A border is a pair of places with different sides, where every place between them was asked and had no
-answer. So every border reported is real, whether or not the answers are monotone.
+The items of a row are places, numbered from 0. The answer of a place is its side: True, False, ANOTHER, or None if it
+could not be determined. A border is a pair of places with different sides, where every place between them was asked and
+had no answer. So every border reported is real, whether or not the answers are monotone.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from biopsy.search.drive import RunningSearch, Search
 from biopsy.search.subset import doubled, least
 
-Side: TypeAlias = bool | None
-"""The answer of a place: one of two sides, or None if it could not be determined."""
+ANOTHER: Final = "another"
+"""The side of a place that is neither True nor False: what was looked for is not there, and something else is."""
+
+Side: TypeAlias = bool | Literal["another"] | None
+"""The answer of a place: one of three sides, or None if it could not be determined."""
 
 _Result = TypeVar("_Result")
 
@@ -109,12 +112,14 @@ class AnswerRow:
         if last + 1 < len(way):
             answered, unanswered = way[last], way[last + 1]
             row = range(answered, unanswered + step, step)
-            yield from self._halve(row, lambda place: self.known[place] is None, {not self.known[answered]})
+            others: set[Side] = {True, False, ANOTHER}
+            others.remove(self.known[answered])
+            yield from self._halve(row, lambda place: self.known[place] is None, others)
         return next((place for place in range(start, end + step, step) if self._differ(start, place)), None)
 
     def _differ(self, one: int, other: int) -> bool:
         sides = {self.known.get(one), self.known.get(other)}
-        return sides == {True, False}
+        return None not in sides and len(sides) == 2
 
     def probe(self) -> Asking[None]:
         """Ask places in the middle of the widest gaps to notice a second change, and settle what they show.
@@ -145,8 +150,8 @@ def change_between(row: AnswerRow, one: int, other: int) -> Asking[None]:
 def changes_around(row: AnswerRow, start: int) -> Asking[None]:
     """Look for the changes before and after a place: ask the newest place, then older ones in doubling steps.
 
-    If ``start`` is False, and so is everything back to the first True before it, the search goes on to the next False
-    before that. If ``start`` has no answer, it begins at the nearest earlier place with one, else at a later one.
+    If ``start`` is False, and so is everything back to the first place of another side, the search goes on to the next
+    False before that. If ``start`` has no answer, it begins at the nearest earlier place with one, else at a later one.
     """
     order = [*range(start, -1, -1), *range(start + 1, row.length)]
     for place in order:
@@ -158,8 +163,8 @@ def changes_around(row: AnswerRow, start: int) -> Asking[None]:
     yield from row.ask([row.length - 1])
     yield from row.settle()
     oldest = yield from row.walk(place, 0)
-    if oldest is not None and row.known[oldest]:
-        yield from row.walk(oldest, 0)
+    while oldest is not None and row.known[oldest] is not False:
+        oldest = yield from row.walk(oldest, 0)
     yield from row.settle()
     yield from row.probe()
 
@@ -174,7 +179,7 @@ def first_that_holds(row: AnswerRow, start: int, end: int | None = None) -> Aski
     """Ask until a place is True: ``start``, the newest place, older ones in steps that double; or ``end``."""
     for place in (start, row.length - 1 if end is None else end):
         yield from row.ask([place])
-        if row.known[place]:
+        if row.known[place] is True:
             return
     if row.known[start] is not None:
         yield from row.walk(start, 0 if end is None else end)

@@ -245,20 +245,25 @@ def minimal_subsets(items: Sequence[Item], most: int) -> Search[list[Item], list
     """Find every minimal subset of ``items`` that holds; and whether all were found.
 
     The predicate must be monotone: a superset of a subset that holds must hold too. The search ends once it has
-    ``most`` subsets. If one item of every known subset is removed, either nothing holds any more or a new subset is
-    found: R. Reiter, A theory of diagnosis from first principles. Artificial Intelligence 32 (1987), 57-95.
+    ``most`` subsets, or has been told 16 times as often that nothing holds. If one item of every known subset is
+    removed, either nothing holds any more or a new subset is found: R. Reiter, A theory of diagnosis from first
+    principles. Artificial Intelligence 32 (1987), 57-95.
     """
     subsets: list[list[Item]] = []
     seen: set[frozenset[Item]] = {frozenset()}
     waiting: deque[frozenset[Item]] = deque(seen)
+    fatal: list[frozenset[Item]] = []
     while waiting:
         without = waiting.popleft()
+        if any(removed <= without for removed in fatal):
+            continue
         subset = next((known for known in subsets if without.isdisjoint(known)), None)
         if subset is None:
-            if len(subsets) >= most:
+            if len(subsets) >= most or len(fatal) >= 16 * most:
                 return subsets, False
             subset = yield from minimal_subset([item for item in items if item not in without])
             if subset is None:
+                fatal.append(without)
                 continue
             subsets.append(subset)
         extended = [without | {item} for item in subset]

@@ -68,7 +68,12 @@ def test_the_release_that_broke_it_is_found_with_its_day_and_the_line_to_pin(ind
     publish(index, PASSES, PASSES, FAILS, FAILS)
     found = search(model).run()
     (border,) = found.borders
-    assert (border.before.version, border.after.version, border.broke, border.verified) == ("2.0", "3.0", True, True)
+    assert (border.before.version, border.after.version, border.change, border.verified) == (
+        "2.0",
+        "3.0",
+        "broke",
+        True,
+    )
     assert str(border.after.date) == "2026-01-03"
     assert found.text == "thing: 3.0 broke it, 2.0 is right"
     assert found.pins == ("<3.0", "==2.0")
@@ -83,10 +88,11 @@ def test_what_cannot_tell_is_between_the_ends_of_a_border_and_named(model: Path)
     assert told(found) == {
         "1.0": "passes", "2.0": "not installed", "3.0": "another failure", "4.0": "cannot tell", "5.0": "fails",
     }  # fmt: skip
-    (border,) = found.borders
-    assert border.text == (
-        "broken between 1.0 and 5.0; could not test 2.0 (not installed), 3.0 (another failure), 4.0 (cannot tell)"
-    )
+    other = "another failure (exit status 1 · ValueError: thing.look())"
+    assert [border.text for border in found.borders] == [
+        f"broken between 1.0 and 3.0; 3.0 has {other}; could not test 2.0 (not installed)",
+        f"changed between 3.0 and 5.0; 3.0 has {other}; could not test 4.0 (cannot tell)",
+    ]
     assert found.pins == ("<2.0", "==1.0")
     assert found.tried[1].obstacle == "import fails"
 
@@ -94,12 +100,36 @@ def test_what_cannot_tell_is_between_the_ends_of_a_border_and_named(model: Path)
 def test_the_release_that_mended_it_is_found_from_a_newest_one_that_passes(model: Path) -> None:
     releases_ = here(model, PASSES, FAILS, PASSES)
     found = search(model, releases_).run()
-    assert [(one.before.version, one.after.version, one.broke) for one in found.borders] == [
-        ("1.0", "2.0", True),
-        ("2.0", "3.0", False),
+    assert [(one.before.version, one.after.version, one.change) for one in found.borders] == [
+        ("1.0", "2.0", "broke"),
+        ("2.0", "3.0", "mended"),
     ]
     assert found.pins == (">=3.0", "<2.0", "==1.0")
     assert not found.as_json()["monotone"]
+
+
+CRASHES = "def look(): import os; os.abort()"
+
+
+@pytest.mark.parametrize("kinds", ["ccceeerrr", "rrrccceee", "eeecccccc", "rcccccccr", "cccrreeee", "ceceeeeer"])
+def test_each_border_between_crash_error_and_right_is_bisected(kinds: str, model: Path) -> None:
+    sources = {"c": CRASHES, "e": OTHERWISE, "r": PASSES}
+    releases_ = here(model, *(sources[kind] for kind in kinds))
+    found = search(model, releases_, allow_vacuous=True, every=kinds.startswith("cec")).run()
+    expected = [(place, place + 1) for place in range(1, len(kinds)) if kinds[place - 1] != kinds[place]]
+    assert [(float(one.before.version), float(one.after.version)) for one in found.borders] == expected
+    assert all(border.verified and not border.undecided for border in found.borders)
+    mended = [border for border in found.borders if border.change == "mended"]
+    assert all((border.right is None) == (border.change == "changed") for border in found.borders)
+    assert (f">={mended[-1].after.version}" in found.pins) if mended and kinds[-1] == "r" else True
+
+
+def test_a_crash_that_became_an_error_is_told_as_that(model: Path) -> None:
+    found = search(model, here(model, CRASHES, OTHERWISE), allow_vacuous=True).run()
+    assert found.text == "thing: 2.0 fails, 1.0 has another failure (signal SIGABRT)"
+    found = search(model, here(model, CRASHES, OTHERWISE), allow_vacuous=True, asked=NamedReleases(bad="1.0")).run()
+    assert found.text == "thing: 2.0 has another failure (exit status 1 · ValueError: thing.look()), 1.0 fails"
+    assert (found.answer, found.pins, found.as_json()["borders"][0]["change"]) == ("changed", (), "changed")
 
 
 def test_every_release_that_was_tried_fails_is_an_answer(model: Path) -> None:

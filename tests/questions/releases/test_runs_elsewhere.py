@@ -69,7 +69,7 @@ def told(findings: ReleaseFindings) -> object:
     tried = [
         (one.release.version, one.outcome, one.reason, one.runs, one.added, one.obstacle) for one in findings.tried
     ]
-    borders = [(one.before.version, one.after.version, one.broke, one.verified) for one in findings.borders]
+    borders = [(one.before.version, one.after.version, one.change == "broke", one.verified) for one in findings.borders]
     return tried, borders, findings.failure, findings.failed, findings.runs, findings.checks, findings.text
 
 

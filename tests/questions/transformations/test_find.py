@@ -1,6 +1,8 @@
 """What breaks a model is found in real tools, run in real processes."""
 
 import sys
+import time
+import venv
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,11 @@ from biopsy.comparison.tolerance import Tolerances
 from biopsy.engines.runner import Inputs, feeds_for, wider_sample
 from biopsy.model.index import index_bytes
 from biopsy.processes.watch import Limits
+from biopsy.questions.transformations import find
 from biopsy.questions.transformations.find import find_transformation
 from biopsy.questions.transformations.question import CommandQuestion, SameEngine, parse_tool
-from support import bug
+from biopsy.questions.transformations.tools import OnnxRuntimeOffline
+from support import bug, plug_ins
 from support.transformations import (
     CAST_OF_INTEGERS,
     CLIP_RELU,
@@ -129,11 +133,11 @@ def test_passes_that_a_command_is_not_told_are_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
     [
-        ("data = data.replace(b'out_y', b'out_z')", "missing-output", "loses output 'out_y'"),
+        ("data = data.replace(b'out_y', b'out_z')", "missing-output", "renames output 'out_y' to 'out_z'"),
         ("data = data.replace(b'in_x', b'in_z')", "new-input", "wants an input 'in_z'"),
         ("raise ValueError('no rule for Relu')", "exit status 1", "no rule for Relu"),
         ("os.abort()", "SIGABRT", ""),
-        ("time.sleep(60)", "Timeout", "too long"),
+        ("time.sleep(60)", "Timeout", "did not end within 1 s"),
         ("data = data.replace(b'Relu', b'ReLU')", "InvalidGraph", "ReLU"),
         ("data = b'no model'", "InvalidModel", ""),
         ("sys.exit(0)", "NoModel", "wrote no model"),
@@ -144,6 +148,63 @@ def test_each_way_to_fail_is_a_kind_of_its_own(tmp_path: Path, code: str, kind: 
     found = asked(tmp_path, ADDS, by, passes=("wrong",), reduces=False, limits=Limits(seconds=1))
     assert found.signature.kind == kind
     assert words in found.failure or words in str(found.judged.evidence.verdict.message)
+
+
+def test_a_pass_that_never_ends_is_named_without_waiting_long_for_each_run(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(find, "_LEAST_LIMIT", 1.0)
+    monkeypatch.setattr(find, "_TIMES_THE_CONTROL", 1)
+    heard: list[str] = []
+    started = time.monotonic()
+    found = asked(
+        tmp_path,
+        ADDS,
+        own_tool(tmp_path, "if 'endless' in passes:\n    time.sleep(600)"),
+        lambda event: heard.append(event.text) if isinstance(event, events.Remark) else None,
+        passes=("harmless", "endless", "other"),
+        reduces=False,
+        limits=Limits(seconds=8),
+    )
+    assert (found.signature.kind, found.passes.alone, found.passes.without) == (
+        *("Timeout", ("endless",)),
+        (("endless",),),
+    )
+    assert any("counts as not ending" in text for text in heard)
+    assert time.monotonic() - started < 60
+
+
+def test_a_file_with_an_ending_that_the_tool_adds_is_what_the_check_gets(tmp_path: Path):
+    (tmp_path / "check.py").write_text("import sys; sys.exit(b'Sub' in open(sys.argv[1], 'rb').read())")
+    check = CommandQuestion(words=(sys.executable, str(tmp_path / "check.py"), "{}"))
+    for ending in (".xml", ""):
+        by = own_tool(
+            tmp_path,
+            f"data = data.replace(b'Add', b'Sub') if passes else data\nopen(sys.argv[2] + '.bin', 'w').write('1')\n"
+            f"sys.argv[2] += {ending!r}",
+        )
+        found = asked(tmp_path, ADDS, by, passes=("wrong",), decides=check, reduces=False)
+        assert (found.fault, found.passes.alone) == ("transformation", ("wrong",))
+    by = own_tool(tmp_path, "sys.argv[2] += '.xml'")
+    with pytest.raises(errors.CheckError, match=r"wrote a \.xml file, which no engine here compares"):
+        asked(tmp_path, ADDS, by, passes=("wrong",))
+
+
+def test_a_release_of_a_tool_that_biopsy_cannot_call_is_not_blamed(tmp_path: Path):
+    venv.create(tmp_path / "other", with_pip=False)
+    python = tmp_path / "other/bin/python"
+    [packages] = (tmp_path / "other").glob("lib/python*/site-packages")
+    plug_ins.install(packages, "onnxslim", "", "")
+    (packages / "onnxslim.py").unlink()
+    for file, code in (("__init__", ""), ("core/__init__", ""), ("core/optimization", "")):
+        place = packages / "onnxslim" / f"{file}.py"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(code)
+    with pytest.raises(errors.CheckError, match=r"biopsy cannot call onnxslim 1\.0: AttributeError: .*Optimiz"):
+        asked(tmp_path, ADDS, "onnxslim", python=python)
+
+
+def test_the_passes_of_onnx_runtime_have_names_though_it_cannot_build_the_model(tmp_path: Path):
+    onnx.save(graph("g (float[4] x) => (float[4] y) { y = Nonesuch (x) }"), tmp_path / "m.onnx")
+    assert {"ConstantFolding", "EliminateIdentity"} <= {*OnnxRuntimeOffline().passes(str(tmp_path / "m.onnx"))}
 
 
 @pytest.mark.slow

@@ -70,6 +70,21 @@ def test_what_is_shown_names_the_best(shown) -> None:
     assert "setting 1.0" in shown(result(change("setting")))
 
 
+def test_what_is_equally_fast_stays_in_its_order_also_where_it_is_slower_than_the_fastest() -> None:
+    def measured(ratio: float) -> VerifiedChange:
+        latency = Latency(after=ratio, before=1.0, ratio=ratio, low=ratio - 0.1, high=ratio + 0.1)
+        return VerifiedChange(kind="setting", text=f"{ratio}", engine="onnxrt", latency=latency)
+
+    assert texts(result(measured(2.05), measured(2.0), measured(1.0)).ordered) == ["1.0", "2.05", "2.0"]
+
+
+def test_a_latency_is_claimed_only_if_it_differs() -> None:
+    equal = Latency(after=2.0, before=1.9, ratio=1.05, low=0.98, high=1.1)
+    assert (equal.differs, equal.text, equal.sentence) == (False, "no difference measured", "no difference measured")
+    slower = Latency(after=2.0, before=1.9, ratio=1.05, low=1.01, high=1.1)
+    assert slower.differs and slower.sentence == "it takes 1.05 times as long (1.01 to 1.10)"
+
+
 def test_a_latency_is_told_with_its_spread_and_without_the_original_in_milliseconds() -> None:
     assert Latency(after=2.0, before=1.0, ratio=2.0, low=1.9, high=2.1).text == "2.00 times as long (1.90 to 2.10)"
     assert Latency(after=2.0).text == "2 ms"

@@ -141,7 +141,7 @@ def _say_result(console: Console, template: CheckTemplate, flags: Flags, report:
         verified = "" if switch.verified else "   (not confirmed by fresh processes)"
         console.say(f"It {'also ' if number else ''}goes away {switch.text}.{verified}")
     if not flags.complete:
-        console.say("More sets of this size may exist; the search stopped at its limit.")
+        console.say("Other changes, and smaller ones, may help too: not all were tried.")
     console.note(count(flags.checks, "check") + report)
 
 

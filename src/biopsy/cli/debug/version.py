@@ -338,9 +338,11 @@ def _say_result(console: Console, options: VersionOptions, findings: ReleaseFind
     for border in findings.borders:
         verified = "" if border.verified else "   (not confirmed when asked again)"
         console.say(f"{findings.package}: {border.text}.{verified}")
-        fails, passes = (border.after, border.before) if border.broke else (border.before, border.after)
-        for head, release in (("passes", passes), ("fails", fails)):
+        for side, release in sorted(
+            [(border.was, border.before), (border.became, border.after)], key=lambda one: one[0] is not False
+        ):
             day = "" if release.date is None else f" of {release.date.isoformat()}"
+            head = "passes" if side is False else "fails" if side is True else "another failure"
             console.note(f"  {head:<7} {release.version}{day}")
         console.note(f"  notes   {border.notes}")
     if not findings.borders:
@@ -361,9 +363,9 @@ def _say_result(console: Console, options: VersionOptions, findings: ReleaseFind
 
 
 def _advice(options: VersionOptions, findings: ReleaseFindings) -> list[Advice]:
-    """The lines that install releases without the failure; if every release fails, the one that finds a workaround."""
+    """The lines that install releases without the failure; if none is right, the one that finds a workaround."""
     words = options.words_of_check
-    if findings.answer == "every release tried fails" and words[:2] == ["biopsy", "run"]:
+    if not findings.pins and words[:2] == ["biopsy", "run"]:
         engine = ["--engine", options.engine] if options.engine else []
         workaround = ["biopsy", "debug", "workaround", as_word(options.model), *engine, "--skip", "release"]
         line = line_of([*workaround, "--check", *words])

@@ -212,7 +212,7 @@ def changes(facts: KnownFacts, context: StepContext) -> StepAnswer:
                 text=change.text,
                 engine=change.engine,
                 nodes=len(change.nodes),
-                latency="" if change.latency is None else change.latency.text,
+                latency="" if change.latency is None else change.latency.sentence,
                 path=str(result.output) if result.output is not None and change is result.patched else None,
             )
             for change in result.best
@@ -377,20 +377,21 @@ def releases(facts: KnownFacts, context: StepContext) -> StepAnswer:
             raise
     findings = search.findings
     context.keep(RELEASES_REPORT, findings.as_json())
-    borders = [(border, border.before if border.broke else border.after) for border in findings.borders]
+    unsure = [f"not confirmed: {each.text}" for each in findings.borders if not each.right and not each.verified]
     release_facts = ReleaseFacts(
         package=findings.package,
         text=findings.text,
         changes=tuple(
             ReleaseChange(
                 text=border.text,
-                right=right.version,
-                engine=template.changed(SettingChange({RELEASE: right.version})).text,
+                right=border.right.version,
+                engine=template.changed(SettingChange({RELEASE: border.right.version})).text,
                 verified=border.verified,
             )
-            for border, right in borders
+            for border in findings.borders
+            if border.right is not None
         ),
-        doubt=findings.doubt,
+        doubt="; ".join(filter(None, [*unsure, findings.doubt])),
         complete=ended is None,
     )
     return StepAnswer(replace(facts, releases=release_facts), findings.text, ended)

@@ -244,7 +244,7 @@ def releases(part: Branch) -> Iterator[DocumentBlock]:
     for border in part.parts("borders")[:50]:
         unsure = " (not confirmed when asked again)" if border.flag("verified") is False else ""
         notes = f" Notes: {cut(border.text('notes'), 200)}" if border.text("notes") else ""
-        tone, sign = ("bad", "✕") if border.text("change") == "broke" else ("good", "✓")
+        tone, sign = ("good", "✓") if border.text("change") == "mended" else ("bad", "✕")
         items.append(Cell(text=f"{cut(border.text('text') or '?', 300)}{unsure}.{notes}", tone=tone, sign=sign))
     if items:
         caption = f"Releases of {cut(part.text('package'), 60)} between which it changes"
@@ -352,7 +352,7 @@ def _latency(entry: Branch) -> str:
     latency = entry.child("latency")
     ratio, low, high, after = (latency.number(key) for key in ("ratio", "low", "high", "after"))
     if ratio is not None and low is not None and high is not None:
-        return f"{ratio:.2f} times as long ({low:.2f} to {high:.2f})"
+        return "no difference measured" if low <= 1 <= high else f"{ratio:.2f} times as long ({low:.2f} to {high:.2f})"
     return "" if after is None else f"{after:.3g} ms"
 
 

@@ -155,6 +155,8 @@ class Plan:
     def key(self) -> str:
         """The name of the environment, which begins with the name of a package for people who look into the folder."""
         origin = [self.origin] if self.origin else []
+        if "openvino" in names(self.wanted):
+            origin.append(("tried with an array",))  # environments of older releases of biopsy were not
         identity = json.dumps([self.requirements, str(self.interpreter.path), self.interpreter.version, *origin])
         return f"{self.wanted[0].name[:40]}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
@@ -256,16 +258,17 @@ _KEPT_OUTPUT = 1 << 20
 _LONGEST_LINE = 300
 
 _NEEDS = (
-    (r"compiled using NumPy 1\.x|_ARRAY_API not found", "numpy<2"),
+    (r"compiled using NumPy 1\.x|_ARRAY_API not found|reads arrays of this NumPy wrongly", "numpy<2"),
     (r"module 'numpy' has no attribute '(bool|object|int|float|complex|str)'", "numpy<1.24"),
     (r"Descriptors cannot be created directly", "protobuf<4"),
     (r"No module named '(pkg_resources|distutils)", "setuptools<81"),
 )
 """Output of an import that fails because another package is too new, and the requirement that surely mends it.
 
-NumPy reports extensions that were compiled for version 1, and documents the release that removed old names; protobuf
-names the release for generated code that is too old; setuptools has announced the release that removes
-``pkg_resources``, and since Python 3.12 only setuptools has ``distutils``.
+NumPy reports extensions that were compiled for version 1, but not those that pybind11 before 2.12 made, which read the
+memory of arrays elsewhere: OpenVINO, whose older releases have those, is tried with an array. NumPy documents the
+release that removed old names; protobuf names the release for generated code that is too old; setuptools has announced
+the release that removes ``pkg_resources``, and since Python 3.12 only setuptools has ``distutils``.
 """
 
 _SCRIPT = """\
@@ -298,7 +301,13 @@ for name in sys.argv[2:]:
     if module is not None:
         say(importing=name)
         try:
-            __import__(module)
+            imported = __import__(module)
+            if name == "openvino":
+                import numpy
+                of_runtime = __import__("openvino.runtime").runtime if not hasattr(imported, "Tensor") else imported
+                given = numpy.arange(1, 25, dtype=numpy.float32).reshape(4, 6)
+                if not (numpy.array(of_runtime.Tensor(given).data) == given).all():
+                    raise RuntimeError(f"it reads arrays of this NumPy wrongly: {numpy.__version__}")
         except BaseException as error:
             say(failed=f"{type(error).__name__}: {error}")
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +28,7 @@ from biopsy.questions.builds.settings import (
 )
 from biopsy.records import plain
 from biopsy.search.drive import drive, first_that
-from biopsy.search.subset import minimal_subset, minimal_subsets, shortest
+from biopsy.search.subset import minimal_subsets, shortest
 from biopsy.session.machines import tell_of_machines
 from biopsy.session.pool import RunsAhead, Workers
 from biopsy.session.trial import CheckRuns, cannot_run, until_no_pass
@@ -84,8 +84,8 @@ class Flags:
     ``failure`` is the failure in words, seen in ``failed`` of ``runs`` runs without a change. ``switches`` are the
     smallest changes with which it goes away, the shortest and most specific first; empty if there are none. ``tried``
     are the single changes with their outcomes. ``optimizers`` are those of ONNX Runtime that ran on the model, None if
-    they were not looked up. ``checks`` counts all runs of the check. ``complete``: there is no other switch of the same
-    length.
+    they were not looked up. ``checks`` counts all runs of the check. ``complete``: there is no other of
+    this kind and length, provided that what helps also helps beside other changes, as in all that was tried.
     """
 
     failure: str = ""
@@ -298,7 +298,7 @@ def switches_of(probe: SettingProbe, template: CheckTemplate, model: Path, weigh
     gone = [change for change in gone if change not in levels]
     if not optimizers:  # of the levels, the one that keeps most optimizers first
         gone[:0] = sorted(levels, key=lambda change: _LEVELS.index(change.settings["optimization"]))
-    if not gone and not optimizers:
+    if not gone and all(switch.size > 1 for switch in optimizers):
         gone = _fewest_together(probe)
     switches = sorted([*optimizers, *map(Switch, gone)], key=lambda switch: switch.size)
     verified = tuple(replace(switch, verified=probe.verified(switch.change)) for switch in switches)
@@ -313,29 +313,33 @@ def _fewest_together(probe: SettingProbe) -> list[SettingChange]:
             values.setdefault(" ".join([*tried.change.settings, *tried.change.environment]), []).append(tried.change)
     if len(values) < 2:
         return []
-    known: dict[str, bool] = {}
+    known: dict[frozenset[str], bool] = {}
 
-    def gone(changes: Sequence[SettingChange]) -> bool:
-        combined = joined(changes)
-        if combined.text not in known:
-            description = "" if len(changes) < len(values) else "all settings together"
-            known[combined.text] = probe.change(combined, description).gone
-        return known[combined.text]
+    def gone(by_text: Mapping[str, SettingChange], texts: Sequence[str]) -> bool:
+        if frozenset(texts) not in known:
+            description = "" if len(texts) < len(values) else "all settings together"
+            known[frozenset(texts)] = probe.change(joined(by_text[text] for text in texts), description).gone
+        return known[frozenset(texts)]
 
-    def switch_off(by_text: Mapping[str, SettingChange], texts: Sequence[str]) -> bool:
-        return gone([by_text[text] for text in texts])
-
-    together: dict[str, list[SettingChange]] = {}
-    all_found = prod(map(len, values.values())) <= _MOST_VALUES
+    together: dict[frozenset[str], list[SettingChange]] = {}
+    # a setting with which another failure comes first may help beside others, but would hide what they do
+    hidden = {Outcome.OTHER_FAILURE, Outcome.TIMED_OUT, Outcome.INVALID} & {each.outcome for each in probe.flags.tried}
+    all_found = prod(map(len, values.values())) <= _MOST_VALUES and not hidden
     for chosen in islice(product(*values.values()), _MOST_VALUES):
         by_text = {change.text: change for change in chosen}
-        sets, complete = drive(minimal_subsets(list(by_text), _MOST_SETS), first_that(partial(switch_off, by_text)))
+        sets, complete = drive(minimal_subsets(list(by_text), _MOST_SETS), first_that(partial(gone, by_text)))
         all_found = all_found and complete
         for texts in sets:
-            changes = [by_text[text] for text in texts]
-            together.setdefault(joined(changes).text, changes)
+            together.setdefault(frozenset(texts), [by_text[text] for text in texts])
+    all_found = all_found and _is_monotone(known)
     probe.flags = replace(probe.flags, complete=probe.flags.complete and all_found)
     return [joined(changes) for changes in shortest([*together.values()])]
+
+
+def _is_monotone(known: Mapping[frozenset[str], bool]) -> bool:
+    """Whether every set that was tried helps if a part of it does; without that, a search may overlook sets."""
+    helping = [names for names, helps in known.items() if helps]
+    return not any(part < names for names, helps in known.items() if not helps for part in helping)
 
 
 def _fewest_optimizers(probe: SettingProbe, template: CheckTemplate, model: Path, folder: Path | None) -> list[Switch]:
@@ -348,56 +352,41 @@ def _fewest_optimizers(probe: SettingProbe, template: CheckTemplate, model: Path
             known[frozenset(names)] = probe.change(change, f"without {', '.join(names)}").gone
         return known[frozenset(names)]
 
-    suspects = _suspects(probe, template, model, folder, gone)
-    sets, complete = drive(minimal_subsets(suspects, _MOST_SETS), first_that(gone))
-    probe.flags = replace(probe.flags, complete=complete)
+    ran, changed = _suspects(probe, template, model, folder)
     known_rules = rules(template.spec)
-    specific = [_without_irrelevant_rules(names, known_rules, gone) for names in sets]
-    different = {frozenset(names): names for names in reversed(specific)}
-    return [
-        Switch(without_optimizers(template.spec, names), tuple(names))
-        for names in shortest([*different.values()][::-1])
-    ]
+    rules_alone = {*known_rules} - {*ran}
+
+    def beside_rules(names: Sequence[str]) -> frozenset[str]:
+        return frozenset(name for name in names if name not in rules_alone and not name.endswith(RULES))
+
+    alone = [[name] for name in changed if not name.endswith(RULES) and gone([name])]
+    left = [name for name in dict.fromkeys([*changed, *ran, *known_rules]) if [name] not in alone]
+    left.sort(key=lambda name: name.endswith(RULES))
+    sets, complete = drive(minimal_subsets(left, _MOST_SETS), first_that(gone))
+    probe.flags = replace(probe.flags, complete=complete and _is_monotone(known))
+    # the rules of a level run as one optimizer, which is named only where the known rules do not explain it
+    named = [*alone, *(names for names in sets if not names[-1].endswith(RULES))]
+    explained = {*map(beside_rules, named)}
+    named += [names for names in sets if names[-1].endswith(RULES) and beside_rules(names) not in explained]
+    return [Switch(without_optimizers(template.spec, names), tuple(names)) for names in shortest(named)]
 
 
 def _suspects(
-    probe: SettingProbe,
-    template: CheckTemplate,
-    model: Path,
-    folder: Path | None,
-    gone: Callable[[Sequence[str]], bool],
-) -> list[str]:
-    """Optimizers that together switch the failure off: those that change the model.
+    probe: SettingProbe, template: CheckTemplate, model: Path, folder: Path | None
+) -> tuple[tuple[str, ...], list[str]]:
+    """The optimizers that run on the model, and those that change it.
 
-    When one is off, another may do its work, so the optimizers that change the model are looked up again and added
-    until the failure is gone. If that is not enough, all known optimizers.
+    When one is off, another may do its work, so the optimizers that change the model are looked up again without those
+    that are known to, until there are no more.
     """
     off: list[str] = []
+    first: Optimizers | None = None
     while True:
         spec = template.changed(without_optimizers(template.spec, off)) if off else template.spec
         optimizers = optimizers_of(model, spec, folder)
-        if probe.flags.optimizers is None:
-            probe.flags = replace(probe.flags, optimizers=optimizers)
+        first = first or optimizers
         further = [name for name in optimizers.changed if name not in off]
         if not further:
-            break
+            probe.flags = replace(probe.flags, optimizers=first)
+            return first.ran, off
         off += further
-        if gone(off):
-            return off
-    ran = probe.flags.optimizers.ran if probe.flags.optimizers is not None else ()
-    everything = list(dict.fromkeys([*off, *ran, *rules(template.spec)]))
-    return everything if gone(everything) else []
-
-
-def _without_irrelevant_rules(
-    names: list[str], known: Sequence[str], gone: Callable[[Sequence[str]], bool]
-) -> list[str]:
-    """A set in which the rules of a level, which run as one optimizer, are replaced by the ``known`` ones that matter.
-
-    The set itself if it has no such rules, or the known ones are not enough.
-    """
-    others = [name for name in names if not name.endswith(RULES)]
-    if len(others) == len(names):
-        return names
-    needed = drive(minimal_subset(known), first_that(lambda subset: gone([*subset, *others])))
-    return names if needed is None else [*needed, *others]

@@ -33,6 +33,7 @@ from biopsy.questions.releases.question import (
 )
 from biopsy.questions.releases.runs import ReleaseRuns, RunsHere
 from biopsy.search.borders import (
+    ANOTHER,
     AnswerRow,
     Asking,
     RowBorder,
@@ -244,7 +245,7 @@ class ReleaseSearch:
                 details=[
                     f"{tried.release.version}: {tried.words}: {tried.reason}"
                     for tried in findings.tried
-                    if tried.side is None
+                    if tried.side in (None, ANOTHER)
                 ],
                 next_steps=["--versions A..B    other releases", "--with 'numpy<2'    packages that they need"],
             )
@@ -261,10 +262,15 @@ class ReleaseSearch:
             )
 
     def _require_a_check_that_may_pass(self) -> None:
-        """Raise VacuousCheck if every release fails, and so does having no release, or a model of one Identity node."""
-        if self._options.allow_vacuous or self.findings.answer != "every release tried fails":
+        """Raise VacuousCheck if no release passes, and so does having no release, or a model of one Identity node."""
+        if self._options.allow_vacuous or any(tried.side is False for tried in self._tried.values()):
             return
         failing = self._failing
+        every = (
+            "every release tried"
+            if self.findings.answer != "changed"
+            else "every release tried, in one way or another,"
+        )
         for failure_with, culprit, suspicion, look, unless in (
             (
                 self._probe.failure_without_packages,
@@ -283,21 +289,23 @@ class ReleaseSearch:
         ):
             if reason := failure_with(failing):
                 raise errors.VacuousCheck(
-                    f"every release tried fails, and so does {culprit} ({reason}): the check may {suspicion}",
+                    f"{every} fails, and so does {culprit} ({reason}): the check may {suspicion}",
                     next_steps=[f"look at {look}: {self._line(failing)}", f"--allow-vacuous-check    {unless}"],
                 )
 
     @property
     def _failing(self) -> Release:
         """The first release that was tried and fails."""
-        return next(tried.release for tried in self._tried.values() if tried.side)
+        return next(tried.release for tried in self._tried.values() if tried.side is True)
 
     def _border(self, before: int, after: int) -> ReleaseBorder:
-        releases = self._span.releases
+        releases, known = self._span.releases, self._row.known
         return ReleaseBorder(
             before=releases[before],
             after=releases[after],
-            broke=self._row.known[after] is True,
+            was=known[before],
+            became=known[after],
+            other=next((self._tried[place].reason for place in (before, after) if known[place] == ANOTHER), ""),
             undecided=tuple(self._tried[place] for place in range(before + 1, after)),
             notes=notes_of(self._probe.question.check.package, releases[after].version),
         )
@@ -307,8 +315,8 @@ class ReleaseSearch:
         border, holds = self._border(place.before, place.after), self._confirmation.holds(place)
         if holds and self._options.whole_model is not None:
             self._verifying = self._verifying or self._probe.for_question(self._options.whole_model)
-            fails, passes = (border.after, border.before) if border.broke else (border.before, border.after)
-            holds = self._verifying.ask(fails).side is True and self._verifying.ask(passes).side is False
+            sides = ((border.after, border.became), (border.before, border.was))
+            holds = all(self._verifying.ask(release).side == side for release, side in sides)
         return replace(border, verified=holds)
 
 
@@ -336,7 +344,9 @@ class Confirmation:
             if self._is_confirmed(place):
                 continue
             tried = self._tried[place]
-            if tried.side:
+            if tried.side == ANOTHER:
+                rechecked = probe.recheck_other(tried)
+            elif tried.side:
                 rechecked = probe.recheck_failure(tried)
             else:
                 rechecked = probe.recheck_pass(tried, max(_PASSES_AT_A_BORDER, probe.needed))
@@ -353,9 +363,10 @@ class Confirmation:
         return self._confirmed.get(place, 0) >= self._probe.needed
 
     def _keep(self, place: int, tried: TriedRelease) -> None:
-        """Keep an answer; a release that now neither fails nor passes is unstable."""
+        """Keep an answer; a release that now fails in another way, or of which nobody can tell, is unstable."""
         before = self._tried[place]
-        if tried.side is None and tried.outcome is not Outcome.UNSTABLE:
+        is_unlike = tried.side is not before.side and ANOTHER in (tried.side, before.side)
+        if is_unlike or (tried.side is None and tried.outcome is not Outcome.UNSTABLE):
             reason = f"first it {before.words}, then: {tried.words}, {tried.reason}"
             tried = replace(tried, outcome=Outcome.UNSTABLE, reason=reason)
         self._tried[place] = tried

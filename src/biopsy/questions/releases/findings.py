@@ -11,8 +11,8 @@ from biopsy.checks.outcome import Outcome
 from biopsy.errors import Obstacle
 from biopsy.processes.environments.releases import Release
 from biopsy.records import plain
-from biopsy.search.borders import Side
-from biopsy.text import count, html_table, printable
+from biopsy.search.borders import ANOTHER, Side
+from biopsy.text import count, html_table, printable, shortened
 
 Answer = Literal["changed", "every release tried fails", "no release tried fails"]
 
@@ -46,8 +46,13 @@ class TriedRelease:
 
     @property
     def side(self) -> Side:
-        """Whether the release fails; None if it could not be tested."""
-        return {Outcome.REPRODUCES: True, Outcome.PASSES: False}.get(self.outcome)
+        """Whether the release fails, or ANOTHER if in another way; None if it could not be tested."""
+        sides: dict[Outcome, Side] = {
+            Outcome.REPRODUCES: True,
+            Outcome.PASSES: False,
+            Outcome.OTHER_FAILURE: ANOTHER,
+        }
+        return sides.get(self.outcome)
 
     @property
     def words(self) -> str:
@@ -62,32 +67,53 @@ class TriedRelease:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseBorder:
-    """Two releases of which one fails and one passes; the ``undecided`` ones between them could not be tested.
+    """Two releases of different sides, ``was`` and ``became``; the ``undecided`` ones between could not be tested.
 
-    ``verified``: run again, the one still fails and the other still passes.
+    ``other`` is how the one fails that fails in another way, if one does. ``verified``: run again, both are on the same
+    side as before.
     """
 
     before: Release
     after: Release
-    broke: bool
+    was: Side
+    became: Side
+    other: str = ""
     undecided: tuple[TriedRelease, ...] = ()
     verified: bool = False
     notes: str = ""
 
     @property
+    def change(self) -> Literal["broke", "mended", "changed"]:
+        """What happened between the two; "changed": the failure became another one, or another one this one."""
+        return "broke" if self.was is False else "mended" if self.became is False else "changed"
+
+    @property
+    def right(self) -> Release | None:
+        """The release that passes, if one does."""
+        return self.before if self.was is False else self.after if self.became is False else None
+
+    @property
     def text(self) -> str:
-        """``1.21.0 broke it, 1.20.1 is right``; or between which two it was broken, and which could not be tested."""
+        """``1.21.0 broke it, 1.20.1 is right``; or between which two it changed, and which could not be tested."""
+        before, after = self.before.version, self.after.version
+        another = f"another failure ({shortened(' '.join(self.other.split()), 100)})"
+        fails = f"has {another}" if self.was == ANOTHER else "fails"
         if not self.undecided:
-            changed, other = ("broke", "is right") if self.broke else ("mended", "fails")
-            return f"{self.after.version} {changed} it, {self.before.version} {other}"
+            if self.change == "broke":
+                return f"{after} broke it{f' with {another}' if self.became == ANOTHER else ''}, {before} is right"
+            became = "mended it" if self.became is False else f"has {another}" if self.became == ANOTHER else "fails"
+            return f"{after} {became}, {before} {fails}"
         names = ", ".join(f"{tried.release.version} ({tried.words})" for tried in self.undecided)
-        change = "broken" if self.broke else "mended"
-        return f"{change} between {self.before.version} and {self.after.version}; could not test {names}"
+        change = {"broke": "broken", "mended": "mended", "changed": "changed"}[self.change]
+        which = (
+            f"; {before if self.was == ANOTHER else after} has {another}" if ANOTHER in (self.was, self.became) else ""
+        )
+        return f"{change} between {before} and {after}{which}; could not test {names}"
 
     def as_json(self) -> dict[str, Any]:
         """Its facts as plain values."""
         return {
-            "change": "broke" if self.broke else "mended",
+            "change": self.change,
             "text": self.text,
             "before": _json_of(self.before),
             "after": _json_of(self.after),
@@ -124,9 +150,9 @@ class ReleaseFindings:
     def answer(self) -> Answer | None:
         """The answer; None if no release could be tested."""
         sides = {tried.side for tried in self.tried} - {None}
-        if len(sides) == 2:
+        if len(sides) > 1:
             return "changed"
-        if not sides:
+        if not sides or ANOTHER in sides:
             return None
         return "every release tried fails" if True in sides else "no release tried fails"
 
@@ -151,13 +177,13 @@ class ReleaseFindings:
         """
         specifiers = []
         for place, border in reversed(list(enumerate(self.borders))):
-            if border.broke:
+            if border.was is False:
                 first = border.undecided[0].release if border.undecided else border.after
                 specifiers += [f"<{first.version}"] if place == 0 else []
                 specifiers.append(f"=={border.before.version}")
-            elif place == len(self.borders) - 1:
+            elif border.became is False and place == len(self.borders) - 1:
                 specifiers.append(f">={border.after.version}")
-            else:
+            elif border.became is False:
                 specifiers.append(f"=={border.after.version}")
         return tuple(specifiers)
 

@@ -150,6 +150,11 @@ class ReleaseProbe:
         self._believe_less(rate_of(measured.failed + 1, tried.runs + done))
         return replace(tried, runs=tried.runs + done)
 
+    def recheck_other(self, tried: TriedRelease) -> TriedRelease:
+        """Run a release that fails in another way once more. Raises what ``ask`` raises."""
+        with self._running(tried.release, 1) as once:
+            return _with(tried, once("whether it still fails in another way"), runs=tried.runs + 1)
+
     def _believe_less(self, rate: MeasuredRate) -> None:
         """Require more passing runs, if the failure is rarer than was known."""
         if rate.needed > self.needed:

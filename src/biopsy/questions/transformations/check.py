@@ -65,7 +65,7 @@ class KnownTransformer:
         self._words = [*start, spec.name, json.dumps(dict(spec.settings))]
         self._name = spec.text
         self._scratch = scratch
-        self._limits = limits
+        self.limits = limits
         self._numbers = itertools.count()
         self.release = ""
         self._server: ForkServer | None = None
@@ -115,28 +115,38 @@ class KnownTransformer:
         try:
             ended = self._run({**request, "answer": str(answer)}, cold=cold)
             if ended.cause != "itself" or ended.status < 0:
-                return _death(ended)
+                return _death(ended, self.limits)
             try:
                 reply = json.loads(read_plain(answer, _LONGEST_ANSWER))
-                if "error" in reply:
-                    return ToolFailure(str(reply["error"]["kind"]), str(reply["error"]["message"]))
-                return dict(reply["answer"])
+                if "error" not in reply:
+                    return dict(reply["answer"])
+                failure = ToolFailure(str(reply["error"]["kind"]), str(reply["error"]["message"]))
+                if not reply["error"]["ours"]:
+                    return failure
             except FileNotFoundError:
                 return ToolFailure(f"exit status {ended.status}", _printed(ended))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 message = f"the process of {self._name} gave an answer that is not understood: {error}"
                 raise errors.BiopsyError(message) from error
+            raise errors.CheckError(
+                f"biopsy cannot call {f'{self._name} {self.release}'.strip()}: {failure.kind}: "
+                f"{first_line(failure.message)}; this is no fault of the tool",
+                next_steps=[
+                    f"--package {self._tool.package}    takes the newest release, in an environment of its own",
+                    "--by 'COMMAND {} {out}'    takes any command",
+                ],
+            )
         finally:
             answer.unlink(missing_ok=True)
 
     def _run(self, request: Mapping[str, Any], *, cold: bool) -> Ended:
         if self._server is not None and not cold:
             try:
-                return self._server.run(request, lambda: self._limits)
+                return self._server.run(request, lambda: self.limits)
             except ServerGoneError:
                 self.close()  # loading failed or ended it: a new process shows why
                 Path(request["answer"]).unlink(missing_ok=True)
-        return process.run([*self._words, json.dumps(request)], lambda: self._limits)
+        return process.run([*self._words, json.dumps(request)], lambda: self.limits)
 
 
 class CommandTransformer:
@@ -152,7 +162,7 @@ class CommandTransformer:
         self._words = spec.words
         self._control = control.words if control is not None else ()
         self._named = list(named)
-        self._limits = limits
+        self.limits = limits
         self._takes_passes = any(PASSES in word for word in spec.words)
 
     def passes(self, source: Path) -> list[str]:
@@ -166,7 +176,7 @@ class CommandTransformer:
     def transform(self, order: TransformOrder, *, cold: bool = False) -> ToolFailure | None:
         """Write the transformed model; returns how the command fails, None if it does not."""
         target, words = Path(order.target), self._words
-        target.unlink(missing_ok=True)
+        remove_written(target)
         if order.passes == () and self._control:
             words = self._control
         elif order.passes == () and not self._takes_passes:
@@ -180,22 +190,41 @@ class CommandTransformer:
         placeholder = re.compile("|".join(map(re.escape, values)))  # in one go: a value may contain a placeholder
         command = [placeholder.sub(lambda match: values[match.group()], word) for word in words]
         try:
-            ended = process.run(command, lambda: self._limits)
+            ended = process.run(command, lambda: self.limits)
         except process.CannotStartError as error:
             raise errors.UsageError(f"--by: {command[0]} cannot be started: {error.reason}") from error
         if ended.cause != "itself" or ended.status < 0:
-            return _death(ended)
+            return _death(ended, self.limits)
         if ended.status != 0:
             lines = [line for line in _printed(ended).splitlines() if line.strip()]
             return ToolFailure(f"exit status {ended.status}", lines[-1] if lines else "")
-        return _failure_to_write(target)
+        return _failure_to_write(written(target))
 
 
 Transformer: TypeAlias = KnownTransformer | CommandTransformer
 
 
-def _death(ended: Ended) -> ToolFailure:
-    limits = {"time": ("Timeout", "it took too long"), "memory": ("OutOfMemory", "it took more memory than it may")}
+def written(target: Path) -> Path:
+    """The file that a command wrote for ``target``: the file itself, or that with an ending that the command adds.
+
+    Of several, such as the .xml and the .bin of OpenVINO, it is the one that names the weights.
+    """
+    beside = [*target.parent.glob(f"{target.name}.*"), *target.parent.glob(f"{target.stem}.*")]
+    endings = sorted(beside, key=lambda path: (path.suffix in {".bin", ".data"}, str(path)))
+    return target if target.exists() or not endings else endings[0]
+
+
+def remove_written(target: Path) -> None:
+    """Remove what a command wrote for ``target``."""
+    while (file := written(target)).is_file():
+        file.unlink()
+
+
+def _death(ended: Ended, allowed: Limits) -> ToolFailure:
+    limits = {
+        "time": ("Timeout", f"it did not end within {allowed.seconds:g} s"),
+        "memory": ("OutOfMemory", "it took more memory than it may"),
+    }
     if ended.cause in limits:
         return ToolFailure(*limits[ended.cause])
     return ToolFailure(signal_name(-ended.status), _printed(ended))
@@ -337,6 +366,11 @@ class EngineCheck(TransformationCheck):
             failed = self.failure_of_tool(candidate, target, feeds)
             if failed is not None:
                 return failed
+            if not target.exists():
+                raise errors.CheckError(
+                    f"{self.by} wrote a {written(target).suffix} file, which no engine here compares with the model",
+                    next_steps=["--check COMMAND {}    any command that tells whether such a file is right"],
+                )
             verdict = self.verdicts.verdict(_input(candidate), expected, target, feeds)
             return Evidence(status=0 if verdict.outcome == "passes" else 1, verdict=verdict)
         except (errors.EngineFailure, errors.CannotCompare, errors.DoesNotFit, errors.ModelError) as error:
@@ -344,9 +378,9 @@ class EngineCheck(TransformationCheck):
         except CannotTellError as error:
             return _invalid(str(error))
         finally:
-            for path in (target, feeds):
-                if path is not None and path != self.feeds:
-                    path.unlink(missing_ok=True)
+            remove_written(target)
+            if feeds is not None and feeds != self.feeds:
+                feeds.unlink(missing_ok=True)
 
     def feeds_for(self, candidate: Path) -> Path:
         """A new file with exactly the inputs of a candidate."""
@@ -385,9 +419,10 @@ class UserCommandCheck(TransformationCheck):
             return _invalid("the model itself does not pass the check")
         target = self.free_path("transformed-*.onnx")
         try:
-            return self.failure_of_tool(candidate, target, None) or self._check_for(candidate).run(target, stop)
+            failed = self.failure_of_tool(candidate, target, None)
+            return failed or self._check_for(candidate).run(written(target), stop)
         finally:
-            target.unlink(missing_ok=True)
+            remove_written(target)
 
     def _check_for(self, candidate: Path) -> Check:
         words = tuple(word.replace(ORIGINAL, str(candidate)) for word in self.question.words)

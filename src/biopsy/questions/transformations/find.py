@@ -34,6 +34,7 @@ from biopsy.questions.transformations.check import (
     Transformer,
     UserCommandCheck,
     judge_with,
+    written,
 )
 from biopsy.questions.transformations.findings import (
     Fault,
@@ -66,6 +67,9 @@ SECOND_ENGINE = PLAIN[1]
 """The engine of the second opinion: it shares no code with the others."""
 
 _FRESH_RUNS = 2
+
+_LEAST_LIMIT, _TIMES_THE_CONTROL = 10.0, 20
+"""Seconds for a tool that has been seen not to end, and how many times what it takes without passes."""
 
 
 def find_transformation(
@@ -129,6 +133,7 @@ class _TransformationSearch:
         self._require_right_original()
         fault, judged = self._failure()
         signature = self._runs.take_failure(judged)
+        self._limit_hangs(judged)
         passes = () if fault == "control" else question.passes
         check = replace(self.check, passes=passes)
         reduction = self._reduced(check) if question.reduces else None
@@ -193,12 +198,22 @@ class _TransformationSearch:
                 next_steps=["biopsy debug repeat    shows how it varies; is there a random operator?"],
             )
 
+    def _limit_hangs(self, judged: Judged) -> None:
+        """If the tool does not end, give it less time from now on: 20 times what it took without passes."""
+        transformer = self.check.transformer
+        if judged.evidence.verdict.kind == "Timeout" and transformer.limits.seconds is not None:
+            seconds = min(transformer.limits.seconds, max(_LEAST_LIMIT, _TIMES_THE_CONTROL * self._control_seconds))
+            transformer.limits = replace(transformer.limits, seconds=seconds)
+            text = f"what does not end within {seconds:.0f} s counts as not ending from here on"
+            self.listener(events.Remark(f"timeout    {text}"))
+
     def _judged(self, passes: tuple[str, ...] | None, description: str, *, cold: bool = False) -> Judged:
         return judge_with(replace(self.check, passes=passes, is_cold=cold), self._runs, self._model, description)
 
     def _failure(self) -> tuple[Fault, Judged]:
         """The failure of the control, or else of the transformation. Raises OriginalPasses if neither fails."""
         control = self._judged((), CONTROL)
+        self._control_seconds = control.evidence.seconds
         _require_conclusive(control, "the model that was only loaded and saved")
         if control.outcome is not Outcome.PASSES:
             return "control", control
@@ -277,10 +292,12 @@ class _TransformationSearch:
                 write_feeds(beside, read_feeds(inputs))
                 inputs = beside
         failure = check.cold().transformed(small, after, inputs)
-        after_path = None if failure is not None or output is None else after_file(output)
+        after_path = None if not after.is_file() or output is None else after_file(output)
         index, index_after = index_file(small), None
         after_lines: tuple[str, ...] = ()
-        if failure is None:
+        if failure is None and not after.is_file():
+            after_lines = (f"no ONNX model, but a {written(after).suffix} file",)
+        elif failure is None:
             with suppress(errors.ModelError):
                 index_after = index_file(after)
             try:

@@ -265,6 +265,13 @@ _LEVELS = {
 }  # fmt: skip
 
 
+_IDENTITY = (
+    b'\x08\x07:9\n\x12\n\x01x\x12\x01y"\x08Identity:\x00\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01'
+    b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\r"
+)
+"""A model of one Identity node: the interpreter may not have onnx to make one."""
+
+
 class OnnxRuntimeOffline(Tool):
     """ONNX Runtime's optimizer, which writes the model to ``SessionOptions.optimized_model_filepath``."""
 
@@ -279,7 +286,10 @@ class OnnxRuntimeOffline(Tool):
         with tempfile.TemporaryFile() as log:
             os.dup2(log.fileno(), 2)  # the log goes to the file descriptor of stderr
             try:
-                _build(source, self._level, (), None, severity=0)
+                try:
+                    _build(source, self._level, (), None, severity=0)
+                except Exception:  # what it makes of the model cannot be built; the names are the same for any model
+                    _build(_IDENTITY, self._level, (), None, severity=0)
             finally:
                 os.dup2(before, 2)
                 os.close(before)
@@ -302,7 +312,7 @@ class OnnxRuntimeOffline(Tool):
         return _LEVELS[self.settings["level"]]
 
 
-def _build(source: str, level: str, off: Sequence[str], target: str | None, *, severity: int = 3) -> Any:
+def _build(source: str | bytes, level: str, off: Sequence[str], target: str | None, *, severity: int = 3) -> Any:
     onnxruntime = import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)

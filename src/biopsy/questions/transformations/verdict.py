@@ -224,8 +224,13 @@ def interface_change(before: ModelIndex, after: ModelIndex, feeds: Sequence[Feed
     order = f"its outputs stand in another order: {_quoted(new_outputs)}, not {_quoted(old_outputs)}"
     added = [name for name in new_inputs if name not in old_inputs]
     lost = [name for name in old_inputs if name not in new_inputs]
+    others = [name for name in new_outputs if name not in old_outputs]
+    is_renamed = bool(missing) and len(missing) == len(others) and len(old_outputs) == len(new_outputs)
+    lose = (
+        f"renames output {_quoted(missing)} to {_quoted(others)}" if is_renamed else f"loses output {_quoted(missing)}"
+    )
     changes = [
-        ("missing-output", f"it loses output {_quoted(missing)}" if missing else ""),
+        ("missing-output", f"it {lose}" if missing else ""),
         ("other-order", "" if missing or new_outputs[: len(old_outputs)] == old_outputs else order),
         ("other-type", "" if missing else _retyped("output", old_outputs, before, after)),
         ("new-input", f"it wants an input {_quoted(added)}" if added else ""),

@@ -274,7 +274,7 @@ class WorkaroundSearch:
 
     def _note(self, tried: TriedChange, latency: Latency | None = None) -> None:
         self._tried.append(tried)
-        ratio = None if latency is None else latency.ratio
+        ratio = latency.ratio if latency is not None and latency.differs else None
         event = events.ChangeTried(
             change=tried.kind, text=tried.text, right=tried.right, reason=tried.reason, latency=ratio
         )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from biopsy.questions.workarounds.latency import Latency
 from biopsy.questions.workarounds.question import COST, Kind
@@ -158,18 +158,19 @@ class Workarounds:
 
 
 def _fastest_first(changes: Sequence[VerifiedChange]) -> list[VerifiedChange]:
-    """The changes by latency; those that may be as fast as the fastest come first, in their order."""
-    measured = [change.latency for change in changes if change.latency is not None and change.latency.ratio is not None]
-    fastest = min(measured, key=lambda latency: latency.ratio or 0.0, default=None)
-    least = math.inf if fastest is None or fastest.high is None else fastest.high
+    """The changes by latency; those that may be as fast as the fastest come first, in their order, then the others."""
 
-    def time(change: VerifiedChange) -> float:
-        """The latency ratio; 0 if it may be as low as the least, or is not known."""
-        latency = change.latency
-        is_slower = latency is not None and latency.low is not None and latency.low > least
-        return latency.ratio or 0.0 if latency is not None and is_slower else 0.0
+    def ratio(change: VerifiedChange, bound: Literal["ratio", "low", "high"], unknown: float) -> float:
+        value = None if change.latency is None else getattr(change.latency, bound)
+        return unknown if value is None else value
 
-    return sorted(changes, key=time)
+    left, ordered = list(changes), list[VerifiedChange]()
+    while left:
+        fastest = min(left, key=lambda change: ratio(change, "ratio", math.inf))
+        equal = [change for change in left if ratio(change, "low", 0.0) <= ratio(fastest, "high", math.inf)]
+        ordered += equal
+        left = [change for change in left if change not in equal]
+    return ordered
 
 
 def labels(nodes: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:
