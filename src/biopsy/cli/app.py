@@ -47,13 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     own_process.is_program = argv is None
     words = list(sys.argv[1:] if argv is None else argv)
-    status = _status_of(lambda: _dispatch(program, words, console, is_program=argv is None), console)
+    status = _status_of(lambda: _dispatch(program, words, console, is_program=argv is None), console, words)
     console.end_log()
     return leave(status) if argv is None else status
 
 
-def _status_of(work: Callable[[], int], console: Console) -> int:
-    """The exit status of ``work``; shows the exception that ends it."""
+def _status_of(work: Callable[[], int], console: Console, words: Sequence[str] = ()) -> int:
+    """The exit status of ``work``, which runs the command line ``words``; shows the exception that ends it."""
     try:
         return work()
     except KeyboardInterrupt:
@@ -65,6 +65,8 @@ def _status_of(work: Callable[[], int], console: Console) -> int:
     except Exception as error:  # the last line of defence: shown as a defect of biopsy
         if not (isinstance(error, OSError) and error.errno in _ENVIRONMENT_ERRORS):
             _reported(errors.BiopsyError(f"{type(error).__name__}: {error}"))
+            if "-vv" in words:  # which nothing may have parsed yet
+                console.verbosity = max(console.verbosity, 2)
             return console.defect(error)
         problem = errors.BiopsyError(f"{error.filename or 'a file'}: {error.strerror}")
     return console.failure(_reported(problem))
