@@ -98,9 +98,7 @@ class _Types:
         from onnx import helper
 
         graph = model.graph
-        stored = [(weight.name, weight.data_type, weight.dims) for weight in graph.initializer]
-        stored += [(weight.values.name, weight.values.data_type, weight.dims) for weight in graph.sparse_initializer]
-        types = {name: helper.make_tensor_type_proto(elem, list(dims)) for name, elem, dims in stored}
+        types = {w.name: helper.make_tensor_type_proto(w.data_type, list(w.dims)) for w in graph.initializer}
         infos = (*graph.value_info, *graph.output, *graph.input)
         types.update((info.name, info.type) for info in infos if info.type.WhichOneof("value"))
         versions = {entry.domain.removeprefix("ai.onnx") or "": entry.version for entry in model.opset_import}
@@ -263,6 +261,7 @@ def type_outputs(model: onnx.ModelProto, names: Collection[str]) -> None:
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of a model for inference only: each large or external initializer becomes an input of the same type.
 
+    So does each sparse one: to onnx's inference, it would be of a type that no operator takes.
     Large tensors inside subgraphs and attributes keep type and shape and lose their values. Large weights are never
     copied.
     """
@@ -279,8 +278,12 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.input.extend(model.graph.input)
     graph.output.extend(model.graph.output)
     graph.value_info.extend(model.graph.value_info)
-    graph.sparse_initializer.extend(model.graph.sparse_initializer)
     inputs = {info.name for info in graph.input}
+    graph.input.extend(
+        onnx.helper.make_tensor_value_info(weight.values.name, weight.values.data_type, list(weight.dims))
+        for weight in model.graph.sparse_initializer
+        if weight.values.name not in inputs
+    )
     for weight in model.graph.initializer:
         if _is_small(weight):
             graph.initializer.append(weight)
