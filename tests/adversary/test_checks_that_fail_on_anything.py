@@ -211,6 +211,15 @@ def test_an_exception_that_a_function_catches_itself_is_no_answer(tmp_path: Path
     assert "exit status" not in str(seen)
 
 
+def test_what_a_function_raises_is_named_where_rules_decide(tmp_path: Path, model: Path) -> None:
+    def check(candidate: Path) -> bool:
+        raise ValueError(candidate.stem)
+
+    with pytest.raises(biopsy.OriginalPasses) as raised:
+        biopsy.reduce(model, check, tmp_path / "r.onnx", rules=Rules(fail_codes=frozenset({7})))
+    assert "ValueError, which is not counted as the failure" in str(raised.value)
+
+
 def test_a_function_that_passes_the_original_is_told_what_it_is_given(tmp_path: Path, model: Path) -> None:
     with pytest.raises(biopsy.OriginalPasses) as raised:
         biopsy.reduce(model, lambda candidate: False, tmp_path / "r.onnx")

@@ -75,7 +75,8 @@ def _unfinished(evidence: Evidence, rules: Rules, reference: Signature | None) -
 
 
 def _by_rules(evidence: Evidence, rules: Rules, _: Signature | None) -> tuple[Outcome, str]:
-    status, ending = evidence.status, status_text(evidence.status, returned=evidence.returned)
+    status, raised = evidence.status, evidence.verdict.kind if evidence.returned else ""
+    ending = raised or status_text(status, returned=evidence.returned)
     if rules.fail_codes:
         counts = status in rules.fail_codes
     elif rules.ignored_codes:

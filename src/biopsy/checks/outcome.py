@@ -45,7 +45,7 @@ class Evidence:
     user's own program, or the ends of their paths; both are empty if unknown. ``remark`` is something about the check
     that its user should know. ``machine`` describes the other machine that it ran on, "" for this one. ``may_be_kept``:
     a journal may keep the answer, since the machine is of a kind that the search knows. ``returned``: a Python function
-    gave the answer, so ``status`` is no exit status.
+    returned or raised the answer, so ``status`` is no exit status.
     """
 
     status: int
@@ -266,7 +266,8 @@ class FunctionCheck(Check):
             with inside_a_check():
                 answer = self.function(model)
         except Exception as error:  # any exception of the caller's function is its answer
-            return Evidence(status=1, output=b"", verdict=verdict_of_error(error), seconds=time.monotonic() - started)
+            seconds = time.monotonic() - started
+            return Evidence(status=1, verdict=verdict_of_error(error), seconds=seconds, returned=True)
         seconds = time.monotonic() - started
         if answer is True or answer is False or type(answer).__name__ == "bool":  # numpy's bool is one too
             return Evidence(status=1 if answer else 0, seconds=seconds, returned=True)
