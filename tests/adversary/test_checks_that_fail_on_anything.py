@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import onnx
 import pytest
@@ -152,3 +154,77 @@ def test_a_failure_of_the_ir_version_is_told_as_one_of_no_node(tmp_path: Path) -
     with pytest.raises(biopsy.CheckError) as raised:
         biopsy.reduce(made, ["biopsy", "run", "{}", "--onnxrt"], tmp_path / "r.onnx")
     assert "what fails is no node, but opset 17, IR version 99" in raised.value.message
+
+
+def takes_a_path(path: Path) -> bool:
+    return bool(onnx.load(path).graph.node)
+
+
+def takes_a_model(model: onnx.ModelProto) -> bool:
+    return bool(model.graph.node)
+
+
+@pytest.mark.parametrize("caught", [True, False])
+@pytest.mark.parametrize(
+    ("function", "takes", "given"),
+    [
+        (takes_a_model, "path", 'the function is given a pathlib.Path (takes="path"), not an onnx.ModelProto'),
+        (takes_a_path, "model", 'the function is given an onnx.ModelProto (takes="model"), not a pathlib.Path'),
+    ],
+)
+def test_a_function_that_fails_on_anything_is_told_what_it_is_given(
+    tmp_path: Path,
+    model: Path,
+    function: Callable[..., bool],
+    takes: Literal["path", "model"],
+    given: str,
+    caught: bool,
+) -> None:
+    def check(argument: object) -> bool:
+        try:
+            return function(argument)
+        except Exception:
+            if not caught:
+                raise
+            return True
+
+    with pytest.raises(biopsy.CheckError, match="fails on anything") as raised:
+        biopsy.reduce(model, check, tmp_path / "r.onnx", takes=takes)
+    told = "\n".join([str(raised.value), *raised.value.next_steps])
+    assert given in told
+    assert "allow_vacuous_check=True" in told
+    assert "exit status" not in told
+    assert "--allow" not in told
+
+
+def test_an_exception_that_a_function_catches_itself_is_no_answer(tmp_path: Path, model: Path) -> None:
+    def check(candidate: onnx.ModelProto) -> bool:
+        try:
+            raise ValueError(len(candidate.graph.node))
+        except ValueError:
+            return "n3" in names(candidate)
+
+    seen: list[biopsy.events.Event] = []
+    found = biopsy.reduce(model, check, tmp_path / "r.onnx", takes="model", listener=seen.append)
+    assert names(onnx.load(tmp_path / "r.onnx")) == ["n3"]
+    assert found.signature == "the function returned True"
+    assert "exit status" not in str(seen)
+
+
+def test_what_a_function_raises_is_named_where_rules_decide(tmp_path: Path, model: Path) -> None:
+    def check(candidate: Path) -> bool:
+        raise ValueError(candidate.stem)
+
+    with pytest.raises(biopsy.OriginalPasses) as raised:
+        biopsy.reduce(model, check, tmp_path / "r.onnx", rules=Rules(fail_codes=frozenset({7})))
+    assert "ValueError, which is not counted as the failure" in str(raised.value)
+
+
+def test_a_function_that_passes_the_original_is_told_what_it_is_given(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(biopsy.OriginalPasses) as raised:
+        biopsy.reduce(model, lambda candidate: False, tmp_path / "r.onnx")
+    told = "\n".join([str(raised.value), *raised.value.next_steps])
+    assert "the function returned False" in told
+    assert 'a pathlib.Path (takes="path")' in told
+    assert "exit status" not in told
+    assert "--fail" not in told

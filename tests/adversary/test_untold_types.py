@@ -8,8 +8,9 @@ import pytest
 from onnx import helper
 
 import biopsy
-from biopsy import Border, Passes
+from biopsy import Border, Passes, events
 from biopsy.model.index import index_bytes
+from biopsy.model.infer import infer_value_infos
 from biopsy.recording.reference_run import Recording, ValuesInMemory
 from biopsy.recording.types import CutTypes
 from biopsy.reduction.problem import Candidate, Problem
@@ -151,3 +152,107 @@ def test_what_must_be_taken_in_is_found_looking_at_each_tensor_once(monkeypatch:
     assert problem.closed(Candidate(tuple(range(300, 600)))) == problem.original
     assert len(asked) < 3 * len(index.nodes)
     assert len(made) < 10
+
+
+def found(made: onnx.ModelProto) -> dict[str, tuple[int, list[int | str] | None]]:
+    """The element type of each tensor, and its sizes; None for an unknown rank."""
+    infos = infer_value_infos(made.SerializeToString(), backward=True)
+    kinds = {name: onnx.ValueInfoProto.FromString(span).type.tensor_type for name, span in infos.items()}
+    return {
+        name: (
+            kind.elem_type,
+            [dim.dim_value or dim.dim_param or "?" for dim in kind.shape.dim] if kind.HasField("shape") else None,
+        )
+        for name, kind in kinds.items()
+    }
+
+
+def behind_odd(*readers: onnx.NodeProto, weights: list[onnx.TensorProto], **options: object) -> onnx.ModelProto:
+    """A custom operator writes 'a', of which nothing is declared, and ``readers`` compute the output 'y' from it."""
+    odd = helper.make_node("Odd", ["x"], ["a"], name="odd", domain="my")
+    return model([odd, *readers], [info("x")], [info("y", **options)], weights, domains=["my"])
+
+
+@pytest.mark.parametrize("wanted", ["n0", "n211", "n399"])
+def test_one_custom_operator_in_a_long_chain_does_not_keep_its_neighbours(tmp_path: Path, wanted: str) -> None:
+    nodes = [
+        helper.make_node(
+            *("Odd" if i == 211 else "Relu", [f"t{i}"], [f"t{i + 1}"]), name=f"n{i}", domain="my" if i == 211 else ""
+        )
+        for i in range(400)
+    ]
+    made = model(nodes, [info("t0", (2, "N"))], [info("t400", (2, "N"))], domains=["my"])
+    result = reduced(made, has(wanted), tmp_path)
+    assert names(result) == [wanted]
+    assert [dim.dim_value or dim.dim_param for dim in result.graph.input[0].type.tensor_type.shape.dim] == [2, "N"]
+
+
+DOUBLE = onnx.TensorProto.DOUBLE
+
+
+@pytest.mark.parametrize(
+    ("readers", "weights", "output", "expected"),
+    [
+        # The output declares it, through two type variables.
+        ([("Relu", "a"), ("Neg", "b")], [], {"shape": (2, 3), "elem": DOUBLE}, (DOUBLE, [2, 3])),
+        # A weight bound to the same type variable does; as Add broadcasts, ranks 0, 1 and 2 are possible.
+        ([("Add", "a w"), ("Relu", "b")], [weight("w", 1, 2, 3, 4, shape=(2, 2))], {"shape": (2, 2)}, (1, None)),
+        # Only a tensor of rank 2 has a shape of two numbers, and makes Add give one.
+        ([("Add", "a w"), ("Shape", "b")], [weight("w", 1, 2, 3)], {"shape": (2,), "elem": 7}, (1, ["?", "?"])),
+        # The operator allows a single type; its ranks differ.
+        ([("Cast", "b"), ("Not", "a")], [], {"shape": (3,)}, (BOOL, [3])),
+        # All inputs of Concat have one rank.
+        ([("Concat", "a w"), ("Relu", "b")], [weight("w", 1, 2, shape=(1, 2))], {"shape": None}, (1, ["?", "?"])),
+        # Cast takes any type, and Reshape any rank.
+        ([("Cast", "a"), ("Relu", "b")], [], {"shape": (3,)}, None),
+        ([("Reshape", "a to"), ("Relu", "b")], [weight("to", -1, dtype="int64")], {"shape": (6,)}, (1, None)),
+    ],
+    ids=["output", "weight", "shape", "operator", "ranks", "any type", "any rank"],
+)  # fmt: skip
+def test_only_what_all_readers_leave_as_the_single_possibility_is_a_type(
+    readers: list[tuple[str, str]], weights: list[onnx.TensorProto], output: dict[str, object], expected: object
+) -> None:
+    attributes = {"Cast": {"to": 1}, "Concat": {"axis": 0}}
+    nodes = []
+    for number, (operator, reads) in enumerate(sorted(readers, key=lambda one: "a" not in one[1].split())):
+        nodes.append(
+            helper.make_node(operator, reads.split(), ["by"[number]], name=operator, **attributes.get(operator, {}))
+        )
+    made = behind_odd(*nodes, weights=weights, **output)
+    if output["shape"] is None:
+        made.graph.output[0].type.tensor_type.ClearField("shape")
+    assert found(made).get("a") == expected
+
+
+def test_types_that_contradict_each_other_tell_nothing() -> None:
+    nodes = [helper.make_node("Add", ["a", "w"], ["b"]), helper.make_node("Relu", ["b"], ["y"])]
+    made = behind_odd(*nodes, weights=[weight("w", 1, dtype="int32")])
+    assert "a" not in found(made)
+
+
+def test_a_function_of_the_model_is_not_the_operator_of_the_same_name() -> None:
+    own = helper.make_function("my", "Relu", ["i"], ["o"], [helper.make_node("Odd", ["i"], ["o"], domain="my")],
+                               [helper.make_opsetid("my", 1)])  # fmt: skip
+    made = behind_odd(helper.make_node("Relu", ["a"], ["y"], domain="my"), weights=[])
+    made.functions.append(own)
+    assert "a" not in found(made)
+
+
+def test_what_stays_for_want_of_a_type_is_said(tmp_path: Path) -> None:
+    seen: list[events.Event] = []
+    result = reduced(untyped(9), has("n4"), tmp_path, listener=seen.append)
+    assert len(names(result)) == 9
+    (text,) = [event.text for event in seen if isinstance(event, events.Remark) and "one by one" in event.text]
+    assert text.startswith(
+        "9 nodes could not be left out one by one: the types of 8 tensors between them, such as 't1'"
+    )
+    assert "value_info" in text
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_nothing_is_said_where_types_are_known_or_hold_nothing_together(tmp_path: Path, declared: bool) -> None:
+    made = untyped(3)
+    made.graph.value_info.extend(info(f"t{i}") for i in ([1, 2] if declared else [1]))
+    seen: list[events.Event] = []
+    reduced(made, has("n0"), tmp_path, listener=seen.append)
+    assert not any(isinstance(event, events.Remark) and "one by one" in event.text for event in seen)

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+import biopsy
 from biopsy.checks.outcome import Check, Evidence, FunctionCheck, InteractiveCheck
 from biopsy.processes.watch import Stop
 
@@ -32,3 +35,11 @@ def test_its_answers_depend_on_its_line_alone() -> None:
 def test_a_person_is_no_automatic_check_and_a_function_cannot_be_stopped() -> None:
     assert not InteractiveCheck(lambda question: "p").automatic
     assert not FunctionCheck(bool, as_proto=False).stoppable
+
+
+def test_a_model_that_cannot_be_loaded_is_no_answer_of_the_function(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"no model")
+    asked: list[object] = []
+    with pytest.raises(biopsy.CheckError, match="cannot be loaded as an onnx"):
+        FunctionCheck(lambda model: asked.append(model) or True, as_proto=True).run(tmp_path / "m.onnx")
+    assert not asked

@@ -75,7 +75,8 @@ def _unfinished(evidence: Evidence, rules: Rules, reference: Signature | None) -
 
 
 def _by_rules(evidence: Evidence, rules: Rules, _: Signature | None) -> tuple[Outcome, str]:
-    status, ending = evidence.status, status_text(evidence.status)
+    status, raised = evidence.status, evidence.verdict.kind if evidence.returned else ""
+    ending = raised or status_text(status, returned=evidence.returned)
     if rules.fail_codes:
         counts = status in rules.fail_codes
     elif rules.ignored_codes:
@@ -98,7 +99,7 @@ def _by_rules(evidence: Evidence, rules: Rules, _: Signature | None) -> tuple[Ou
 def _by_signature(evidence: Evidence, rules: Rules, reference: Signature | None) -> tuple[Outcome, str]:
     """The outcome by signature. If only the words make it another failure, the reason includes them."""
     if evidence.status == 0 and evidence.verdict.outcome != "fails":
-        return Outcome.PASSES, "exit status 0"
+        return Outcome.PASSES, status_text(0, returned=evidence.returned)
     if evidence.verdict.outcome == "passes":
         return Outcome.PASSES, "the check says that it passes"
     signature = signature_of(evidence)
@@ -132,7 +133,8 @@ class Signature:
 
     ``message`` is what the check reported. ``raised`` are the exceptions that a Python script died of, each the cause
     of the next, and ``parts`` those of an exception group; both are empty if the check reported anything or died
-    otherwise. ``words`` are the message of the last exception, or the last line of the output.
+    otherwise. ``words`` are the message of the last exception, or the last line of the output. ``returned``: by a
+    Python function.
     """
 
     status: int
@@ -147,6 +149,7 @@ class Signature:
     words: Message = _NOTHING
     outputs: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
+    returned: bool = False
 
     def __str__(self) -> str:
         """Words for a person: ``compare · mismatch · onnxrt``, ``exit status 1``, ``signal SIGSEGV``."""
@@ -157,7 +160,7 @@ class Signature:
             return "more memory than allowed"
         if labels and self.status > 0:
             return " · ".join((*labels, *filter(None, [str(self.message)])))
-        return " · ".join((status_text(self.status), *labels, *map(str, self.raised[-1:])))
+        return " · ".join((status_text(self.status, returned=self.returned), *labels, *map(str, self.raised[-1:])))
 
     @property
     def reported(self) -> bool:
@@ -184,6 +187,7 @@ def signature_of(evidence: Evidence) -> Signature:
         words=message_of(_last_words(text, death), evidence.candidate),
         outputs=tuple(sorted(verdict.outputs)),
         kinds=verdict.kinds,
+        returned=evidence.returned,
     )
 
 
@@ -220,8 +224,10 @@ def same_failure(one: Signature, other: Signature, match: Match) -> bool:
 _OF_STATUS = ("status", "timed_out", "out_of_memory", "engine", "stage")
 
 
-def status_text(status: int) -> str:
-    """``exit status 1`` or ``signal SIGSEGV``."""
+def status_text(status: int, *, returned: bool = False) -> str:
+    """``exit status 1`` or ``signal SIGSEGV``; ``the function returned True`` if it is no process's."""
+    if returned:
+        return f"the function returned {status != 0}"
     if status >= 0:
         return f"exit status {status}"
     try:

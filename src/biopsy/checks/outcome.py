@@ -44,7 +44,8 @@ class Evidence:
     ``out_of_memory``: it was ended at that limit. ``candidate`` is the path of the model, ``scripts`` the files of the
     user's own program, or the ends of their paths; both are empty if unknown. ``remark`` is something about the check
     that its user should know. ``machine`` describes the other machine that it ran on, "" for this one. ``may_be_kept``:
-    a journal may keep the answer, since the machine is of a kind that the search knows.
+    a journal may keep the answer, since the machine is of a kind that the search knows. ``returned``: a Python function
+    returned or raised the answer, so ``status`` is no exit status.
     """
 
     status: int
@@ -58,6 +59,7 @@ class Evidence:
     remark: str = ""
     machine: str = ""
     may_be_kept: bool = True
+    returned: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ class Check(ABC):
     """Whether its answer may depend on what the candidate computes."""
     names_candidate: bool = True
     """Whether it is given the candidate's path; if not, it knows the usual path."""
+    given: str = ""
+    """What a Python function is given, and what it could be given instead; "" for a check that is none."""
 
     @property
     def files(self) -> Sequence[Path]:
@@ -236,6 +240,8 @@ class FunctionCheck(Check):
     def __init__(self, function: Callable[[Any], object], *, as_proto: bool) -> None:
         self.function = function
         self.as_proto = as_proto
+        forms = 'a pathlib.Path (takes="path")', 'an onnx.ModelProto (takes="model")'
+        self.given = "the function is given {}, not {}".format(*(reversed(forms) if as_proto else forms))
 
     def line(self, candidate: Path) -> str:
         """The call, for messages."""
@@ -243,18 +249,28 @@ class FunctionCheck(Check):
         return f"{name}({'onnx.load(' if self.as_proto else ''}{str(candidate)!r}{')' if self.as_proto else ''})"
 
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
-        """Call the function once. Raises CheckError if it returns anything but True or False."""
+        """Call the function once. Raises CheckError if it returns anything but True or False, or gets no model."""
+        model: Any = candidate
         if self.as_proto:
             from onnx import load
+
+            try:
+                model = load(candidate)
+            except Exception as error:  # whatever onnx, protobuf or the file system raises: the function is not asked
+                raise errors.CheckError(
+                    f"{candidate} cannot be loaded as an onnx.ModelProto for the check: {error}",
+                    next_steps=['take the path instead: takes="path"'],
+                ) from error
         started = time.monotonic()
         try:
             with inside_a_check():
-                answer = self.function(load(candidate) if self.as_proto else candidate)
+                answer = self.function(model)
         except Exception as error:  # any exception of the caller's function is its answer
-            return Evidence(status=1, output=b"", verdict=verdict_of_error(error), seconds=time.monotonic() - started)
+            seconds = time.monotonic() - started
+            return Evidence(status=1, verdict=verdict_of_error(error), seconds=seconds, returned=True)
         seconds = time.monotonic() - started
         if answer is True or answer is False or type(answer).__name__ == "bool":  # numpy's bool is one too
-            return Evidence(status=1 if answer else 0, seconds=seconds)
+            return Evidence(status=1 if answer else 0, seconds=seconds, returned=True)
         raise errors.CheckError(
             f"the check {self.line(candidate)} returned {answer!r}: True means that the model fails"
         )

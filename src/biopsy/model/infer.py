@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from biopsy import errors
@@ -34,11 +34,12 @@ def infer_types(model: onnx.ModelProto) -> dict[str, TensorType]:
     return {name: kind for name, kind in kinds.items() if kind is not None and kind.elem}
 
 
-def infer_value_infos(model_bytes_without_weights: bytes) -> dict[str, bytes]:
+def infer_value_infos(model_bytes_without_weights: bytes, *, backward: bool = False) -> dict[str, bytes]:
     """A serialized ValueInfoProto for every tensor of the graph whose type, of any kind, is declared or inferred.
 
     ``model_bytes_without_weights`` is a serialized ModelProto, best without large weights (``without_weights``).
-    Never raises: if inference fails, the declared types are returned.
+    With ``backward``, the nodes that read a tensor are asked too. Never raises: if inference fails, the declared types
+    are returned.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -47,7 +48,8 @@ def infer_value_infos(model_bytes_without_weights: bytes) -> dict[str, bytes]:
         model = onnx.ModelProto.FromString(model_bytes_without_weights)
     except DecodeError:
         return {}
-    graph = onnx_native.inferred(model).model.graph
+    model = onnx_native.inferred(model).model
+    graph = (_inferred_backward(model) if backward else model).graph
     known = {
         weight.name: onnx.helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims))
         for weight in graph.initializer
@@ -55,6 +57,186 @@ def infer_value_infos(model_bytes_without_weights: bytes) -> dict[str, bytes]:
     for infos in (graph.value_info, graph.output, graph.input):
         known.update((info.name, info) for info in infos if info.type.WhichOneof("value"))
     return {name: info.SerializeToString() for name, info in known.items() if name}
+
+
+_MOST_ROUNDS = 8
+"""What is found backward may tell more forward, and that more backward, as between custom operators in a row."""
+
+_HIGHEST_RANK = 8
+
+
+def _inferred_backward(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model that onnx has inferred, with the types that only the readers of a tensor tell.
+
+    Nothing is guessed: an element type or a rank is known if all others contradict an operator or another type.
+    """
+    for _ in range(_MOST_ROUNDS):
+        known = _Types.of(model)
+        if all(known.has_rank(name) for node in model.graph.node for name in node.output if name):
+            break
+        found = onnx_native.made_in_fork(model, known.found_backward)
+        if found is None:
+            break
+        model = onnx_native.inferred(found).model
+    return model
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Types:
+    """The known types of a model's tensors by name, and the nodes whose operators onnx defines."""
+
+    model: onnx.ModelProto
+    types: dict[str, onnx.TypeProto]
+    nodes: list[tuple[onnx.NodeProto, onnx.defs.OpSchema]]
+    values: dict[str, onnx.TensorProto]
+    """Those of small weights, which may be shapes or axes."""
+    answers: dict[object, onnx.TypeProto | None] = field(default_factory=dict)
+    """What was found for the input of a node before, by all that decides it."""
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto) -> _Types:
+        from onnx import helper
+
+        graph = model.graph
+        types = {w.name: helper.make_tensor_type_proto(w.data_type, list(w.dims)) for w in graph.initializer}
+        infos = (*graph.value_info, *graph.output, *graph.input)
+        types.update((info.name, info.type) for info in infos if info.type.WhichOneof("value"))
+        versions = {entry.domain.removeprefix("ai.onnx") or "": entry.version for entry in model.opset_import}
+        local = {walk.function_key(function)[:2] for function in model.functions}
+        nodes = []
+        for node in graph.node:
+            domain, name, _ = walk.operator(node)
+            version = versions.get(domain.removeprefix("ai.onnx"))
+            schema = None if version is None or (domain, name) in local else walk.schema_of(name, version, domain)
+            if schema is not None:
+                nodes.append((node, schema))
+        values = {weight.name: weight for weight in graph.initializer if _is_small(weight)}
+        return cls(model=model, types=types, nodes=nodes, values=values)
+
+    def has_rank(self, name: str) -> bool:
+        """Whether a type is complete, apart from sizes."""
+        kind = self.types.get(name)
+        if kind is None or not kind.HasField("tensor_type"):
+            return kind is not None
+        return kind.tensor_type.elem_type > 0 and kind.tensor_type.HasField("shape")
+
+    def found_backward(self) -> onnx.ModelProto | None:
+        """The model with all types that one way back through it finds; None if it finds nothing."""
+        from onnx import TensorProto, helper
+
+        found: dict[str, onnx.TypeProto] = {}
+        for name, text in self._single_types().items():
+            if name not in self.types:
+                elem = TensorProto.DataType.Value(text.removeprefix("tensor(").removesuffix(")").upper())
+                found[name] = self.types[name] = helper.make_tensor_type_proto(elem, None)
+        for node, schema in reversed(self.nodes):
+            unknown = {name for name in node.input if name and not self.has_rank(name)}
+            name = next(iter(unknown), "")
+            # With two of unknown rank, each may have several.
+            if len(unknown) == 1 and name in self.types and not any(walk.bodies(node)):
+                ranked = self._ranked(node, schema, name)
+                if ranked is not None:
+                    found[name] = self.types[name] = ranked
+        if not found:
+            return None
+        made = type(self.model)()
+        made.CopyFrom(self.model)
+        for info in (*made.graph.value_info, *made.graph.output, *made.graph.input):
+            if info.name in found:
+                info.type.CopyFrom(found.pop(info.name))
+        made.graph.value_info.extend(helper.make_value_info(name, kind) for name, kind in found.items())
+        return made
+
+    def _single_types(self) -> dict[str, str]:
+        """The tensors for which all nodes together allow a single type, such as ``tensor(float)``.
+
+        The tensors of a type variable of a node have the same type.
+        """
+        from onnx import TensorProto
+
+        leaders: dict[object, object] = {}
+        allowed: dict[object, frozenset[str]] = {}
+
+        def leader(item: object) -> object:
+            while (above := leaders.setdefault(item, item)) != item:
+                leaders[item] = leaders[above]
+                item = leaders[item]
+            return item
+
+        def restrict(item: object, types: Iterable[str]) -> None:
+            allowed[leader(item)] = allowed.get(leader(item), frozenset(types)) & frozenset(types)
+
+        for name, kind in self.types.items():
+            elem = kind.tensor_type.elem_type if kind.HasField("tensor_type") else 0
+            restrict(name, [f"tensor({TensorProto.DataType.Name(elem).lower()})"] if elem else [])
+        for number, (node, schema) in enumerate(self.nodes):
+            variables = {constraint.type_param_str for constraint in schema.type_constraints}
+            for name, formal in (*_uses(node.input, schema.inputs), *_uses(node.output, schema.outputs)):
+                restrict(name, formal.types)
+                one, other = leader(name), leader((number, formal.type_str))
+                if formal.type_str in variables and formal.is_homogeneous and one != other:
+                    restrict(one, allowed.get(other, allowed[one]))
+                    leaders[other] = one
+        tensors = [name for node in self.model.graph.node for name in (*node.input, *node.output) if name in leaders]
+        single = {name: next(iter(types)) for name in tensors if len(types := allowed[leader(name)]) == 1}
+        return {name: text for name, text in single.items() if text.startswith("tensor(")}
+
+    def _ranked(self, node: onnx.NodeProto, schema: onnx.defs.OpSchema, name: str) -> onnx.TypeProto | None:
+        """The type of a node's input with its rank, and with the sizes that its outputs tell; None if several fit."""
+        from onnx import helper
+
+        elem = self.types[name].tensor_type.elem_type
+        numbers = {each: f"t{number}" for number, each in enumerate(dict.fromkeys((*node.input, *node.output))) if each}
+        like = type(node)(op_type=node.op_type, domain=node.domain, attribute=node.attribute)
+        like.input.extend(numbers.get(each, "") for each in node.input)
+        like.output.extend(numbers.get(each, "") for each in node.output)
+        around = {new: self.types[old] for old, new in numbers.items() if old != name and old in self.types}
+        values = {new: self.values[old] for old, new in numbers.items() if old in self.values}
+        parts = (like, *around.values(), *values.values())
+        key = numbers[name], elem, tuple(around), tuple(part.SerializeToString() for part in parts)
+        if key not in self.answers:
+            fitting = []
+            for rank in range(_HIGHEST_RANK + 1):
+                sizes: list[str | int | None] = [f"{_SIZE}{place}" for place in range(rank)]
+                given = around | {numbers[name]: helper.make_tensor_type_proto(elem, sizes)}
+                outputs = onnx_native.outputs_of(schema, like, given, values, self.model.opset_import)
+                told = None if outputs is None else _sizes_told(outputs, around)
+                if told is not None:
+                    fitting.append(helper.make_tensor_type_proto(elem, [told.get(str(size)) for size in sizes]))
+                if len(fitting) > 1:
+                    break
+            self.answers[key] = fitting[0] if len(fitting) == 1 else None
+        return self.answers[key]
+
+
+def _uses(
+    names: Iterable[str], formals: Sequence[onnx.defs.OpSchema.FormalParameter]
+) -> Iterator[tuple[str, onnx.defs.OpSchema.FormalParameter]]:
+    """The tensors that a node reads or writes, each with its parameter; the last parameter may stand for several."""
+    return ((name, formals[min(place, len(formals) - 1)]) for place, name in enumerate(names) if name and formals)
+
+
+_SIZE = "biopsy.size."
+
+
+def _sizes_told(
+    outputs: Mapping[str, onnx.TypeProto], known: Mapping[str, onnx.TypeProto]
+) -> dict[str, str | int] | None:
+    """What each named size in the types of a node's outputs must be by their known types; None if they contradict."""
+    told: dict[str, str | int] = {}
+    for name, kind in outputs.items():
+        if name not in known or not (kind.tensor_type.HasField("shape") and known[name].tensor_type.HasField("shape")):
+            continue
+        one, other = kind.tensor_type.shape.dim, known[name].tensor_type.shape.dim
+        if len(one) != len(other):
+            return None
+        for new, old in zip(one, other, strict=True):
+            size = old.dim_value if old.HasField("dim_value") else old.dim_param
+            if new.HasField("dim_value") and old.HasField("dim_value") and new.dim_value != old.dim_value:
+                return None
+            if new.dim_param.startswith(_SIZE) and size and told.setdefault(new.dim_param, size) != size:
+                return None
+    return told
 
 
 def type_untyped_outputs(model: onnx.ModelProto) -> None:
@@ -79,6 +261,7 @@ def type_outputs(model: onnx.ModelProto, names: Collection[str]) -> None:
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of a model for inference only: each large or external initializer becomes an input of the same type.
 
+    So does each sparse one: to onnx's inference, it would be of a type that no operator takes.
     Large tensors inside subgraphs and attributes keep type and shape and lose their values. Large weights are never
     copied.
     """
@@ -95,8 +278,12 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.input.extend(model.graph.input)
     graph.output.extend(model.graph.output)
     graph.value_info.extend(model.graph.value_info)
-    graph.sparse_initializer.extend(model.graph.sparse_initializer)
     inputs = {info.name for info in graph.input}
+    graph.input.extend(
+        onnx.helper.make_tensor_value_info(weight.values.name, weight.values.data_type, list(weight.dims))
+        for weight in model.graph.sparse_initializer
+        if weight.values.name not in inputs
+    )
     for weight in model.graph.initializer:
         if _is_small(weight):
             graph.initializer.append(weight)

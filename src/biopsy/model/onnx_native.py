@@ -87,6 +87,37 @@ def inferred(model: onnx.ModelProto, *, strict: bool = False) -> Inferred:
     return Inferred(model=answers.get("model", given), objection=answers.get("objection"), left_out=left_out)
 
 
+def made_in_fork(model: onnx.ModelProto, make: Callable[[], onnx.ModelProto | None]) -> onnx.ModelProto | None:
+    """A model made of another one by calls of ``outputs_of``; None also if these crash, or if no fork is possible."""
+    if not supervised.can_call_in_fork():
+        return None
+
+    def call() -> Iterator[Answer]:
+        made = make()
+        if made is not None:
+            yield "model", made
+
+    counted = Counter((node.domain, node.op_type) for node in walk.nodes(model))
+    made: onnx.ModelProto | None = _answers_of_fork("inference", counted, model, call).get("model")
+    return made
+
+
+def outputs_of(
+    schema: onnx.defs.OpSchema,
+    node: onnx.NodeProto,
+    types: dict[str, onnx.TypeProto],
+    values: dict[str, onnx.TensorProto],
+    opsets: Iterable[onnx.OperatorSetIdProto],
+) -> dict[str, onnx.TypeProto] | None:
+    """The types of a node's outputs for these types of its inputs; None if the operator refuses them."""
+    import onnx
+
+    try:
+        return onnx.shape_inference.infer_node_outputs(schema, node, types, values, opset_imports=list(opsets))
+    except Exception:  # onnx raises whatever a schema's function raises
+        return None
+
+
 def checker_objection(model: onnx.ModelProto) -> str | None:
     """Why onnx.checker refuses a model, in its words; None if it accepts it or gives no answer in time."""
     return _answers("checker", model, lambda: _check(model)).get("objection")

@@ -93,7 +93,7 @@ class Borders:
 
 
 class CutTypes:
-    """The type of any tensor of a model: declared, else inferred by onnx, else taken from a recorded value.
+    """The type of any tensor of a model: declared, else inferred, also from its readers, else of a recorded value.
 
     Recording costs a run of the model, so ``recorded`` is asked last; first if ``recorded_first``
     (``--force-fallback-shape-inference``). ``opened`` are tensors whose declared sizes do not apply, since they follow
@@ -208,7 +208,7 @@ class CutTypes:
 
     @cached_property
     def _inferred(self) -> dict[str, bytes]:
-        return infer_value_infos(without_weights(self._index))
+        return infer_value_infos(without_weights(self._index), backward=True)
 
     @cached_property
     def _inferred_anew(self) -> dict[str, bytes]:

@@ -145,6 +145,8 @@ def _original_passes(driver: Driver, judged: Judged, tries: int, marked: Judged 
         steps = [verdict.hint]
     elif verdict.outcome == "passes":
         steps = ["give the inputs that it fails with (--load-inputs), or smaller tolerances (--atol, --rtol)"]
+    elif check.given:
+        steps = [f"call it by hand: {check.given}, and returns True for a model that fails"]
     else:
         steps = ["run that line by hand; if your check shows a failure otherwise, give --fail-regex or --fail-code"]
         if check.sees_values:
@@ -191,7 +193,7 @@ def _masked(driver: Driver, judged: Judged) -> list[str]:
 def _uncounted(judged: Judged, rules: Rules) -> str:
     """The option to leave out if only options keep the failure from counting; else ""."""
     status = judged.evidence.status
-    name = status_text(status).removeprefix("signal ")
+    name = status_text(status, returned=judged.evidence.returned).removeprefix("signal ")
     if status and rules.fail_codes and status not in rules.fail_codes:
         return f"{name} is not among --fail-code {' '.join(map(str, sorted(rules.fail_codes)))}: leave it out"
     if status and status in rules.ignored_codes:
@@ -253,7 +255,9 @@ def _vacuous(driver: Driver, judged: Judged, *, is_allowed: bool) -> None:
         kept="nothing was written",
         next_steps=[
             *reason,
-            "run that line by hand: it shows all that the check prints (--allow-vacuous-check reduces anyway)",
+            "call it by hand, without a try around it (allow_vacuous_check=True reduces anyway)"
+            if oracle.check.given
+            else "run that line by hand: it shows all that the check prints (--allow-vacuous-check reduces anyway)",
         ],
     )
 
@@ -264,6 +268,8 @@ def _likeliest_reason(oracle: Oracle, failure: Signature) -> str:
         return "the check does not name the candidate: write {} in it, where the path of the model belongs"
     if failure.stage in {"load", "build", "run"}:
         return "is the engine itself broken? 'biopsy doctor' tells, and 'biopsy run' on any small model"
+    if oracle.check.given:
+        return f"does the function use its argument as what it is? {oracle.check.given}"
     if failure.reported:
         return "does the check look at the candidate, {}, rather than at a file of its own?"
     return (

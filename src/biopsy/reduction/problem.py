@@ -195,6 +195,29 @@ class Problem:
         ]
         return uncuttable_sources(index, cuts, (), may_go) == removed
 
+    def bound(self, candidate: Candidate) -> tuple[list[int], list[int]]:
+        """The nodes of a closed candidate that are never left out alone, and the tensors of unknown type between them.
+
+        Without its producer, such a tensor would be an input; without its only reader, an output.
+        """
+        index, read = self.index, self.subset(candidate).read
+        readers: dict[int, list[int]] = {}
+        for node in candidate.nodes:
+            for tensor in index.node_reads[node]:
+                readers.setdefault(tensor, []).append(node)
+        nodes, tensors = set[int](), set[int]()
+        for node in candidate.nodes:
+            for tensor in index.node_writes[node]:
+                if tensor not in read or tensor not in readers or self.types.is_sufficient(tensor):
+                    continue
+                held = {node} if self.may_cut_inputs and self.frozen(tensor) is None else set()
+                if self.may_cut_outputs and len(readers[tensor]) == 1 and tensor not in index.outputs:
+                    held.update(readers[tensor])
+                nodes |= held
+                if held:
+                    tensors.add(tensor)
+        return sorted(nodes), sorted(tensors)
+
     def _completed(self, candidate: Candidate) -> Candidate:
         """The candidate with all nodes added that it needs to stand alone.
 

@@ -47,6 +47,7 @@ from biopsy.session.files import ResultFile, make_room, write_inputs, write_resu
 from biopsy.session.oracle import SearchInDoubtError
 from biopsy.session.trial import CONFIRM, FINAL, LOOK, ORIGINAL, Trial
 from biopsy.tensors.results import Feed
+from biopsy.text import count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,6 +346,7 @@ class ReductionTask:
                 driver.doubt()
                 return False
             self._refine(schedule.afterwards)
+            self._say_what_is_bound()
             trial = driver.best_trial(CONFIRM, "the result: so far only the journal says that it fails")
             kept = f"{self._job.target.output}, not confirmed to fail" if self._is_saved else "the journal, as it is"
             try:
@@ -540,6 +542,28 @@ class ReductionTask:
                 break
         for text in dict.fromkeys(text for named in passes for text in named.remarks(driver.best_model())):
             driver.listener(events.Remark(text))
+
+    def _say_what_is_bound(self) -> None:
+        """Say that nodes may be left only because the types between them are not known."""
+        driver = self._driver
+        assert driver.best is not None
+        index = driver.problem.index
+        nodes, tensors = driver.problem.bound(driver.best)
+        inner = index.names if self._schedule.hides_origins else index_bytes(b"".join(driver.best_parts())).ids
+        left = [index.names[tensor] for tensor in tensors if index.names[tensor] in inner]
+        if left:
+            such = (
+                f"the type of {left[0]!r}, between them, is"
+                if len(left) == 1
+                else (f"the types of {len(left)} tensors between them, such as {left[0]!r}, are")
+            )
+            driver.listener(
+                events.Remark(
+                    f"{count(len(nodes), 'node')} could not be left out one by one: {such} not known. Declare"
+                    f" {'it' if len(left) == 1 else 'them'} in the model's value_info"
+                    " (onnx.helper.make_tensor_value_info), and fewer nodes may be left"
+                )
+            )
 
     def _write_model(self, parts: Sequence[bytes], path: Path, external: str | None) -> None:
         if path not in self._job.target.streams:

@@ -268,7 +268,7 @@ class BodyNodes:
         """Whether a tensor can be an input: its type is known, and Identity takes it."""
         kind = self._types.get(name)
         if kind is None or kind.HasField("tensor_type"):
-            return kind is not None and kind.tensor_type.HasField("shape")
+            return kind is not None and kind.tensor_type.elem_type > 0 and kind.tensor_type.HasField("shape")
         return opsets_of(self.model).get("", 1) >= _IDENTITY_OF_ANYTHING
 
     def _agree(self, first: str, second: str) -> bool:

@@ -322,6 +322,8 @@ def types_in(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
     types = {
         weight.name: helper.make_tensor_type_proto(weight.data_type, list(weight.dims)) for weight in graph.initializer
     }
+    for sparse in graph.sparse_initializer:
+        types[sparse.values.name] = helper.make_tensor_type_proto(sparse.values.data_type, list(sparse.dims))
     for info in (*graph.value_info, *graph.output, *graph.input):
         if info.type.WhichOneof("value"):
             types[info.name] = info.type

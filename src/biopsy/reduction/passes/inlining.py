@@ -110,15 +110,33 @@ def hoist(model: onnx.ModelProto) -> ChangeSearch:
 
 def _hoisted(model: onnx.ModelProto, place: Place, number: int, node: onnx.NodeProto) -> Iterator[Change]:
     """The model with the nodes of each body, or of the function, in place of a node."""
-    for body, unfold in _UNFOLDINGS[node.op_type].items() if is_control_flow(node) else ():
-        unfolded = copied(model)
-        outputs = list(graph_at(unfolded, place).node[number].output)
-        if unfold(unfolded, graph_at(unfolded, place), number):
-            refresh_types_behind(unfolded, place, outputs)
-            drop_what_died(unfolded, model)
-            yield Change(unfolded, f"{body} in place of {described(node)}")
+    read = {name for other in graph_at(model, place).node for name in walk.reads(other)}
+    given_out = {info.name for info in graph_at(model, place).output}
+    unread = [name for name in node.output if name and name not in read | given_out]
+    # What computes an output that nobody reads would go with the node, so that output is given out as well.
+    for more in ([], unread) if unread and not place else ([],):
+        for body, unfold in _UNFOLDINGS[node.op_type].items() if is_control_flow(node) else ():
+            unfolded = copied(model)
+            for name in more:
+                unfolded.graph.output.add(name=name)
+            outputs = list(graph_at(unfolded, place).node[number].output)
+            if unfold(unfolded, graph_at(unfolded, place), number):
+                refresh_types_behind(unfolded, place, outputs)
+                drop_what_died(unfolded, model)
+                if not _untyped(unfolded) - _untyped(model):  # a body need not tell the types of its outputs
+                    yield Change(unfolded, f"{body} in place of {described(node)}")
     if not is_control_flow(node) and (node.domain, node.op_type) in called_functions(model):
         yield Change(inlined(model, [(node.domain, node.op_type)]), f"its nodes in place of calls of {node.op_type}")
+
+
+def _untyped(model: onnx.ModelProto) -> set[str]:
+    """The outputs of a model that onnx's checker refuses, because they have no type or no rank."""
+    kinds = {info.name: info.type for info in model.graph.output}
+    return {
+        name
+        for name, kind in kinds.items()
+        if not (kind.tensor_type.HasField("shape") if kind.HasField("tensor_type") else kind.WhichOneof("value"))
+    }
 
 
 Unfold: TypeAlias = "Callable[[onnx.ModelProto, onnx.GraphProto, int], bool]"
@@ -276,7 +294,9 @@ def _rename_body(
             axis = None
             for output in graph.output:
                 if output.name == outside:
-                    output.type.CopyFrom(info.type)
+                    output.ClearField("type")  # a body need not say it: then it is inferred
+                    if info.type.WhichOneof("value"):
+                        output.type.CopyFrom(info.type)
         if outside and axis is None and info.name in written and info.name not in names:
             names[info.name] = outside
         elif outside:
