@@ -68,7 +68,8 @@ class FailurePattern(NodePattern):
 
     Conditions compare what is known of tensors: ``x.type in {int8, int32}``, ``low.is_constant``, ``slope.rank == 1``,
     ``x.shape[-1] != slope.size``, ``k.value > 0``; joined by ``and``, ``or`` and ``not``. ``r.readers`` counts nodes
-    that read a tensor, and 1 more for an output; ``b.is_given`` is false for an input that is left out.
+    that read a tensor, and 1 more for an output; ``b.is_given`` is false for an input that is left out. ``r.siblings``
+    counts the other results of the node that makes a tensor, and ``x.opset`` is the version of ONNX's operators.
     """
 
     def __init__(self, nodes: str, conditions: Sequence[str] = (), domain: str = "") -> None:
@@ -140,7 +141,8 @@ def _attribute(site: Site, name: str, allowed: set[Any] | frozenset[Any]) -> Any
     given = {attribute.name for attribute in site.node.attribute}
     if name in _AXES:
         rank = site.rank(site.node.input[0])
-        axes = site.axes(rank) if name == "axes" else [_given_or_default(site, name, schema) % rank]
+        axis = None if name == "axes" else _given_or_default(site, name, schema)
+        axes = site.axes(rank) if name == "axes" else None if axis is None else [axis % rank]
         if axes is None:
             return None
         wanted = {axis for each in allowed for axis in (each if isinstance(each, tuple) else [each])}
@@ -226,6 +228,8 @@ _FACTS: Mapping[str, Callable[[Scope, str], Any]] = {
     "is_constant": _is_constant,
     "is_given": lambda _, tensor: bool(tensor),
     "readers": lambda scope, tensor: len(scope.readers.get(tensor, ())),
+    "siblings": lambda scope, tensor: sum(map(bool, scope.graph.node[scope.producers[tensor]].output)) - 1,
+    "opset": lambda scope, _: scope.opsets.get("", 1),
 }
 
 
@@ -243,7 +247,7 @@ def _answer(condition: ast.expr, scope: Scope, names: Names) -> _Answer:
             left, right = (_value(part, scope, names) for part in (condition.left, condition.comparators[0]))
             return _COMPARISONS[type(condition.ops[0])](left, right)
         return bool(_value(condition, scope, names))
-    except (Unmatched, IndexError, TypeError):
+    except (Unmatched, LookupError, TypeError):
         return None
 
 
