@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from support.known_pieces_as_text import PIECES_AS_TEXT, KnownPieces
 from support.real_failures import normalization_of_columns, product_and_slopes_of_channels, relu_clip_of_integers
 
 
@@ -170,14 +170,6 @@ def relu_and_clip(
     return made
 
 
-@dataclass(frozen=True, kw_only=True)
-class KnownPieces:
-    """Models that have a bug of the catalogue, the first ones as they were reported, and near misses that have not."""
-
-    members: Mapping[str, onnx.ModelProto]
-    near_misses: Mapping[str, onnx.ModelProto]
-
-
 def _pieces_of_normalization() -> KnownPieces:
     return KnownPieces(
         members={
@@ -204,6 +196,7 @@ def _pieces_of_normalization() -> KnownPieces:
 
 
 PIECES: Mapping[str, KnownPieces] = {
+    **PIECES_AS_TEXT,
     "onnxruntime-30513-keepdims": _pieces_of_normalization(),
     "onnxruntime-23284-fused-conv": KnownPieces(
         members={

@@ -13,7 +13,7 @@ from biopsy import errors
 from biopsy.engines.registry import create
 from biopsy.questions.known_failures.catalogue import KnownFailure, catalogue_of
 from biopsy.questions.known_failures.lookup import SeenFailure, look_up
-from biopsy.questions.known_failures.pattern import FailurePattern
+from biopsy.questions.known_failures.pattern import FailurePattern, scope_of_piece
 from support.known_pieces import PIECES
 from support.models import save
 
@@ -80,6 +80,20 @@ def test_no_two_entries_have_the_same_pattern() -> None:
     patterns = [pattern for entry in ENTRIES.values() for pattern in entry.patterns]
     assert all(isinstance(pattern, FailurePattern) for pattern in patterns)
     assert len({pattern.text for pattern in patterns if isinstance(pattern, FailurePattern)}) == len(patterns)
+
+
+def test_a_condition_tells_of_other_results_and_of_the_version_of_the_operators() -> None:
+    unique = PIECES["onnx-8424-unique"]
+    alone, with_indices = unique.members["as it was found"], unique.near_misses["with indices"]
+
+    def is_in(piece: onnx.ModelProto, nodes: str, condition: str) -> bool:
+        return FailurePattern(nodes, [condition]).occurrence_in(scope_of_piece(piece)) is not None
+
+    found = [is_in(piece, "u = Unique(x); u", "u.siblings == 0") for piece in (alone, with_indices)]
+    assert found == [True, False]
+    assert is_in(alone, "Unique(x, axis=None)", "x.opset == 18")
+    assert not is_in(alone, "Unique(x, axis=0)", "x.opset == 18")
+    assert not is_in(alone, "Unique(x)", "x.opset < 18")
 
 
 ENDS = [

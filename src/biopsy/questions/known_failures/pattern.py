@@ -69,7 +69,9 @@ class FailurePattern(NodePattern):
 
     Conditions compare facts about tensors: ``x.type in {int8, int32}``, ``low.is_constant``, ``slope.rank == 1``,
     ``x.shape[-1] != slope.size``, ``k.value > 0``; joined by ``and``, ``or`` and ``not``. ``r.readers`` is the number
-    of nodes that read a tensor, plus 1 if it is an output; ``b.is_given`` is false for an input that is left out.
+    of nodes that read a tensor, plus 1 if it is an output; ``b.is_given`` is false for an input that is left out;
+    ``r.siblings`` is the number of other results of the node that computes a tensor, and ``x.opset`` the version of
+    ONNX's operators.
     """
 
     def __init__(self, nodes: str, conditions: Sequence[str] = (), domain: str = "") -> None:
@@ -240,6 +242,8 @@ _FACTS: Mapping[str, Callable[[Scope, str], Any]] = {
     "is_constant": _is_constant,
     "is_given": lambda _, tensor: bool(tensor),
     "readers": lambda scope, tensor: len(scope.readers.get(tensor, ())),
+    "siblings": lambda scope, tensor: sum(map(bool, scope.graph.node[scope.producers[tensor]].output)) - 1,
+    "opset": lambda scope, _: scope.opsets.get("", 1),
 }
 
 
@@ -257,7 +261,7 @@ def _answer(condition: ast.expr, scope: Scope, names: Names) -> _Answer:
             left, right = (_value(part, scope, names) for part in (condition.left, condition.comparators[0]))
             return _COMPARISONS[type(condition.ops[0])](left, right)
         return bool(_value(condition, scope, names))
-    except (Unmatched, IndexError, TypeError):
+    except (Unmatched, LookupError, TypeError):
         return None
 
 
