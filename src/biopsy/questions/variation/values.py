@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from biopsy.tensors.results import Array
+from biopsy.tensors.results import Array
 
-ValueChange: TypeAlias = "Callable[[Array], Array]"
+ValueChange: TypeAlias = Callable[[Array], Array]
 
 _LARGER = 4
 """How many times as large values are made. More would make errors of rounding larger than a tolerance."""
