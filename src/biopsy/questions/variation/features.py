@@ -304,7 +304,7 @@ def _next_number(examination: ExaminedFeature) -> int | None:
         return None
     forms, unknown = _open_questions(examination, numbers)
     number = most_informative(forms, unknown, numbers.present)
-    if not forms and examination.feature.what == "attribute":
+    if not forms and examination.feature.what in {"attribute", "weight"}:
         return min(unknown, key=lambda number: (abs(number - numbers.present), number), default=None)
     if number is not None or not forms:
         return number
