@@ -270,7 +270,8 @@ def _propose_for(examination: ExaminedFeature) -> Search[Alternative, None, None
             return
         yield [alternative]
     numbers = examination.feature.numbers
-    for _ in range(_MOST_EXTRA_NUMBERS if numbers is not None else 0):
+    is_size = examination.feature.what == "size"
+    for _ in range(0 if numbers is None else _MOST_EXTRA_NUMBERS if is_size else numbers.most - numbers.least):
         number = _next_number(examination)
         if numbers is None or number is None or len(examination.with_answer("neither")) >= _MOST_UNDECIDED:
             return
