@@ -9,7 +9,9 @@ What else must hold: ``marked``: the node's output is an output of the model, or
 from a node of this operator; ``before``: this is the operator of its only consumer; ``unless``: a pass of the engine
 is on, such as ``pass_a``, or all of a list are; ``above``: an element of its first input is greater; ``negative``: one
 is, or none is, below 0; ``rows``: the first input has at least so many rows; ``share``: a random number of this run is
-below.
+below; ``below``, ``near_zero``: an element is smaller, or nearer to zero; ``exactly``: all are this; ``equal``:
+the first two inputs are equal, or are not; ``odd``: the size of this axis is odd; ``dtype``; ``attribute``: values of
+attributes. ``input`` is the number of the input that these look at, the first by default.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ class PlantedSession(BuiltModel):
         for node in self._proto.graph.node:
             outputs = self._computed(node, values)
             for rule in self._rules:
-                if self.holds(rule, node) and _holds_of(rule, values[node.input[0]] if node.input else None):
+                if self.holds(rule, node) and _holds_of(rule, node, [values[name] for name in node.input]):
                     outputs = [_changed(rule, outputs[0], node), *outputs[1:]]
             values.update(zip(node.output, outputs, strict=False))
         missing = {rule["op"] for rule in self._rules if rule["does"] == "leave out"}
@@ -132,10 +134,19 @@ def _passes(names: str | list[str]) -> list[str]:
     return [names] if isinstance(names, str) else names
 
 
-def _holds_of(rule: Rule, value: Any) -> bool:
-    """Whether a rule holds of what a node reads first, and in this run."""
+def _holds_of(rule: Rule, node: onnx.NodeProto, inputs: Sequence[Any]) -> bool:
+    """Whether a rule holds of what a node reads, of its attributes, and in this run."""
+    value = inputs[rule.get("input", 0)] if inputs else None
+    attributes = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
     return (
         ("above" not in rule or bool(np.any(value > rule["above"])))
+        and ("below" not in rule or bool(np.any(value < rule["below"])))
+        and ("near_zero" not in rule or bool(np.any(abs(value) < rule["near_zero"])))
+        and ("exactly" not in rule or bool(np.all(value == rule["exactly"])))
+        and ("equal" not in rule or np.array_equal(inputs[0], inputs[1]) == rule["equal"])
+        and ("odd" not in rule or value.shape[rule["odd"]] % 2 == 1)
+        and ("dtype" not in rule or value.dtype == rule["dtype"])
+        and all(attributes.get(name) == wanted for name, wanted in rule.get("attribute", {}).items())
         and ("negative" not in rule or bool(np.any(value < 0)) == rule["negative"])
         and ("rows" not in rule or value.shape[0] >= rule["rows"])
         and ("share" not in rule or random.random() < rule["share"])

@@ -65,6 +65,8 @@ def says(short: str, value: int) -> bool:
         return (value in {2**exponent for exponent in range(40)}) == (words == "a power of two")
     if match := re.fullmatch(r"at (least|most) (-?\d+)", words):
         return value >= int(match[2]) if match[1] == "least" else value <= int(match[2])
+    if match := re.fullmatch(r"(more|less) than (-?\d+)", words):
+        return value > int(match[2]) if match[1] == "more" else value < int(match[2])
     numbers = [int(word) for word in re.findall(r"-?\d+", words)]
     if words.startswith("any but "):
         return value not in numbers

@@ -257,7 +257,7 @@ def vary(
     ``inputs`` are fed to the model by a check that is ``biopsy run``, and then varied too. ``values="free"`` says that
     the check does not compare with recorded values, so that changed values alone do not make it fail; with "auto", this
     is concluded from the words of a command, or from a failure that is no comparison. If the check does compare with
-    recorded values, nothing is varied, and ``kept`` says why. ``budget`` is 60 checks or 5 minutes by default.
+    recorded values, nothing is varied, and ``kept`` says why. ``budget`` is 250 checks or 5 minutes by default.
     ``folder`` is where external weights are. ``rules``, ``repeating``, ``parallelism``, ``journal``,
     ``allow_vacuous_check`` and ``listener`` are as in ``reduce``.
 

@@ -13,7 +13,7 @@ from biopsy.questions.variation.features import consistent_forms, halfway_betwee
         ({8, 16, 1}, {6, 9, 12}, ["a power of two"]),
         ({8, 9}, {7}, ["at least 8", "any but 7"]),
         ({2, 3}, {4, 7}, ["at most 3"]),
-        ({8, 9}, {5}, ["at least 8 (5 is too small)", "any but 5"]),
+        ({8, 9}, {5}, ["more than 5 (8 is enough)", "any but 5"]),
         ({6}, {5, 7}, ["6"]),
         ({5, 7}, {6}, ["odd", "any but 6"]),
         ({4, 5, 12}, {3, 8}, []),

@@ -26,7 +26,7 @@ from support.varied_models import found_of, softmax
 PAIR = ("--engine", "onnxrt:optimization=none,threads=1", "--engine", "onnxrt:threads=1")
 
 
-def varied(model: onnx.ModelProto, folder: Path, *engines: str, checks: int = 80, **inputs: object) -> Variation:
+def varied(model: onnx.ModelProto, folder: Path, *engines: str, checks: int = 400, **inputs: object) -> Variation:
     """What may vary in a model on which these engines fail; skips where they do not any more."""
     onnx.save(model, folder / "m.onnx")
     search = SearchOptions(candidate=folder / "candidate.onnx", budget=Budget(checks=checks))
@@ -41,7 +41,7 @@ def varied(model: onnx.ModelProto, folder: Path, *engines: str, checks: int = 80
 @pytest.mark.slow
 def test_limits_that_are_integers_fail_whatever_else_there_is(tmp_path: Path):
     found = varied(relu_clip_of_integers(), tmp_path, "--onnxrt")
-    assert found_of(found.fixed) == {"type of x = low = high": "int32, int64 or int8"}
+    assert found_of(found.fixed) == {"type of x = low = high": "not float32"}
     assert {"length of x", "values of high", "values of x"} <= found_of(found.free).keys()
     assert found.together == "always"
     assert found.complete
@@ -55,10 +55,9 @@ def test_a_fusion_that_ignores_keepdims(tmp_path: Path):
     assert fixed["values of two"] == "2"
     assert fixed["number of rows and columns of x = length of gain"] == "at least 2"
     assert fixed["values of last"] == "-1 or 1"
-    assert fixed["values of gain"] == "any but zeros"
     [x] = [one for one in found.fixed if one.name == "x" and one.what == "input"]
     assert "random in the same range" in x.still
-    assert x.short == "any but zeros or all the same"
+    assert {"zeros", "all the same"} <= set(x.gone)
 
 
 @pytest.mark.slow
@@ -75,7 +74,8 @@ def test_a_layer_that_is_always_wrong_leaves_all_sizes_free(tmp_path: Path):
     found = varied(softmax(), tmp_path, "--onnxrt", "--engine", "fake:scale.Softmax=1.1")
     free = found_of(found.free)
     assert {"size of axis 1 of x", "axis of Softmax", "values of x", "alpha of LeakyRelu"} <= free.keys()
-    assert found_of(found.fixed)["values of w"] == "any but zeros"
+    [w] = [one for one in found.fixed if one.title == "values of w"]
+    assert "zeros" in w.gone
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from biopsy.questions.variation.elements import value_changes
+from biopsy.questions.variation.values import value_changes
 
 DTYPES = ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint64", "bool"]
 
@@ -16,14 +16,15 @@ DTYPES = ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "u
         lambda dtype: arrays.arrays(dtype, arrays.array_shapes(max_dims=3, max_side=4), elements=None)
     )
 )
-def test_changed_values_have_the_type_and_shape_of_those_that_were_there_and_are_no_larger(values):
+def test_changed_values_have_the_type_and_shape_of_those_that_were_there_and_are_not_much_larger(values):
     with np.errstate(all="ignore"):
         made = [(kind, change(values)) for kind, _, change in value_changes(values)]
     for _, changed in made:
         assert (changed.dtype, changed.shape) == (values.dtype, values.shape)
         if values.dtype.kind == "f" and values.any():
             finite = np.abs(values[np.isfinite(values)].astype(np.float64))
-            assert np.nanmax(np.abs(changed[np.isfinite(changed)]), initial=0) <= max(finite.max(initial=0), 1)
+            largest = np.nanmax(np.abs(changed[np.isfinite(changed)]), initial=0)
+            assert largest / 4 <= max(finite.max(initial=0), 1 / 4) * 1.01
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

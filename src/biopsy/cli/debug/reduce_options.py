@@ -211,7 +211,7 @@ class ExplainOptions(Options):
     explain_checks: int | None = option(
         "--explain-checks",
         type=types.positive,
-        meaning="as --explain, with at most N checks (default: 60; in any case it ends after 5 minutes)",
+        meaning="as --explain, with at most N checks (default: 250; in any case it ends after 5 minutes)",
     )
 
     @property

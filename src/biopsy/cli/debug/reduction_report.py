@@ -30,7 +30,7 @@ from biopsy.findings.report import versions_tree
 from biopsy.findings.search_history import SearchHistory
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.questions.layers.findings import ranking_in
-from biopsy.questions.variation.result import Variation
+from biopsy.questions.variation.result import UNCLEAR, Variation
 from biopsy.questions.variation.vary import USUAL_CHECKS, USUAL_SECONDS, VariationJob, vary
 from biopsy.reduction.problem import Border
 from biopsy.reduction.reduce import RecordingOptions, ReductionJob
@@ -293,7 +293,8 @@ def _variation_lines(variation: Variation, *, is_verbose: bool) -> Iterator[str]
         for place, finding in enumerate(findings):
             text, tried = finding.text, len(finding.still) + len(finding.gone)
             if not is_verbose and len(text) > _WIDEST_TEXT:  # counts in place of a long list
-                passed = f"{finding.short} ({count(tried, 'change')} tried, {len(finding.gone)} of them passed)"
+                passed = f"{count(tried, 'change')} tried, {len(finding.gone)} of them passed"
+                passed = f"{finding.short or UNCLEAR} ({passed})"
                 text = passed if finding.gone else f"any of {tried} tried"
             yield f"{'' if place else head:<{_COLUMN}} {finding.title:<{width}}  {text}"
     summary = [count(variation.checks, "check")]

@@ -401,10 +401,13 @@ def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
     context.keep(VARIATION_REPORT, variation.as_json())
     line = variation.sentence
     if len(line) > _LONGEST_LINE and variation.fixed:
-        shown = [f"{each.title} {each.short}" for each in variation.fixed[:_MOST_FIXED_SHOWN] if each.short]
-        more, free = len(variation.fixed) - len(shown), len(variation.free)
-        counts = f" · {count(more, 'condition')} more in {VARIATION_REPORT}" if more else ""
-        counts += f" · {count(free, 'feature')} may be anything" if free else ""
-        line = f"fails only with: {'; '.join(shown)}{counts}"
+        known = [f"{each.title} {each.short}" for each in variation.fixed if each.short]
+        unclear, free = len(variation.fixed) - len(known), len(variation.free)
+        more = len(known) - _MOST_FIXED_SHOWN
+        parts = [f"fails only with: {'; '.join(known[:_MOST_FIXED_SHOWN])}"] if known else []
+        parts += [f"{count(more, 'condition')} more in {VARIATION_REPORT}"] if more > 0 else []
+        parts += [f"it depends on {count(unclear, 'more feature' if known else 'feature')}"] if unclear else []
+        parts += [f"{count(free, 'feature')} may be anything that was tried"] if free else []
+        line = " · ".join(parts)
     piece = replace(piece, variation="" if variation.kept else variation.sentence)
     return StepAnswer(replace(facts, piece=piece), line)

@@ -24,6 +24,7 @@ from biopsy.questions.variation.features import (
     values_of,
 )
 from biopsy.questions.variation.validity import Validity
+from biopsy.questions.variation.values import OTHER_VALUES, other_values, value_changes
 from biopsy.reduction.passes.common import Place, every_node, graph_at, opsets_of, schema_of
 from biopsy.reduction.passes.weights import CHOICES, SIZE_ATTRIBUTES, UNNAMED, lists_of_sizes, named_tensors
 from biopsy.tensors.results import Array
@@ -145,18 +146,63 @@ _MOST_WEIGHTS = 8
 
 
 def input_features(fed: FedModel) -> Iterator[Feature]:
-    """The values of every input that can be fed."""
+    """The values of every input that can be fed, and of inputs that are fed with the same ones."""
+    alike: dict[tuple[str, tuple[int, ...], bytes], list[str]] = {}
     for name, values in fed.feeds[0].items() if fed.feeds else ():
         if values.dtype.kind in "fiub" and values.size:
+            alike.setdefault((values.dtype.str, values.shape, values.tobytes()), []).append(name)
+            yield _of_inputs([name], values, fed)
+    for names in alike.values():
+        if len(names) > 1 and fed.feeds:
+            yield _of_inputs(names, fed.feeds[0][names[0]], fed)
 
-            def edit_by(change: Callable[[Array], Array], name: str = name) -> Edit:
-                return lambda fed: fed.with_input(name, change)
 
-            yield Feature(what="input", name=name, present="", alternatives=_alternatives(values, edit_by))
+def _of_inputs(names: Sequence[str], values: Array, fed: FedModel) -> Feature:
+    def edit_by(change: Callable[[Array], Array]) -> Edit:
+        return chained([partial(FedModel.with_input, name=name, changed=change) for name in names])
+
+    return Feature(
+        what="input",
+        name=" = ".join(names),
+        present="",
+        alternatives=_alternatives(values, edit_by),
+        values=values,
+        is_measured=len(fed.feeds or ()) == 1,
+    )
 
 
 def _alternatives(values: Array, edit_by: Callable[[Callable[[Array], Array]], Edit]) -> list[Alternative]:
-    return [Alternative(kind=kind, text=text, edit=edit_by(change)) for kind, text, change in value_changes(values)]
+    return [
+        Alternative(kind=kind, text=text, edit=edit_by(change), change=change)
+        for kind, text, change in value_changes(values)
+    ]
+
+
+def edits_of_inputs(fed: FedModel) -> list[Edit]:
+    """Edits that give all inputs other values, larger ones and of other signs, whatever their shapes are then."""
+    names = list(fed.feeds[0]) if fed.feeds else []
+    changes = [partial(other_values, number=number) for number in range(OTHER_VALUES if names else 0)]
+    return [chained([partial(FedModel.with_input, name=name, changed=change) for name in names]) for change in changes]
+
+
+_FAR = 64.0
+
+
+def edits_of_others(fed: FedModel, feature: Feature) -> list[Edit]:
+    """Edits that give all tensors but those of a feature values of another order, floats among the weights too."""
+    titles = feature.name.split(" = ")
+    inputs = [name for name in (fed.feeds[0] if fed.feeds else {}) if feature.what != "input" or name not in titles]
+    lists, weights = lists_of_sizes(fed.model), []
+    for number, (name, tensor) in enumerate(named_tensors(fed.model)):
+        values = None if name in lists or (feature.what == "weight" and name in titles) else values_of(tensor)
+        weights += [number] if values is not None and values.dtype.kind == "f" else []
+    changes = [partial(other_values, number=number, by=_FAR, beyond=_FAR) for number in range(OTHER_VALUES)]
+    return [
+        chained([*(partial(FedModel.with_input, name=name, changed=change) for name in inputs), *with_weights])
+        for change in changes
+        for with_weights in ([], [_with_changed_weights(weights, change)])
+        if (inputs or with_weights) and (weights or not with_weights)
+    ]
 
 
 def weight_features(fed: FedModel) -> Iterator[Feature]:
@@ -170,13 +216,15 @@ def weight_features(fed: FedModel) -> Iterator[Feature]:
     if len(weights) > _MOST_WEIGHTS:
         numbers = [number for number, _, values in weights if values.dtype.kind == "f"]
         changes = _alternatives(np.ones(2, np.float32), partial(_with_changed_weights, numbers))
-        yield Feature(what="weight", name=f"all {len(numbers)} weights", present="", alternatives=changes)
+        name = f"all {len(numbers)} weights"
+        yield Feature(what="weight", name=name, present="", alternatives=changes, values=np.ones(2), is_measured=False)
         return
     for number, name, values in weights:
         edit_by = partial(_with_changed_weights, [number])
         if values.size > 1 or values.dtype.kind not in "iu":
             present = f"{values.reshape(-1)[0]:g}" if values.size == 1 and values.dtype.kind == "f" else ""
-            yield Feature(what="weight", name=name, present=present, alternatives=_alternatives(values, edit_by))
+            changes = _alternatives(values, edit_by)
+            yield Feature(what="weight", name=name, present=present, alternatives=changes, values=values)
             continue
 
         def filled(value: int, number: int = number) -> Edit:
@@ -205,60 +253,6 @@ def _with_changed_weights(numbers: list[int], change: Callable[[Array], Array]) 
         return copy
 
     return edit
-
-
-def value_changes(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Array]]]:
-    """Changes of values: yields the kind, the new values in words, and the function that computes them.
-
-    No new value exceeds the largest present one, since a larger error might be only rounding.
-    """
-    if values.dtype.kind == "f" and not np.isfinite(values).any():
-        return
-    if values.dtype.kind == "b":
-        yield "random", "random", partial(_random_like, seed=1)
-        yield "all true", "all true", partial(np.full_like, fill_value=1)
-        yield "all false", "all false", partial(np.full_like, fill_value=0)
-        return
-    if values.size == 1:
-        value = values.reshape(-1)[0].item()
-        wanted = {
-            "zero": 0,
-            "halved": value / 2,
-            "negated": -value,
-            "another": _random_like(values, seed=1).reshape(-1)[0].item(),
-        }
-        wanted |= {"one": 1} if abs(value) > 1 else {}
-        for kind, other in wanted.items():
-            limits = None if values.dtype.kind == "f" else np.iinfo(values.dtype)
-            is_possible = limits is None or (isinstance(other, int) and limits.min <= other <= limits.max)
-            if other != value and is_possible:
-                yield kind, f"{other:g}", partial(np.full_like, fill_value=other)
-        return
-    greatest = np.nanmax(np.where(np.isfinite(values), values, np.nan)) if values.dtype.kind == "f" else values.max()
-    yield "random", "random in the same range", partial(_random_like, seed=1)
-    yield "zeros", "zeros", partial(np.full_like, fill_value=0)
-    yield "in another order", "in reverse order", lambda values: values.reshape(-1)[::-1].reshape(values.shape)
-    yield "constant", "all the same", partial(np.full_like, fill_value=greatest.item())
-    yield "random", "other random ones", partial(_random_like, seed=2)
-    if values.dtype.kind == "f":
-        yield "halved", "halved", lambda values: (values / 2).astype(values.dtype)
-        yield "negated", "negated", lambda values: -values
-
-
-def _random_like(values: Array, seed: int) -> Array:
-    """Random values in the range of those present; if they are all equal, from half the value to the value."""
-    random = np.random.default_rng(seed)
-    if values.dtype.kind == "b":
-        return random.random(values.shape) < 0.5
-    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values.reshape(-1)
-    low, high = (finite.min(), finite.max()) if finite.size else (0, 1)
-    if values.dtype.kind != "f":
-        return random.integers(int(low), int(high), values.shape, values.dtype, endpoint=True)
-    if low == high:
-        low, high = (float(low) / 2, float(low)) if low else (0.0, 1.0)
-    low, high = sorted((float(low) / 2, float(high) / 2))  # their difference may be more than the largest number
-    drawn: Any = 2 * random.uniform(low, high, values.shape)
-    return drawn.astype(values.dtype)  # type: ignore[no-any-return]
 
 
 _FLAGS = frozenset(
@@ -351,7 +345,7 @@ def _feature(
         written = Alternative(kind="written out", text=f"{value} (written out)", edit=set_to(value))
         other = Alternative(kind="the other value", text=str(1 - value), edit=set_to(1 - value))
         second = replace(removal[0], value=None) if removal else written
-        return Feature(what="attribute", name=name, present=str(value), alternatives=[other, second])
+        return Feature(what="attribute", name=name, present=str(value), alternatives=[other, second], is_closed=True)
     if isinstance(value, int):
         wanted = {value + 1: "one more", value - 1: "one less", 0: "zero", 2 * value: "doubled", -1: "minus one"}
         if isinstance(default, int) and not removal:
@@ -360,9 +354,23 @@ def _feature(
         feature = number_feature("attribute", name, value, wanted, set_to, limits)
         first, *changes = feature.alternatives
         return replace(feature, alternatives=[first, *removal, *changes])
-    others = _other_values(declared.name, value)
-    changes = [Alternative(kind=kind, text=_shown(other), edit=set_to(other)) for kind, other in others]
-    return Feature(what="attribute", name=name, present=_shown(value), alternatives=[*changes, *removal])
+    changes = [
+        Alternative(
+            kind=kind,
+            text=_shown(other),
+            edit=set_to(other),
+            change=partial(np.full_like, fill_value=other) if isinstance(other, float) else None,
+        )
+        for kind, other in _other_values(declared.name, value)
+    ]
+    return Feature(
+        what="attribute",
+        name=name,
+        present=_shown(value),
+        alternatives=[*changes, *removal],
+        values=np.array([value]) if isinstance(value, float) else None,
+        is_closed=isinstance(value, bytes) and len(changes) < _MOST_WORDS,
+    )
 
 
 def _value(entry: onnx.AttributeProto) -> Any:
@@ -378,7 +386,10 @@ def _value(entry: onnx.AttributeProto) -> Any:
 def _other_values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Other values of an attribute that is no integer, each with the kind of change."""
     if isinstance(value, float):
-        wanted = {"halved": value / 2, "doubled": 2 * value, "zero": 0.0, "one": 1.0, "negated": -value}
+        wanted = {
+            "halved": value / 2, "doubled": 2 * value, "zero": 0.0, "one": 1.0, "negated": -value,
+            "a little more": value * 1.002, "a little less": value * 0.998,
+        }  # fmt: skip
         yield from ((kind, other) for kind, other in wanted.items() if other != value)
     elif isinstance(value, bytes):
         words = sorted(CHOICES.get(name, frozenset()) - {value.decode("utf-8", "replace")})

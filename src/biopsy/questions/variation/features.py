@@ -24,12 +24,18 @@ Answer: TypeAlias = Literal["fails", "passes", "neither", "invalid"]
 
 @dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """A change of a feature, of some ``kind``. ``text`` is the new value in words, ``value`` the new number, if any."""
+    """A change of a feature, of some ``kind``. ``text`` is the new value in words, ``value`` the new number, if any.
+
+    ``change`` computes new values from present ones, if it is a change of values. ``variants`` are edits to the same
+    new value that keep other elements of the tensors.
+    """
 
     kind: str
     text: str
     edit: Edit
     value: int | None = None
+    change: Callable[[Array], Array] | None = None
+    variants: Sequence[Edit] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +57,9 @@ class Feature:
     """A part of a model that can be changed. ``present`` is its value in words; "" if that is not short.
 
     ``alternatives`` are ordered, the most informative first. ``numbers`` is set if it is a whole number.
-    ``is_explicit``: the model states it, so that it is no default of the standard.
+    ``is_explicit``: the model states it, so that it is no default of the standard. ``values`` are the present ones, if
+    it is the values of a tensor; conditions may be about them if ``is_measured``. ``is_closed``: there are no other
+    values than the present one and the alternatives.
     """
 
     what: What
@@ -60,6 +68,9 @@ class Feature:
     alternatives: Sequence[Alternative]
     numbers: Numbers | None = None
     is_explicit: bool = True
+    values: Array | None = None
+    is_measured: bool = True
+    is_closed: bool = False
 
 
 def number_feature(
@@ -71,6 +82,7 @@ def number_feature(
     limits: tuple[int, int],
     another: str = "another number",
     named: Mapping[int, str] | None = None,
+    variants_of: Callable[[int], Sequence[Edit]] = lambda value: (),
 ) -> Feature:
     """A feature that is a whole number within ``limits``. ``wanted`` maps other numbers to the kind of change.
 
@@ -78,7 +90,7 @@ def number_feature(
     """
 
     def with_value(value: int, kind: str = another) -> Alternative:
-        return Alternative(kind=kind, text=str(value), edit=edit_to(value), value=value)
+        return Alternative(kind=kind, text=str(value), edit=edit_to(value), value=value, variants=variants_of(value))
 
     return Feature(
         what=what,
@@ -95,6 +107,8 @@ class ExaminedFeature:
 
     feature: Feature
     answers: list[tuple[Alternative, Answer]] = field(default_factory=list)
+    is_entangled: bool = False
+    """Whether a change of values passes or fails depending on the values of other tensors."""
 
     def with_answer(self, answer: Answer) -> list[Alternative]:
         """The changes with this answer, in the order in which they were tried."""
@@ -222,6 +236,9 @@ _KINDS_TO_BE_FREE = 3
 _KINDS_TO_BE_FIXED = 3
 _CHANGES_TO_BE_FREE = 4
 
+_VALUES_TO_BE_SURE = 10
+"""Changes of values with the same answer; where answers differ, all changes are tried."""
+
 
 @dataclass(frozen=True)
 class ProposedChange:
@@ -253,7 +270,8 @@ def _propose_for(examination: ExaminedFeature) -> Search[Alternative, None, None
             return
         yield [alternative]
     numbers = examination.feature.numbers
-    for _ in range(_MOST_EXTRA_NUMBERS if numbers is not None else 0):
+    is_size = examination.feature.what == "size"
+    for _ in range(0 if numbers is None else _MOST_EXTRA_NUMBERS if is_size else numbers.most - numbers.least):
         number = _next_number(examination)
         if numbers is None or number is None or len(examination.with_answer("neither")) >= _MOST_UNDECIDED:
             return
@@ -264,6 +282,8 @@ def _is_decided(examination: ExaminedFeature) -> bool:
     failing, passing = examination.with_answer("fails"), examination.with_answer("passes")
     if not passing and len(failing) < len(examination.with_answer("neither")) >= _MOST_UNDECIDED:
         return True
+    if examination.feature.values is not None:
+        return len(failing if failing else passing) >= _VALUES_TO_BE_SURE and not (failing and passing)
     if len(failing) + len(passing) >= _MOST_ANSWERS:
         return examination.feature.numbers is None
     if examination.feature.numbers is not None or (failing and passing):
@@ -285,6 +305,8 @@ def _next_number(examination: ExaminedFeature) -> int | None:
         return None
     forms, unknown = _open_questions(examination, numbers)
     number = most_informative(forms, unknown, numbers.present)
+    if not forms and examination.feature.what in {"attribute", "weight"}:
+        return min(unknown, key=lambda number: (abs(number - numbers.present), number), default=None)
     if number is not None or not forms:
         return number
     if not forms[0].is_supported(failing, passing):
@@ -335,11 +357,11 @@ def consistent_forms(failing: Collection[int], passing: Collection[int], named: 
     if len(failing) == 1:
         forms.append(NumberForm(str(least), lambda number: number == least))
     if low < least:
-        gap = "" if low + 1 == least else f" ({low} is too small)"
-        forms.append(NumberForm(f"at least {least}{gap}", lambda number: number > low))
+        text = f"at least {least}" if low + 1 == least else f"more than {low} ({least} is enough)"
+        forms.append(NumberForm(text, lambda number: number > low))
     if most < high:
-        gap = "" if most + 1 == high else f" ({high} is too large)"
-        forms.append(NumberForm(f"at most {most}{gap}", lambda number: number < high))
+        text = f"at most {most}" if most + 1 == high else f"less than {high} ({most} is small enough)"
+        forms.append(NumberForm(text, lambda number: number < high))
     forms += [NumberForm(text, holds, least_failing=3, least_passing=2) for text, holds in _RARE_FORMS.items()]
     if len(passing) == 1:
         meaning = f" ({named[low]})" if low in named else ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from biopsy.questions.variation.features import ExaminedFeature, What, consistent_forms, count_kinds, is_ambiguous
+from biopsy.questions.variation.values import value_condition
 from biopsy.records import plain
 from biopsy.text import count, first_of, html_table, printable, series
 
@@ -16,13 +17,14 @@ Together: TypeAlias = Literal["always", "sometimes", "never"]
 """How often the model still fails if all free features are changed at once."""
 
 _LEAST_KINDS = 2
-_KINDS_FOR_ANY_BUT = 3
+_KINDS_TO_BE_ALONE = 3
+_LEAST_OTHERS = 5
 _MOST_SHOWN = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The result for one feature: ``text`` in one line, ``short`` its condition in a few words.
+    """The result for one feature: ``text`` in one line, ``short`` its condition in a few words, "" if none is known.
 
     ``is_explicit``: the model states it. ``still`` are the changes that still failed in the same way, ``gone`` those
     that passed.
@@ -44,9 +46,10 @@ class Finding:
     @property
     def requirement(self) -> str:
         """The condition as a clause: "axis of Softmax = 1", "the values of w are any but zeros"."""
+        tried = f" ({len(self.still) + len(self.gone)} tried)"
         if self.what == "attribute" and not self.short[:1].isalpha():
-            return f"{self.title} = {self.short}"
-        return f"the {self.title} {'are' if self.what in _VALUES else 'is'} {self.short}"
+            return f"{self.title} = {self.short}{tried}"
+        return f"the {self.title} {'are' if self.what in _VALUES else 'is'} {self.short}{tried}"
 
     def as_json(self) -> dict[str, Any]:
         """The finding as plain values for a report."""
@@ -97,9 +100,12 @@ class Variation:
             ]
             anything = [f"any values of {series(values)}", *others] if values else others
             parts.append(f"fails for {series(anything)}{limits[self.together]}")
-        if self.fixed:
-            only = series([finding.requirement for finding in self.fixed])
+        only = series([finding.requirement for finding in self.fixed if finding.short])
+        unclear = series([f"the {finding.title}" for finding in self.fixed if not finding.short])
+        if only:
             parts.append(f"only if {only}" if free else f"fails only if {only}")
+        if unclear:
+            parts.append(f"it depends on {unclear}{' too' if only else ''}, it is not known how")
         return "; ".join(parts) or "nothing can be said of what may vary"
 
     def __repr__(self) -> str:
@@ -146,13 +152,10 @@ def finding_of(examination: ExaminedFeature) -> Finding:
         tried = f"only {some_still} still failed" if failing else "no change gave a model that fails or passes"
         text = f"not known: {tried}"
     else:
-        short = _condition(examination)
-        if not short and count_kinds(failing) >= _KINDS_FOR_ANY_BUT and len(passing) < len(failing):
-            short = f"any but {series(gone, 'or')}"
-        short = short or series([*filter(None, [feature.present]), *still], "or") or "as they are"
+        short = condition_of(examination)
         answers = [f"{some_still} still fail{'s' if len(failing) == 1 else ''}"] if failing else []
         answers.append(f"{some_gone} pass{'es' if len(passing) == 1 else ''}")
-        text = f"{short} ({'; '.join(answers)})"
+        text = f"{short or UNCLEAR} ({'; '.join(answers)})"
     return Finding(
         what=feature.what,
         name=feature.name,
@@ -164,12 +167,52 @@ def finding_of(examination: ExaminedFeature) -> Finding:
     )
 
 
-def _condition(examination: ExaminedFeature) -> str:
-    """The only simple condition on a number that agrees with every answer; "" if there is none or more than one."""
+UNCLEAR = "some only"
+"""What is said of a feature that the failure depends on, if it is not known how."""
+
+
+def condition_of(examination: ExaminedFeature) -> str:
+    """The only simple condition that agrees with every answer about a feature that some change of lets pass.
+
+    "" if there is none, more than one, or too little was tried. It denies nothing that was not tried, but by a form.
+    """
+    feature = examination.feature
+    failing, passing = examination.with_answer("fails"), examination.with_answer("passes")
+    if feature.values is not None:
+        return _condition_on_values(examination)
+    if feature.numbers is not None:
+        return _condition_on_number(examination)
+    listed = series(list(dict.fromkeys([feature.present, *(change.text for change in failing)])), "or")
+    is_all = feature.is_closed and len(examination.answers) == len(feature.alternatives)
+    if is_all or (not failing and count_kinds(passing) >= _KINDS_TO_BE_ALONE):
+        return listed
+    return f"not {series(list(dict.fromkeys(change.text for change in passing)), 'or')}"
+
+
+def _condition_on_values(examination: ExaminedFeature) -> str:
+    feature, present = examination.feature, examination.feature.values
+    if present is None or not feature.is_measured or examination.is_entangled:
+        return ""
+    failing, passing = (
+        [change.change(present) for change in examination.with_answer(answer) if change.change is not None]
+        for answer in ("fails", "passes")
+    )
+    around = {change.kind for change in examination.with_answer("passes")} & {"a little more", "a little less"}
+    if present.size == 1 and not failing and len(passing) >= _LEAST_OTHERS and len(around) > 1:
+        return feature.present
+    return value_condition([present, *failing], passing)
+
+
+def _condition_on_number(examination: ExaminedFeature) -> str:
     numbers = examination.feature.numbers
     tried = [*examination.with_answer("fails"), *examination.with_answer("passes")]
     if numbers is None or any(change.value is None for change in tried) or is_ambiguous(examination):
         return ""
     failing, passing = examination.numbers_with("fails"), examination.numbers_with("passes")
     forms = consistent_forms(failing, passing, numbers.named)
-    return forms[0].text if forms and forms[0].is_supported(failing, passing) else ""
+    if forms and forms[0].is_supported(failing, passing):
+        return forms[0].text
+    invalid = examination.numbers_with("invalid")
+    are_all_tried = set(range(numbers.least, numbers.most + 1)) <= failing | passing | invalid
+    is_all = are_all_tried and {numbers.least, numbers.most} <= invalid
+    return series([str(number) for number in sorted(failing)], "or") if is_all else ""

@@ -105,6 +105,7 @@ def _feature(group: Sequence[TensorAxis | ListedSize], size: int, title: str, ot
         partial(resized, group),
         limits=(1, max(2 * size, min(4 * size, size + _LARGEST_STEP), 8)),
         another="another size",
+        variants_of=partial(_other_cuts, group, size),
         named={other: f"the {name}" for other, name in others.items()},
     )
 
@@ -157,12 +158,35 @@ def _dims_of_inputs(model: onnx.ModelProto) -> Iterator[tuple[str, Any]]:
             yield info.name, info.type.tensor_type.shape.dim
 
 
-def resized(group: Sequence[TensorAxis | ListedSize], size: int) -> Edit:
-    """The edit that gives all places of a group another size: values are repeated, or cut off at the end."""
-    return chained([FedModel.copied, *(partial(_resized_at, place=place, size=size) for place in group)])
+def resized(group: Sequence[TensorAxis | ListedSize], size: int, start: int = 0) -> Edit:
+    """The edit that gives all places of a group another size: values are repeated, or cut off but from ``start`` on."""
+    return chained([FedModel.copied, *(partial(_resized_at, place=place, size=size, start=start) for place in group)])
 
 
-def _resized_at(fed: FedModel, place: TensorAxis | ListedSize, size: int) -> FedModel | None:
+_MOST_CUTS = 8
+
+
+def _other_cuts(group: Sequence[TensorAxis | ListedSize], present: int, size: int) -> list[Edit]:
+    """Edits to a smaller size that keep other elements than the first, and the last of them make up for the sums.
+
+    The elements that fail are then in one of them.
+    """
+    starts = [present - size, *range(size, present - size, max(1, size, (present - size) // _MOST_CUTS))]
+    cuts = [resized(group, size, start) for start in dict.fromkeys(starts) if size < present]
+
+    def enlarged(values: Array) -> Array:
+        return (values * (2 * present / size)).astype(values.dtype) if values.dtype.kind == "f" else values
+
+    def edit(fed: FedModel) -> FedModel | None:
+        changed = resized(group, size)(fed)
+        for name in {place.name for place in group if isinstance(place, TensorAxis) and place.number is None}:
+            changed = None if changed is None else changed.with_input(name, enlarged)
+        return changed
+
+    return [*cuts, edit] if size < present else []
+
+
+def _resized_at(fed: FedModel, place: TensorAxis | ListedSize, size: int, start: int) -> FedModel | None:
     """The edit at one place, in place."""
     if isinstance(place, ListedSize) and place.attribute:
         node = list(walk.nodes(fed.model))[place.number]
@@ -178,7 +202,7 @@ def _resized_at(fed: FedModel, place: TensorAxis | ListedSize, size: int) -> Fed
             return None
         if dims[place.axis].HasField("dim_value"):
             dims[place.axis].dim_value = size
-        return fed.with_input(place.name, partial(resized_axis, axis=place.axis, size=size))
+        return fed.with_input(place.name, partial(resized_axis, axis=place.axis, size=size, start=start))
     tensor = list(named_tensors(fed.model))[place.number][1]
     values = values_of(tensor)
     if values is None:
@@ -189,13 +213,13 @@ def _resized_at(fed: FedModel, place: TensorAxis | ListedSize, size: int) -> Fed
         return fed if set_values(tensor, changed) else None
     if place.axis >= values.ndim or values.size // values.shape[place.axis] * size > _MOST_ELEMENTS:
         return None
-    return fed if set_values(tensor, resized_axis(values, place.axis, size)) else None
+    return fed if set_values(tensor, resized_axis(values, place.axis, size, start)) else None
 
 
-def resized_axis(values: Array, axis: int, size: int) -> Array:
-    """Values with another size of an axis: repeated from the beginning, or cut off at the end."""
+def resized_axis(values: Array, axis: int, size: int, start: int = 0) -> Array:
+    """Values with another size of an axis, from ``start`` on: repeated from the beginning, or cut off at the end."""
     before = values.shape[axis] if axis < values.ndim else 0
-    return np.take(values, np.arange(size) % before, axis=axis) if before else values
+    return np.take(values, (np.arange(size) + start) % before, axis=axis) if before else values
 
 
 _SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
@@ -265,10 +289,13 @@ def rank_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
         return
 
     def is_valid(group: Sequence[str]) -> bool:
-        changed = (edit(fed) for edit in (_raised(group, 2), _lowered(group)))
+        changed = (edit(fed) for edit in (_raised(group, 2), _lowered(group, 0)))
         return any(each is not None and validity.validated(each.model) is not None for each in changed)
 
-    for group in tied_groups(list(ranks), list(ranks), is_valid):
+    alike = [[name for name in ranks if ranks[name] == rank] for rank in dict.fromkeys(ranks.values())]
+    together = [tuple(names) for names in alike if is_valid(names)]  # one alone may lose what the inputs have in common
+    alone = [name for name in ranks if not any(name in group for group in together)]
+    for group in [*together, *tied_groups(alone, list(ranks), is_valid)]:
         rank = ranks[group[0]]
         yield Feature(
             what="size",
@@ -277,7 +304,12 @@ def rank_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
             alternatives=[
                 Alternative(kind="one more", text=f"{rank + 1} (the first of size 1)", edit=_raised(group, 1)),
                 Alternative(kind="one more", text=f"{rank + 1} (the first of size 2)", edit=_raised(group, 2)),
-                Alternative(kind="one less", text=str(rank - 1), edit=_lowered(group)),
+                Alternative(
+                    kind="one less",
+                    text=str(rank - 1),
+                    edit=_lowered(group, 0),
+                    variants=[_lowered(group, kept) for kept in range(1, _MOST_CUTS)],
+                ),
                 Alternative(
                     kind="two more",
                     text=f"{rank + 2} (the first of size 2)",
@@ -304,8 +336,8 @@ def _raised(group: Sequence[str], size: int) -> Edit:
     return edit
 
 
-def _lowered(group: Sequence[str]) -> Edit:
-    """The edit that removes the first dimension of inputs, keeping its first element."""
+def _lowered(group: Sequence[str], kept: int) -> Edit:
+    """The edit that removes the first dimension of inputs, keeping the element of that number."""
 
     def edit(fed: FedModel) -> FedModel | None:
         copy = fed.copied()
@@ -316,7 +348,7 @@ def _lowered(group: Sequence[str]) -> Edit:
                 if not dims or not all(shape and shape[0] for shape in fed_shapes):
                     return None
                 del dims[0]
-                copy = copy.with_input(info.name, lambda values: values[0])
+                copy = copy.with_input(info.name, lambda values: values[kept % len(values)])
         return copy
 
     return edit

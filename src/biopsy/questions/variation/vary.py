@@ -31,10 +31,13 @@ from biopsy.questions.variation.elements import (
     EXACT,
     attribute_features,
     dtype_features,
+    edits_of_inputs,
+    edits_of_others,
     input_features,
     weight_features,
 )
 from biopsy.questions.variation.features import (
+    Alternative,
     Answer,
     Edit,
     ExaminedFeature,
@@ -44,7 +47,7 @@ from biopsy.questions.variation.features import (
     chained,
     proposed_changes,
 )
-from biopsy.questions.variation.result import Claim, Finding, Together, Variation, claim_of, finding_of
+from biopsy.questions.variation.result import Claim, Finding, Together, Variation, claim_of, condition_of, finding_of
 from biopsy.questions.variation.shapes import joined_size_features, rank_features, size_features
 from biopsy.questions.variation.validity import Validity
 from biopsy.reduction.preflight import weigh_original
@@ -70,7 +73,7 @@ from biopsy.text import count
 if TYPE_CHECKING:
     import onnx
 
-USUAL_CHECKS = 60
+USUAL_CHECKS = 250
 USUAL_SECONDS = 300.0
 
 USUAL_BUDGET = Budget(checks=USUAL_CHECKS, seconds=USUAL_SECONDS)
@@ -162,6 +165,9 @@ _COMPARES = (
     "the check compares with recorded values, or may do so, so that any change would fail; a check that runs two "
     "engines on each candidate does not (biopsy run {} --engine A --engine B), and --values free says so of any other"
 )
+
+_MOST_CONFIRMED = 3
+"""Other values of all other tensors with which values that pass are asked about again."""
 
 _ANSWERS_TOGETHER = 2
 """Answers about all free features changed at once, with other values each time."""
@@ -257,9 +263,12 @@ class VariationTask:
             with self._oracle.budget.enforced():
                 drive(proposed_changes(self._examinations), self._check_round)
                 self._vary_joined_sizes()
+                self._confirm_conditions_on_values()
                 self._variation = replace(self._variation, together=self._vary_together())
         except BudgetSpentError:
             self._variation = replace(self._variation, complete=False)
+            for each in self._examinations:  # no condition on values was confirmed
+                each.is_entangled = True
         self._oracle.pool.abandon_all()
         self._require_meaningful_check()
         return True
@@ -309,9 +318,36 @@ class VariationTask:
                     self._oracle.ahead(iter(waiting))
                 waiting = waiting[1:]
                 answer = self._answer(trial)
+            if trial is not None and answer == "passes" and change.examination.feature.values is None:
+                lost = self._fails_with_other_values(change.alternative, trial.description)
+                answer = "fails" if lost else "passes"
             change.examination.answers.append((change.alternative, answer))
             answers.append(answer)
         return answers
+
+    def _fails_with_other_values(self, change: Alternative, description: str) -> bool:
+        """Whether a change that passes is not the reason, as the values that fail were lost by it."""
+        assert self._trial_maker is not None
+        others = [chained([change.edit, other]) for other in edits_of_inputs(self._trial_maker.base)]
+        return self._any_fails([*change.variants, *others], description)
+
+    def _any_fails(self, edits: Sequence[Edit], description: str) -> bool:
+        assert self._trial_maker is not None
+        trials = (self._trial_maker.changed(edit, f"{description}, with other values") for edit in edits)
+        return any(trial is not None and self._answer(trial) == "fails" for trial in trials)
+
+    def _confirm_conditions_on_values(self) -> None:
+        """Find out whether values that pass still do with any values of the other tensors."""
+        assert self._trial_maker is not None
+        for each in self._examinations:
+            if each.feature.values is None or not (each.with_answer("passes") and condition_of(each)):
+                continue
+            others = edits_of_others(self._trial_maker.base, each.feature)
+            for number, change in enumerate(each.with_answer("passes") if others else ()):
+                some = [others[(number + step) % len(others)] for step in range(min(_MOST_CONFIRMED, len(others)))]
+                edits = [chained([change.edit, other]) for other in some]
+                title = f"{finding_of(each).title}: {change.text}"
+                each.is_entangled = each.is_entangled or self._any_fails(edits, title)
 
     def _trial(self, change: ProposedChange) -> Trial | None:
         """A trial of the changed model; None if it is not valid, or equal to an earlier one."""
