@@ -144,7 +144,8 @@ def with_corrected_suspect(failure: ModelFailure, rounding: RoundingFacts) -> Mo
     """The failure with suspect and trusted engine swapped, if only the trusted one is wrong by float64."""
     if failure.trusted is None or not rounding.blames(failure.trusted, failure.suspect):
         return failure
-    return replace(failure, suspect=failure.trusted, trusted=failure.suspect)
+    corrected = not failure.is_corrected
+    return replace(failure, suspect=failure.trusted, trusted=failure.suspect, is_corrected=corrected)
 
 
 def _line(rounding: RoundingFacts) -> str:
