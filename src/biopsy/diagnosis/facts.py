@@ -46,7 +46,7 @@ class FaultBeforeEngines:
 
     ``kind`` is the cause: ``input``, engines fail with inputs of these ``shapes`` and pass with those of
     ``passes_with``; ``not-finite``, all engines give NaN; ``random``, the model is random, so that comparing outputs
-    is meaningless; ``refused``, no engine runs the model.
+    is meaningless; ``refused``, no engine runs the model. ``origin`` says in a sentence where NaN begins, if known.
     """
 
     kind: Literal["input", "not-finite", "random", "refused"]
@@ -54,6 +54,7 @@ class FaultBeforeEngines:
     text: str
     shapes: tuple[str, ...] = ()
     passes_with: tuple[str, ...] = ()
+    origin: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ class ModelFailure:
     ``trusted`` and ``suspect`` are specs of engines; None if unknown. ``error`` is the worst error in words, ``output``
     the end of what the check printed. The model passes with inputs of the shapes ``passes_with``, which the file
     ``passing_inputs`` holds. ``masked``: the outputs are right, but an inner tensor is wrong. ``fault`` is set if no
-    engine is at fault; ``is_corrected`` if the check says that the trusted engine is wrong, and float64 the suspect.
+    engine is at fault.
     """
 
     check: tuple[str, ...]
@@ -78,7 +79,6 @@ class ModelFailure:
     passing_inputs: str | None = None
     masked: bool = False
     fault: FaultBeforeEngines | None = None
-    is_corrected: bool = False
 
     @property
     def is_mismatch(self) -> bool:
@@ -89,11 +89,6 @@ class ModelFailure:
     def is_non_finite_mismatch(self) -> bool:
         """Whether only one of two engines gives NaN or infinity: no rounding, but float64 may show which is wrong."""
         return self.report.stage == "compare" and self.report.kind in ONE_SIDED and self.trusted is not None
-
-    @property
-    def kind(self) -> str:
-        """The kind of the failure as the suspect shows it: the check may call the other engine the wrong one."""
-        return ONE_SIDED.get(self.report.kind, self.report.kind) if self.is_corrected else self.report.kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +171,7 @@ class FailingPiece:
     ``stopped`` names the limit that ended the search, so that a smaller part may exist; None if no single node can be
     removed. ``other_failures`` are (reason, count) of failures met during the search. ``places`` are the source lines
     that the nodes come from, if an exporter noted them. ``variation`` says in a sentence what may vary; "" if nothing
-    was varied, None if that was not asked. ``reads_nan``: whether it is fed with NaN; None if that was not asked.
+    was varied, None if that was not asked.
     """
 
     path: str
@@ -191,7 +186,6 @@ class FailingPiece:
     error_after: str = ""
     places: tuple[str, ...] = ()
     variation: str | None = None
-    reads_nan: bool | None = None
 
     def joined(self, names: Sequence[str]) -> str:
         """The ``names`` of its nodes in one line, with arrows if the nodes are a chain."""

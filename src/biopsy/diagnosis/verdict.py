@@ -97,10 +97,7 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
             f"is not enough there, or the {precision.low} arithmetic of one of them is wrong.{piece}"
         )
     if fault is not None and fault.kind == "not-finite":
-        fed = None if facts.piece is None or len(facts.piece.nodes) > 1 else facts.piece.reads_nan
-        origin = " It is fed with NaN." if fed else " It makes NaN of values that are not NaN."
-        makes = "" if fed is None else origin
-        return "not-finite", f"The model or its inputs make NaN, not one engine: {fault.text}.{piece}{makes}"
+        return "not-finite", f"The model or its inputs make NaN, not one engine: {fault.text}.{piece}{fault.origin}"
     if fault is not None:
         tiny, wrong = tiny_fixed_inputs(question.index), "the model or its inputs are wrong"
         small = f" Its input may be too small: {', '.join(tiny)}, and the model fixes that." if tiny else ""
@@ -149,10 +146,10 @@ def _subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
 
 def _differs(facts: KnownFacts) -> str:
     failure, rounding, trusted = facts.known_failure, facts.rounding, _trusted(facts.known_failure)
-    if special := special_of(failure.kind):
+    if special := special_of(report_kind := failure.report.kind):
         is_sure = rounding is not None and rounding.blames(failure.suspect, failure.trusted)
         other = "float64" if is_sure else trusted
-        gives = failure.kind in SPECIAL_TEXTS or failure.kind.endswith("-mismatch")
+        gives = not report_kind.endswith("-expected")
         return f"gives {special} where {other} does not," if gives else f"does not give {special} where {other} does,"
     if failure.report.kind != "mismatch":
         return _OTHER_KINDS.get(failure.report.kind, "differs from {}").format(trusted)

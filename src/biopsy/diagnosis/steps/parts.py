@@ -119,8 +119,10 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
         error_after="" if reduction.error_after is None else error_text(reduction.error_after),
         places=tuple(dict.fromkeys(str(source) for source in reduction.sources if source is not None)),
     )
-    if failure.kind == "nan":
-        piece = replace(piece, reads_nan=_reads_nan(piece))
+    fault = failure.fault
+    if fault is not None and fault.kind == "not-finite" and len(piece.nodes) == 1:
+        origin = "It is fed with NaN." if _reads_nan(piece) else "It makes NaN of values that are not NaN."
+        failure = replace(failure, fault=replace(fault, origin=f" {origin}"))
     if rounding is not None and rounding.exceeds_rounding:
         with contextlib.suppress(TimeUpError, errors.CheckError):  # the verdict on the whole model stays
             rounding = with_wrong_engines(rounding, failure, context, piece)
@@ -158,7 +160,7 @@ def known_bug(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """Look the piece up among known bugs, which runs nothing."""
     suspect, report = facts.known_failure.suspect or "", facts.known_failure.report
     assert facts.piece is not None
-    seen = seen_in(suspect, release=facts.versions.get(suspect, ""), stage=report.stage, kind=facts.known_failure.kind)
+    seen = seen_in(suspect, release=facts.versions.get(suspect, ""), stage=report.stage, kind=report.kind)
     try:
         lookup = look_up(Path(facts.piece.path), seen, listener=context.listener)
     except errors.BiopsyError:
