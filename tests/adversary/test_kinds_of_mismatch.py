@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ from onnx import numpy_helper
 
 import biopsy
 from biopsy.cli.app import main
+from support.planting import planted
+
+__all__ = ["planted"]
 
 MODES = ["minimal", pytest.param("bisect", marks=pytest.mark.slow), pytest.param("linear", marks=pytest.mark.slow)]
 
@@ -58,7 +62,55 @@ def test_a_nan_is_not_reproduced_by_an_error_beyond_a_tolerance(tmp_path: Path) 
     check = ["biopsy", "run", "{}", "--engine", "fake", "--engine", planted]
     found = biopsy.reduce(model, check, tmp_path / "r.onnx")
     assert names(tmp_path / "r.onnx") == ["mask"]
-    assert "not-finite-mismatch" in found.signature
+    assert "nan-mismatch" in found.signature
+
+
+ATTENTION = """
+<ir_version: 9, opset_import: ["" : 17]>
+attention (float16[2,4,8] q, float16[2,4,8] k, float16[2,4,8] v) => (float16[2,4,8] y)
+{
+    [transpose] kt = Transpose <perm=[0,2,1]> (k)
+    [scores] s = MatMul (q, kt)
+    [mask] m = Add (s, never)
+    [weigh] p = Softmax <axis=-1> (m)
+    [sum] o = MatMul (p, v)
+    [last] y = Tanh (o)
+}
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_nan_is_not_reproduced_by_the_infinity_of_which_it_is_made(tmp_path: Path, mode: str) -> None:
+    never = np.triu(np.full((4, 4), -np.inf, np.float16), 1)
+    never[0] = -np.inf  # a row that is masked whole: its Softmax is NaN
+    model = saved(tmp_path / "m.onnx", ATTENTION, never=never)
+    check = ["biopsy", "run", "{}", "--onnxrt", "--validate"]
+    found = biopsy.reduce(model, check, tmp_path / "r.onnx", mode=mode)  # type: ignore[arg-type]
+    assert names(tmp_path / "r.onnx") == ["mask", "weigh"]  # what makes NaN of infinity, and what makes infinity
+    assert found.signature == "compare · nan · onnxrt"
+
+
+INFINITIES = """
+<ir_version: 9, opset_import: ["" : 17]>
+infinities (float[1,64] x) => (float[1,64] y)
+{
+    [broken] a = Tanh (x)
+    [hides] b = Sigmoid (a)
+    [wrong] y = LeakyRelu (b)
+}
+"""
+
+
+@pytest.mark.parametrize("inner", ["nan", "-inf"])
+def test_an_infinity_is_not_reproduced_by_a_nan_or_by_one_of_the_other_sign(
+    tmp_path: Path, planted: Callable[..., str], inner: str
+) -> None:
+    model = saved(tmp_path / "m.onnx", INFINITIES)
+    engine = planted({"op": "broken", "does": inner, "marked": True}, {"op": "wrong", "does": "inf"})
+    check = ["biopsy", "run", "{}", "--reference", "--engine", engine]
+    found = biopsy.reduce(model, check, tmp_path / "r.onnx")
+    assert names(tmp_path / "r.onnx") == ["wrong"]
+    assert found.signature.startswith("compare · +inf-mismatch · planted")
 
 
 QUANTIZED = """

@@ -146,7 +146,7 @@ def test_a_hang_is_the_failure_only_if_the_original_hangs() -> None:
 
 
 def test_a_candidate_must_show_the_kind_of_the_original_among_its_own() -> None:
-    beyond, odd = Mismatch(output="y"), Mismatch(output="y", kind="not-finite-mismatch")
+    beyond, odd = Mismatch(output="y"), Mismatch(output="y", kind="nan-mismatch")
 
     def failure(*found: Mismatch) -> Evidence:
         return Evidence(
@@ -160,3 +160,6 @@ def test_a_candidate_must_show_the_kind_of_the_original_among_its_own() -> None:
     assert outcome(failure(odd), reference=failure(beyond)) is Outcome.OTHER_FAILURE
     assert outcome(failure(beyond), reference=failure(odd)) is Outcome.OTHER_FAILURE
     assert outcome(failure(beyond), reference=failure(odd, beyond)) is Outcome.OTHER_FAILURE
+    infinite, fewer = Mismatch(output="y", kind="-inf-mismatch"), Mismatch(output="y", kind="-inf-expected")
+    assert outcome(failure(infinite), reference=failure(odd)) is Outcome.OTHER_FAILURE
+    assert outcome(failure(fewer), reference=failure(infinite)) is Outcome.OTHER_FAILURE

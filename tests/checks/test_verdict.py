@@ -18,7 +18,7 @@ from biopsy.processes.watch import Stop
 
 FOUND = (
     Mismatch(output="y", elements=8, wrong=3, above=1, error=0.5, index=(1, 2), times_tolerance=40.0),
-    Mismatch(output="z", kind="not-finite-mismatch", elements=8, wrong=1),
+    Mismatch(output="z", kind="nan-mismatch", elements=8, wrong=1),
 )
 
 
@@ -30,8 +30,8 @@ def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     verdict.report_mismatch("onnxrt", ["y", "z"], mismatches=FOUND, rounding=Rounding("bug", 20.0))
     said = verdict.read(path)
     assert (said.mismatches, said.rounding) == (FOUND, Rounding("bug", 20.0))
-    assert said.kind == "not-finite-mismatch", "the gravest"
-    assert said.kinds == ("mismatch", "not-finite-mismatch")
+    assert said.kind == "nan-mismatch", "the gravest"
+    assert said.kinds == ("mismatch", "nan-mismatch")
 
 
 def test_sizes_are_optional(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from biopsy.comparison.mismatch import (
 from biopsy.comparison.mismatch_size import mismatches_of, quantum_of
 from biopsy.comparison.tolerance import Tolerance
 from biopsy.tensors.results import Array
+from biopsy.tensors.types import dtype_named
 
 
 def measured(actual: Array, expected: Array, **settings: Any) -> list[Mismatch]:
@@ -51,9 +52,26 @@ def test_an_error_beyond_the_tolerance_is_a_mismatch() -> None:
 
 def test_a_number_that_is_finite_on_one_side_only_is_another_kind() -> None:
     broken = np.float32([1, np.nan, 3]), np.float32([1, 2, 3])
-    assert [found.kind for found in measured(*broken)] == ["not-finite-mismatch"]
+    assert [found.kind for found in measured(*broken)] == ["nan-mismatch"]
     both = np.float32([1, np.nan, 3]), np.float32([1, 2, 4])
-    assert [found.kind for found in measured(*both)] == ["not-finite-mismatch", "mismatch"]
+    assert [found.kind for found in measured(*both)] == ["nan-mismatch", "mismatch"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16", "complex64"])
+def test_nan_and_each_infinity_of_each_side_are_kinds_of_their_own(dtype: str) -> None:
+    inf, nan, of = np.inf, np.nan, dtype_named(dtype)
+
+    def kinds(actual: list[float], expected: list[float]) -> dict[str, int]:
+        return {
+            found.kind: found.wrong for found in measured(np.array(actual).astype(of), np.array(expected).astype(of))
+        }
+
+    assert kinds([1, nan, inf, nan], [1, nan, inf, 1]) == {"nan-mismatch": 1}
+    assert kinds([nan, 1, 1], [inf, nan, nan]) == {"nan-mismatch": 1, "nan-expected": 2}
+    assert kinds([inf, 1], [1, inf]) == {"+inf-mismatch": 1, "+inf-expected": 1}
+    if dtype != "complex64":  # whose infinities have no sign
+        assert kinds([-inf, 1], [1, -inf]) == {"-inf-mismatch": 1, "-inf-expected": 1}
+        assert kinds([inf, -inf], [-inf, inf]) == {"+inf-mismatch": 1, "-inf-mismatch": 1}
 
 
 def test_shapes_and_types_are_kinds_of_their_own() -> None:
@@ -66,7 +84,7 @@ def test_what_passes_has_no_kind() -> None:
 
 
 def test_the_gravest_kind_names_a_run() -> None:
-    kinds = ("mismatch", "not-finite-mismatch", "shape-mismatch")
+    kinds = ("mismatch", "nan-mismatch", "shape-mismatch")
     assert kind_of([Mismatch(output="y", kind=kind) for kind in kinds]) == "shape-mismatch"
     assert kind_of([]) == ""
 
@@ -252,7 +270,7 @@ def test_a_mismatch_is_always_comparable_with_itself_and_with_a_smaller_one(
 
 
 def test_the_worst_is_the_gravest_kind_and_of_it_the_greatest() -> None:
-    broken = Mismatch(output="z", kind="not-finite-mismatch", elements=4, wrong=1)
+    broken = Mismatch(output="z", kind="nan-mismatch", elements=4, wrong=1)
     assert worst_of([one(), broken]) == broken
     assert worst_of([one(times_tolerance=5.0), one(times_tolerance=7.0)]) == one(times_tolerance=7.0)
     assert worst_of([]) is None

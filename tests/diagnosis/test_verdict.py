@@ -17,6 +17,7 @@ from biopsy.diagnosis.facts import (
     Steadiness,
     StepReport,
 )
+from biopsy.diagnosis.steps.rounding import with_corrected_suspect
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.findings.verdict import Verdict
 from support.diagnoses import CHECK, SUSPECT, TRUSTED, facts, failure, piece, question, settings, switch
@@ -33,15 +34,30 @@ def step(outcome: str, answer: str) -> StepReport:
 # NaN
 
 
-def nan_in_one(**by_float64: tuple[str, ...]) -> str:
+def one_sided(kind: str = "nan-mismatch", **by_float64: tuple[str, ...]) -> str:
     judged = RoundingFacts(verdicts=(), **by_float64)
-    return of(facts(failure=failure("not-finite-mismatch"), rounding=judged)).text
+    failing = with_corrected_suspect(failure(kind), judged)
+    return of(facts(failure=failing, rounding=judged)).text
 
 
-def test_who_gives_nan_is_blamed_only_if_float64_calls_it_alone_wrong() -> None:
-    assert "gives NaN or infinity where float64 does not" in nan_in_one(wrong=(SUSPECT,), right=(TRUSTED,))
+def test_float64_is_called_as_a_witness_only_if_it_calls_one_side_alone_wrong() -> None:
+    assert "gives NaN where float64 does not" in one_sided(wrong=(SUSPECT,), right=(TRUSTED,))
     for by_float64 in ({}, {"wrong": (SUSPECT,)}, {"wrong": (SUSPECT, TRUSTED)}, {"right": (TRUSTED,)}):
-        assert "only one of them gives NaN or infinity" in nan_in_one(**by_float64)
+        assert "gives NaN where ONNX Runtime (optimization=none) does not" in one_sided(**by_float64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "of_suspect", "of_trusted"),
+    [
+        ("nan-mismatch", "gives NaN where float64 does not", "does not give NaN where float64 does"),
+        ("nan-expected", "does not give NaN where float64 does", "gives NaN where float64 does not"),
+        ("+inf-mismatch", "gives infinity where float64 does not", "does not give infinity where float64 does"),
+        ("-inf-expected", "does not give -infinity where float64 does", "gives -infinity where float64 does not"),
+    ],
+)
+def test_who_gives_nan_or_infinity_is_told_of_either_side(kind: str, of_suspect: str, of_trusted: str) -> None:
+    assert of_suspect in one_sided(kind, wrong=(SUSPECT,), right=(TRUSTED,))
+    assert of_trusted in one_sided(kind, wrong=(TRUSTED,), right=(SUSPECT,))
 
 
 # An optimizer

@@ -169,8 +169,7 @@ def report_mismatch(
 ) -> None:
     """Write that ``engine`` gave wrong values for ``outputs``.
 
-    ``mismatches`` are their sizes, and the gravest of their kinds counts; without them ``kind``, which may also be
-    "not-finite".
+    ``mismatches`` are their sizes, and the gravest of their kinds counts; without them ``kind``.
     """
     failure = VerdictFile(outcome="fails", engine=engine, stage="compare", kind=kind_of(mismatches) or kind, status=1)
     sizes, names = tuple(mismatches), tuple(outputs)

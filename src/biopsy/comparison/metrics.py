@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, TypeAlias
@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from biopsy.comparison.mismatch import Mismatch, Special
 from biopsy.tensors.results import Array, RunnerResult, release
 from biopsy.tensors.types import is_extended, is_text, text_bytes, widened
 
@@ -397,15 +398,43 @@ def rounded_up(value: Any, is_too_small: Callable[[float], Any] = lambda _: Fals
 
 @dataclass(frozen=True, kw_only=True)
 class NotFinite:
-    """An output with NaN or infinities: how many of each, and the index and value of the first one."""
+    """An output with NaN or infinities: how many of each, and the index and value of the first one.
+
+    ``negative`` of the ``inf`` are below 0.
+    """
 
     iteration: int
     name: str
     elements: int
     nan: int
     inf: int
+    negative: int = 0
     first: Index
     value: Scalar
+
+    @property
+    def mismatches(self) -> tuple[Mismatch, ...]:
+        """One for each special value that there is, for the verdict file."""
+        return tuple(
+            Mismatch(output=self.name, kind=kind, elements=self.elements, wrong=times)
+            for kind, times in self.counts.items()
+        )
+
+    @property
+    def counts(self) -> Mapping[Special, int]:
+        """How many elements there are of each special value that there is, the gravest first."""
+        counts: dict[Special, int] = {"nan": self.nan, "+inf": self.inf - self.negative, "-inf": self.negative}
+        return {special: times for special, times in counts.items() if times}
+
+
+def is_special(values: Array, special: Special) -> Bools:
+    """Which elements of a numeric tensor are NaN, or infinite with this sign; an infinite complex number is +inf."""
+    if values.dtype.kind not in "fc":
+        return np.zeros(values.shape, np.bool_)
+    if special == "nan":
+        return np.isnan(values)
+    sizes = np.abs(values) if values.dtype.kind == "c" else values
+    return np.isposinf(sizes) if special == "+inf" else np.isneginf(sizes)
 
 
 def not_finite(result: RunnerResult) -> Iterator[NotFinite]:
@@ -426,6 +455,7 @@ def not_finite(result: RunnerResult) -> Iterator[NotFinite]:
                     elements=values.size,
                     nan=nan,
                     inf=inf,
+                    negative=int(is_special(values, "-inf").sum()),
                     first=first,
                     value=element(array, first),
                 )

@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 from biopsy.records import Record, record_of
+from biopsy.text import count
+
+Special: TypeAlias = Literal["nan", "+inf", "-inf"]
+"""What an output may hold that ``--validate`` objects to; also the kind of that failure."""
 
 Kind: TypeAlias = Literal[
-    "mismatch", "not-finite-mismatch", "shape-mismatch", "type-mismatch", "missing-output"
+    "missing-output", "type-mismatch", "shape-mismatch",
+    "nan", "nan-mismatch", "nan-expected",
+    "+inf", "+inf-mismatch", "+inf-expected",
+    "-inf", "-inf-mismatch", "-inf-expected",
+    "mismatch",
 ]  # fmt: skip
-"""How two outputs differ: by more than the tolerances; finite on one side only; in shape; in type (strings or
-numbers); one side lacks the output."""
+"""How an output fails: one side lacks it; another type; another shape; it holds NaN or an infinity, which no output may
+(``nan``), or which the other side does not have there (``nan-mismatch``), or only the other side does
+(``nan-expected``); values outside the tolerances."""
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
-
-GRAVEST: tuple[Kind, ...] = (
-    "missing-output", "type-mismatch", "shape-mismatch", "not-finite-mismatch", "mismatch",
-)  # fmt: skip
+GRAVEST: tuple[Kind, ...] = get_args(Kind)
 """The kinds from the gravest on; the first of these that a run shows names its failure."""
+
+ONE_SIDED: Mapping[str, str] = {
+    "nan-mismatch": "nan-expected", "+inf-mismatch": "+inf-expected", "-inf-mismatch": "-inf-expected",
+    "nan-expected": "nan-mismatch", "+inf-expected": "+inf-mismatch", "-inf-expected": "-inf-mismatch",
+}  # fmt: skip
+"""The kinds of NaN and infinities that only one side has; each with the kind that the other side sees."""
+
+SPECIAL_TEXTS: Mapping[str, str] = {"nan": "NaN", "+inf": "infinity", "-inf": "-infinity"}
+"""NaN and infinities in words."""
+
+
+def special_of(kind: str) -> str:
+    """The NaN or infinity of a kind, in words; "" if it is about another difference."""
+    return SPECIAL_TEXTS.get(kind.removesuffix("-mismatch").removesuffix("-expected"), "")
+
+
+MOST_OF_A_KIND = 8
+"""Mismatches of one kind that a verdict file holds."""
 
 COMPARABLE = 10.0
 """An error that is at most this many times smaller than the original's counts as the same failure."""
@@ -260,6 +283,10 @@ def _finite(kind: type[Record], tree: object) -> Record:
 def error_text(size: ErrorSize) -> str:
     """One line: ``0.458 at [8, 4] of 'logits' · 458 times the tolerance · ... · 740 of 1024 elements``."""
     worst = size.worst
+    if special := special_of(worst.kind):
+        only = {"mismatch": " on this side only", "expected": " on the other side only"}
+        side = only.get(worst.kind.rpartition("-")[2], "")
+        return f"{special} in {worst.wrong} of {count(worst.elements, 'element')} of {worst.output!r}{side}"
     if worst.kind != "mismatch":
         return f"{worst.kind} of {worst.output!r}"
     parts = []

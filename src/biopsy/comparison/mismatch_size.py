@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from biopsy.comparison import differences, metrics
 from biopsy.comparison.compare import OutputComparison
 from biopsy.comparison.differences import ErrorSummary
 from biopsy.comparison.metrics import Bools, Errors
-from biopsy.comparison.mismatch import Kind, Mismatch, Rounding, most_telling
+from biopsy.comparison.mismatch import MOST_OF_A_KIND, Kind, Mismatch, Rounding, Special, most_telling
 from biopsy.comparison.noise import NoiseComparison, compare_noise
 from biopsy.comparison.runs import RunComparison
 from biopsy.tensors.results import Array, Iteration, RunnerResult, release
@@ -27,29 +27,38 @@ _SAME_GRID = 1e-2
 
 
 def mismatches_of(output: OutputComparison, actual: Array, expected: Array) -> tuple[Mismatch, ...]:
-    """The mismatches of a failing output, one of each kind; that of kind "mismatch" is measured."""
-    measured = output.measured
-    return tuple(
-        Mismatch(output=output.name, kind=kind)
-        if measured is None
-        else _measured(output, measured, actual, expected)
-        if kind == "mismatch"
-        else Mismatch(output=output.name, kind=kind, elements=measured.elements, wrong=measured.broken)
-        for kind in kinds_of(output)
-    )
-
-
-def kinds_of(output: OutputComparison) -> tuple[Kind, ...]:
-    """The kinds of mismatch of an output; none if it passes."""
+    """The mismatches of an output, one of each kind; that of kind "mismatch" is measured. None if it passes."""
     measured = output.measured
     if output.passed:
         return ()
     if measured is None:
-        return ("shape-mismatch",) if output.actual_shape != output.expected_shape else ("type-mismatch",)
-    if not measured.broken:
-        return ("mismatch",)
-    has_others = measured.mismatching > measured.broken or any(not limit.passed for limit in output.judged)
-    return ("not-finite-mismatch", "mismatch") if has_others else ("not-finite-mismatch",)
+        kind: Kind = "shape-mismatch" if output.actual_shape != output.expected_shape else "type-mismatch"
+        return (Mismatch(output=output.name, kind=kind),)
+    mismatches = tuple(
+        Mismatch(output=output.name, kind=kind, elements=measured.elements, wrong=wrong)
+        for kind, wrong in (one_sided(actual, expected) if measured.broken else {}).items()
+    )
+    limits_fail = any(not limit.passed for limit in output.judged)
+    if not measured.broken or measured.mismatching > measured.broken or limits_fail:
+        mismatches += (_measured(output, measured, actual, expected),)
+    return mismatches
+
+
+def one_sided(actual: Array, expected: Array) -> Mapping[Kind, int]:
+    """How many elements are NaN or an infinity on one side only, by kind; what ``actual`` holds counts first."""
+    left, right = metrics.numeric(actual), metrics.numeric(expected)
+    differ = metrics.differing(left, right)
+    counts: dict[Kind, int] = {}
+    for values, kinds in ((left, _GIVEN), (right, _EXPECTED)):
+        for special, kind in kinds.items():
+            found = differ & metrics.is_special(values, special)
+            differ = differ & ~found
+            counts[kind] = int(found.sum())
+    return {kind: times for kind, times in counts.items() if times}
+
+
+_GIVEN: Mapping[Special, Kind] = {"nan": "nan-mismatch", "+inf": "+inf-mismatch", "-inf": "-inf-mismatch"}
+_EXPECTED: Mapping[Special, Kind] = {"nan": "nan-expected", "+inf": "+inf-expected", "-inf": "-inf-expected"}
 
 
 def common_quantum(actual: Array, expected: Array) -> float | None:
@@ -158,7 +167,6 @@ def _finite_or_none(value: Any) -> float | None:
 
 
 _MOST_MEASURED = 64
-_MOST_OF_A_KIND = 8
 
 
 def run_mismatches(actual: RunnerResult, expected: RunnerResult, comparison: RunComparison) -> tuple[Mismatch, ...]:
@@ -168,7 +176,7 @@ def run_mismatches(actual: RunnerResult, expected: RunnerResult, comparison: Run
         left, right = (side.iterations[number].outputs[output.name] for side in (actual, expected))
         mismatches += mismatches_of(output, left, right)
         release(left, right)
-    return most_telling(mismatches, _MOST_OF_A_KIND)
+    return most_telling(mismatches, MOST_OF_A_KIND)
 
 
 WRONG_ALIKE = "both sides are wrong by more than that, in the same way: --compare-with noise shows it"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from biopsy.comparison.mismatch import ONE_SIDED
 from biopsy.findings.verdict import Verdict
 from biopsy.questions.builds.flags import Switch
 from biopsy.text import html_table, printable
@@ -45,7 +46,7 @@ class FaultBeforeEngines:
 
     ``kind`` is the cause: ``input``, engines fail with inputs of these ``shapes`` and pass with those of
     ``passes_with``; ``not-finite``, all engines give NaN; ``random``, the model is random, so that comparing outputs
-    is meaningless; ``refused``, no engine runs the model.
+    is meaningless; ``refused``, no engine runs the model. ``origin`` says in a sentence where NaN begins, if known.
     """
 
     kind: Literal["input", "not-finite", "random", "refused"]
@@ -53,6 +54,7 @@ class FaultBeforeEngines:
     text: str
     shapes: tuple[str, ...] = ()
     passes_with: tuple[str, ...] = ()
+    origin: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,7 @@ class ModelFailure:
     @property
     def is_non_finite_mismatch(self) -> bool:
         """Whether only one of two engines gives NaN or infinity: no rounding, but float64 may show which is wrong."""
-        return self.report.stage == "compare" and self.report.kind == "not-finite-mismatch" and self.trusted is not None
+        return self.report.stage == "compare" and self.report.kind in ONE_SIDED and self.trusted is not None
 
 
 @dataclass(frozen=True, kw_only=True)

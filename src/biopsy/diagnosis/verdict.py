@@ -7,6 +7,7 @@ from pathlib import Path
 
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
+from biopsy.comparison.mismatch import SPECIAL_TEXTS, special_of
 from biopsy.diagnosis.context import LEAVES_OPEN
 from biopsy.diagnosis.facts import KnownFacts, MendingSwitch, ModelFailure, StepReport
 from biopsy.diagnosis.question import (
@@ -33,7 +34,6 @@ _MOST_PLACES = 2
 _LONGEST_MESSAGE = 300
 
 _OTHER_KINDS = {
-    "not-finite-mismatch": "differs from {}, only one of them gives NaN or infinity,",
     "shape-mismatch": "gives another shape than {}",
     "type-mismatch": "gives another type than {}",
     "missing-output": "lacks an output of {}",
@@ -102,7 +102,7 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
             f"is not enough there, or the {precision.low} arithmetic of one of them is wrong.{piece}"
         )
     if fault is not None and fault.kind == "not-finite":
-        return "not-finite", f"The model or its inputs make NaN, not one engine: {fault.text}.{piece}"
+        return "not-finite", f"The model or its inputs make NaN, not one engine: {fault.text}.{piece}{fault.origin}"
     if fault is not None:
         tiny, wrong = tiny_fixed_inputs(question.index), "the model or its inputs are wrong"
         small = f" Its input may be too small: {', '.join(tiny)}, and the model fixes that." if tiny else ""
@@ -137,8 +137,8 @@ def _subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     if failure.suspect is None:
         judge = "The check" if question.check is not None else f"A run of {series(question.rivals[0])}"
         return f"{judge} fails {on}: {report.signature}."
-    if report.stage == "compare" and report.kind == "not-finite":
-        return f"{engine} gives NaN or infinity {on}."
+    if report.stage == "compare" and report.kind in SPECIAL_TEXTS:
+        return f"{engine} gives {special_of(report.kind)} {on}."
     if report.stage == "compare":
         return f"{who} {_differs(facts)} {on}."
     if not report.stage:
@@ -151,8 +151,11 @@ def _subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
 
 def _differs(facts: KnownFacts) -> str:
     failure, rounding, trusted = facts.known_failure, facts.rounding, _trusted(facts.known_failure)
-    if failure.is_non_finite_mismatch and rounding is not None and rounding.blames(failure.suspect, failure.trusted):
-        return "gives NaN or infinity where float64 does not, or the other way round,"
+    if special := special_of(report_kind := failure.report.kind):
+        is_sure = rounding is not None and rounding.blames(failure.suspect, failure.trusted)
+        other = "float64" if is_sure else trusted
+        gives = not report_kind.endswith("-expected")
+        return f"gives {special} where {other} does not," if gives else f"does not give {special} where {other} does,"
     if failure.report.kind != "mismatch":
         return _OTHER_KINDS.get(failure.report.kind, "differs from {}").format(trusted)
     if rounding is None or not rounding.exceeds_rounding:

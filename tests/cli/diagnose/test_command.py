@@ -256,7 +256,7 @@ def test_the_trusted_engine_is_accused_if_it_alone_is_wrong(here) -> None:
 def test_the_engine_that_gives_nan_is_accused_and_not_the_one_beside_it(here) -> None:
     assert diagnose("--engine", "fake:nan.Exp=0.5", "--onnxrt", "--max-time", "8s") == 1
     text = report()["verdict"]["text"]
-    assert text.startswith("The engine 'fake'") and "gives NaN or infinity where float64 does not" in text
+    assert text.startswith("The engine 'fake'") and "gives NaN where float64 does not" in text
     assert report()["failure"]["suspect"] == "fake:nan.Exp=0.5" and report()["failure"]["rounding"] is None
 
 
@@ -287,6 +287,7 @@ def test_nan_that_every_engine_gives_is_not_called_the_fault_of_one(here) -> Non
     verdict = report()["verdict"]
     assert verdict["kind"] == "not-finite"
     assert "The model or its inputs make NaN" in verdict["text"] and "one node, Log 'log'" in verdict["text"]
+    assert "It makes NaN of values that are not NaN." in verdict["text"]
 
 
 # A check of the user's

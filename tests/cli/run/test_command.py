@@ -660,7 +660,7 @@ def test_validate_finds_nan_and_infinity(capsys: Captured, verdict: Path):
     shown = capsys.readouterr().out
     assert "onnxrt: y  1 NaN and 1 infinite of 2 elements, first nan at [0]" in shown
     assert "FAILED | NaN or infinity in 'y'" in shown.splitlines()
-    assert json.loads(verdict.read_text())["kind"] == "not-finite"
+    assert json.loads(verdict.read_text())["kind"] == "nan"
 
 
 def test_quiet_leaves_the_verdict(capsys: Captured):

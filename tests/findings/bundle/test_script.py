@@ -122,7 +122,7 @@ def test_nothing_to_compare_is_no_pass() -> None:
         with pytest.raises(CannotSay, match="nothing to compare"):
             failures.compare(lambda feed: {"y": np.zeros(1)}, inputs, expected, {"y": {"atol": 0.0, "rtol": 0.0}})
     with pytest.raises(CannotSay, match="nothing to run"):
-        failures.find_non_finite(lambda feed: {}, [])
+        failures.find_special(lambda feed: {}, [], "nan")
 
 
 @pytest.mark.parametrize("error", [CannotSay("no"), ImportError("no"), ValueError("no"), AssertionError("no")])

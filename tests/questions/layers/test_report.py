@@ -71,7 +71,7 @@ def test_a_layer_is_one_flat_object_with_its_verdict(model: Path) -> None:
     assert (fails["verdict"], fails["failure"]["kind"]) == ("fails", "NotImplemented")
     assert tree["ranking"][0]["nodes"] == [2] and tree["verdict"] == "wrong" and tree["samples"] == 2
     assert tree["non_finite_origins"] == [
-        {"engine": "fake", "number": 1, "label": "Neg 'wrong'", "tensor": "t1", "nan": 1, "inf": 2}
+        {"engine": "fake", "number": 1, "label": "Neg 'wrong'", "tensor": "t1", "nan": 1, "inf": 2, "reads_inf": False}
     ]
 
 

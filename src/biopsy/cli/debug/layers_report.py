@@ -403,18 +403,20 @@ def _cause_lines(group: LayerGroup) -> Iterator[str]:
 
 
 def _non_finite_lines(findings: LayerFindings) -> Iterator[str]:
-    """A line for the layer where NaN or infinity begins, for each engine, or for both if it is the same layer."""
-    first = {origin.engine: origin for origin in reversed(findings.non_finite_origins)}
+    """Lines for the layers where infinity and NaN begin, for each engine, or for both if it is the same layer."""
+    begins = {(origin.engine, origin.nan > 0): origin for origin in reversed(findings.non_finite_origins)}
     by_layer: dict[int, list[NonFiniteOrigin]] = {}
-    for engine in dict.fromkeys(origin.engine for origin in findings.non_finite_origins):
-        by_layer.setdefault(first[engine].number, []).append(first[engine])
-    for origins in by_layer.values():
+    for origin in findings.non_finite_origins:
+        if begins[origin.engine, origin.nan > 0] is origin:
+            by_layer.setdefault(origin.number, []).append(origin)
+    for _, origins in sorted(by_layer.items()):
         origin = origins[-1]
         counts = ((origin.nan, "NaN"), (origin.inf, "inf"))
         what = " and ".join(f"{times} {kind}" for times, kind in counts if times)
         engines = "both engines" if len(origins) > 1 else origin.engine
         where = f"{origin.label} in {engines}: {what} in {_quoted(origin.tensor)}"
-        yield _headed("NaN/inf", f"begins at {where}, its inputs are finite")
+        inputs = "hold infinity, but no NaN" if origin.reads_inf else "are finite"
+        yield _headed("NaN/inf", f"begins at {where}, its inputs {inputs}")
 
 
 def _verdict_lines(findings: LayerFindings) -> Iterator[str]:

@@ -27,6 +27,7 @@ from biopsy.cli.run.findings import (
     whose_fault,
 )
 from biopsy.cli.run.options import RunOptions, functions_of
+from biopsy.comparison.mismatch import GRAVEST, MOST_OF_A_KIND, most_telling
 from biopsy.comparison.tolerance import (
     MetricLimits,
     Stats,
@@ -218,8 +219,8 @@ def conclude_crash(options: RunOptions, console: Console, crash: errors.EngineCr
 def conclude(findings: Findings, console: Console, options: RunOptions) -> int:
     """Write the report and the verdict file, and show the verdict; returns the exit status.
 
-    Of several problems, the verdict file names a failure of an engine first, then NaN, then a mismatch. A run that
-    fails and is no check shows what to type next.
+    Of several problems, the verdict file names a failure of an engine first, then NaN and infinities, of the engine
+    with the gravest, then a mismatch. A run that fails and is no check shows what to type next.
     """
     if options.report is not None:
         from biopsy.cli.run.report import write_report
@@ -231,9 +232,12 @@ def conclude(findings: Findings, console: Console, options: RunOptions) -> int:
     if failure is not None:
         verdict.report_error(failure, findings.hint)
     elif findings.not_finite:
-        engine = findings.not_finite[0][0]
-        names = unique(output.name for label, output in findings.not_finite if label == engine)
-        verdict.report_mismatch(engine, names, "not-finite", hint=findings.hint)
+        special = next(kind for kind in GRAVEST if any(kind in output.counts for _, output in findings.not_finite))
+        engine = next(label for label, output in findings.not_finite if special in output.counts)
+        outputs = [output for label, output in findings.not_finite if label == engine]
+        specials = most_telling([size for output in outputs for size in output.mismatches], MOST_OF_A_KIND)
+        names = unique(output.name for output in outputs)
+        verdict.report_mismatch(engine, names, mismatches=specials, hint=findings.hint)
     elif mismatch is not None:
         names = unique([*mismatch.missing, *(output.name for _, output in mismatch.failures)])
         sizes, rounding = findings.mismatches, findings.rounding

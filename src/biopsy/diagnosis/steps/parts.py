@@ -11,7 +11,7 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.comparison.mismatch import error_text
+from biopsy.comparison.mismatch import ONE_SIDED, error_text
 from biopsy.comparison.noise import DEFAULT_RATIO
 from biopsy.diagnosis.context import (
     NO_PIECE,
@@ -42,9 +42,10 @@ from biopsy.model.tensor_type import TensorType
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.known_failures.catalogue import ORIGIN
 from biopsy.questions.known_failures.lookup import look_up, seen_in
-from biopsy.questions.layers.examination import Examination
+from biopsy.questions.layers.examination import Examination, non_finite_in_weight
 from biopsy.questions.layers.findings import LayerFinding, LayerFindings, LayerGroup, layers_tree
 from biopsy.questions.layers.question import Question
+from biopsy.questions.layers.recorded import non_finite
 from biopsy.questions.precision.mixed_models import Precisions, mixed_models
 from biopsy.questions.precision.search import PrecisionJob, precision_tree
 from biopsy.questions.precision.task import run_job as run_precision_job
@@ -118,6 +119,10 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
         error_after="" if reduction.error_after is None else error_text(reduction.error_after),
         places=tuple(dict.fromkeys(str(source) for source in reduction.sources if source is not None)),
     )
+    fault = failure.fault
+    if fault is not None and fault.kind == "not-finite" and len(piece.nodes) == 1:
+        origin = "It is fed with NaN." if _reads_nan(piece) else "It makes NaN of values that are not NaN."
+        failure = replace(failure, fault=replace(fault, origin=f" {origin}"))
     if rounding is not None and rounding.exceeds_rounding:
         with contextlib.suppress(TimeUpError, errors.CheckError):  # the verdict on the whole model stays
             rounding = with_wrong_engines(rounding, failure, context, piece)
@@ -127,6 +132,14 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     shown = piece.joined(piece.nodes[:_MOST_SHOWN])
     line = f"{len(piece.nodes)} of {count(piece.nodes_before, 'node')}: {shown}{more}{ended}"
     return StepAnswer(replace(facts, piece=piece, rounding=rounding, failure=failure), line)
+
+
+def _reads_nan(piece: FailingPiece) -> bool:
+    """Whether an input or a weight of a piece holds NaN, so that no node of it need make it."""
+    index, feeds = index_file(Path(piece.path)), feeds_in([Path(piece.inputs)]) if piece.inputs else ()
+    fed = non_finite([value for feed in feeds for value in feed.values()])
+    found = [fed, *(non_finite_in_weight(index, tensor) for tensor in index.weights)]
+    return any(each.nan for each in found if each is not None)
 
 
 KNOWN_REPORT = "known.json"
@@ -308,7 +321,7 @@ MIXED = "mixed.onnx"
 PRECISION_REPORT = "precision.json"
 """The model of mixed precision and the report of ``debug precision``, in the folder of the evidence."""
 
-_OF_NUMBERS = ("mismatch", "not-finite-mismatch")
+_OF_NUMBERS = ("mismatch", *ONE_SIDED)
 _MOST_HIGH_SHOWN = 5
 
 

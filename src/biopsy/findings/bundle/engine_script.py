@@ -68,8 +68,8 @@ class EngineScript:
         if kind == "comparison":
             return self._comparison()
         if kind == "non-finite":
-            work = [f"model = {_LOAD}", f"return find_non_finite(lambda feed: run(model, feed, OUTPUTS), {_INPUTS})"]
-            return self._run_constants, work
+            find = f"return find_special(lambda feed: run(model, feed, OUTPUTS), {_INPUTS}, SPECIAL)"
+            return {**self._run_constants, "SPECIAL": self.failure.name}, [f"model = {_LOAD}", find]
         if kind == "engine failure" and not needs_run:
             return {**error}, [f"return expect_failure(lambda: {_LOAD}, None, kind=KIND, message=MESSAGE)"]
         if kind == "engine failure":

@@ -33,7 +33,7 @@ from biopsy.questions.layers.recorded import (
 from biopsy.questions.layers.subgraphs import Subgraphs, measuring_layers
 from biopsy.text import first_of
 
-_UNKNOWN = NonFinite(0, 0)
+_UNKNOWN = NonFinite(1, 1)
 """Stands for a tensor without a value, which may hold anything."""
 
 
@@ -246,26 +246,33 @@ NonFiniteOf: TypeAlias = Callable[[str], NonFinite | None]
 def non_finite_origins(
     index: ModelIndex, engine: str, of_input: NonFiniteOf, of_output: NonFiniteOf
 ) -> Iterator[NonFiniteOrigin]:
-    """Layers in a run of ``engine`` with finite inputs and a non-finite output, in graph order.
+    """Layers in a run of ``engine`` that make NaN of what is not NaN, or infinity of finite values, in graph order.
 
-    Layers that read a non-finite weight are left out: the weight is the origin.
+    What a layer reads from a weight begins in the weight.
     """
     for node in index.nodes:
-        if is_constant_node(index, node.number):
+        outputs = {name: count for tensor in node.writes if (count := of_output(name := index.names[tensor]))}
+        if not outputs or is_constant_node(index, node.number):
             continue
-        outputs = ((name, count) for name in map(index.names.__getitem__, node.writes) if (count := of_output(name)))
-        first = next(outputs, None)
-        if first is None or any(of_input(index.names[tensor]) for tensor in node.reads):
-            continue
-        if not any(_is_non_finite_weight(index, tensor) for tensor in node.reads):
-            tensor, count = first
+        given = [each for tensor in node.reads if (each := of_input(index.names[tensor]))]
+        if not any(each.nan for each in given):
+            given += [each for tensor in node.reads if (each := non_finite_in_weight(index, tensor))]
+        reads_inf = any(each.inf for each in given)
+        begin = (name for name, count in outputs.items() if count.nan or not reads_inf)
+        if not any(each.nan for each in given) and (tensor_name := next(begin, None)):
             yield NonFiniteOrigin(
-                engine=engine, number=node.number, label=node.label, tensor=tensor, nan=count.nan, inf=count.inf
+                engine=engine,
+                number=node.number,
+                label=node.label,
+                tensor=tensor_name,
+                nan=outputs[tensor_name].nan,
+                inf=0 if reads_inf else outputs[tensor_name].inf,
+                reads_inf=reads_inf,
             )
 
 
-def _is_non_finite_weight(index: ModelIndex, tensor: int) -> bool:
-    """Whether a weight or a Constant holds NaN or infinities."""
+def non_finite_in_weight(index: ModelIndex, tensor: int) -> NonFinite | None:
+    """The NaN and infinities of a weight or a Constant; None if there are none or it cannot be read."""
     weight = index.weights.get(tensor)
     if weight is None:
         data = constant_of_node(index, tensor)
@@ -274,12 +281,12 @@ def _is_non_finite_weight(index: ModelIndex, tensor: int) -> bool:
     else:
         data = bytes(index.buffer[weight.start : weight.end])
     if data is None:
-        return False
+        return None
     import onnx
     from onnx import numpy_helper
 
     try:
         values = numpy_helper.to_array(onnx.TensorProto.FromString(data), str(index.folder))
     except (ValueError, TypeError, OSError, onnx.checker.ValidationError, errors.BiopsyError):
-        return False
-    return non_finite([values]) is not None
+        return None
+    return non_finite([values])

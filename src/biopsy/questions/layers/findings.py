@@ -229,9 +229,9 @@ class MarkingEffect:
 
 @dataclass(frozen=True, kw_only=True)
 class NonFiniteOrigin:
-    """A layer with finite inputs and a non-finite output ``tensor`` in a run of ``engine``.
+    """A layer that makes NaN or infinity in its output ``tensor`` in a run of ``engine``: it reads none.
 
-    ``nan`` and ``inf`` count the tensor's elements.
+    ``nan`` and ``inf`` count the tensor's elements. If it ``reads_inf``, only NaN begins there, and ``inf`` is 0.
     """
 
     engine: str
@@ -240,6 +240,7 @@ class NonFiniteOrigin:
     tensor: str
     nan: int
     inf: int
+    reads_inf: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 
 from biopsy import errors
 from biopsy.checks.verdict import VerdictFile
-from biopsy.comparison.mismatch import Mismatch, Rounding, kind_of, may_be_rounding
+from biopsy.comparison.mismatch import ONE_SIDED, Mismatch, Rounding, kind_of, may_be_rounding
 from biopsy.comparison.mismatch_size import explained, only, run_mismatches
 from biopsy.comparison.runs import RunComparison, compare_runs
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, Tolerances
@@ -133,7 +133,7 @@ class EngineVerdicts:
             outputs=tuple(dict.fromkeys(mismatch.output for mismatch in mismatches)),
             mismatches=tuple(mismatches),
         )
-        of_values = all(mismatch.kind in {"mismatch", "not-finite-mismatch"} for mismatch in mismatches)
+        of_values = all(mismatch.kind == "mismatch" or mismatch.kind in ONE_SIDED for mismatch in mismatches)
         may_be_rounded = of_values and (self._rounds_to != "float32" or may_be_rounding(mismatches))
         if self._comparing.tolerances_decide or not may_be_rounded:
             return failure

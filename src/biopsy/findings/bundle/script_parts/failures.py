@@ -150,18 +150,19 @@ def measure(name, actual, expected, error):
         return 20 * np.log10(np.float64(signal) / norms[2])
 
 
-def find_non_finite(outputs_of, inputs):
-    """1 if any output of any sample holds NaN or infinity, else 0; prints which."""
+def find_special(outputs_of, inputs, special):
+    """1 if any output of any sample holds NaN ("nan") or this infinity ("+inf" or "-inf"), else 0; prints which."""
     import numpy as np
 
-    wrong = False
+    wrong, is_special = False, getattr(np, {"nan": "isnan", "+inf": "isposinf", "-inf": "isneginf"}[special])
     if not inputs:
         raise CannotSay("there is nothing to run")
     for number, feed in enumerate(inputs):
         for name, value in outputs_of(feed).items():
             if value.dtype.kind in "fc":
-                odd = value.size - np.isfinite(value).sum()
-                print(f"sample {number}, output {name!r}: {odd} of {value.size} elements are NaN or infinite")
+                values = np.abs(value) if value.dtype.kind == "c" else value
+                odd = is_special(values).sum()
+                print(f"sample {number}, output {name!r}: {odd} of {value.size} elements are {special}")
                 wrong = wrong or odd > 0
     return int(wrong)
 
