@@ -10,11 +10,11 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 56_800,
-    "modules": 354,
-    "functions": 5_200,
+    "code": 57_600,
+    "modules": 355,
+    "functions": 5_250,
     "used_once": 455,
-    "inner_imports": 517,
+    "inner_imports": 522,
     "namespaces": 44,
     "options": 37,
     "percentile_90": 40,
@@ -22,7 +22,7 @@ LIMITS = {
     "positional_records": 7,
     "class_names_twice": 0,
     "import_cycles": 0,
-    "wide_classes": 8,
+    "wide_classes": 9,
     "long_modules": 0,
     "generator_loops": 0,
     "child_protocols": 3,

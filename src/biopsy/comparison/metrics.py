@@ -398,33 +398,28 @@ def rounded_up(value: Any, is_too_small: Callable[[float], Any] = lambda _: Fals
 
 @dataclass(frozen=True, kw_only=True)
 class NotFinite:
-    """An output with NaN or infinities: how many of each, and the index and value of the first one.
-
-    ``negative`` of the ``inf`` are below 0.
-    """
+    """An output with NaN or infinities: how many of each, and the index and value of the first one."""
 
     iteration: int
     name: str
     elements: int
     nan: int
     inf: int
-    negative: int = 0
     first: Index
     value: Scalar
 
     @property
     def mismatches(self) -> tuple[Mismatch, ...]:
-        """One for each special value that there is, for the verdict file."""
+        """One for each kind that there is, for the verdict file."""
         return tuple(
             Mismatch(output=self.name, kind=kind, elements=self.elements, wrong=times)
             for kind, times in self.counts.items()
         )
 
     @property
-    def counts(self) -> Mapping[Special, int]:
-        """How many elements there are of each special value that there is, the gravest first."""
-        counts: dict[Special, int] = {"nan": self.nan, "+inf": self.inf - self.negative, "-inf": self.negative}
-        return {special: times for special, times in counts.items() if times}
+    def counts(self) -> Mapping[str, int]:
+        """How many elements are NaN or infinite, by kind, without kinds that there are not."""
+        return {kind: times for kind, times in (("nan", self.nan), ("inf", self.inf)) if times}
 
 
 def is_special(values: Array, special: Special) -> Bools:
@@ -455,7 +450,6 @@ def not_finite(result: RunnerResult) -> Iterator[NotFinite]:
                     elements=values.size,
                     nan=nan,
                     inf=inf,
-                    negative=int(is_special(values, "-inf").sum()),
                     first=first,
                     value=element(array, first),
                 )

@@ -11,13 +11,12 @@ from biopsy.records import Record, record_of
 from biopsy.text import count
 
 Special: TypeAlias = Literal["nan", "+inf", "-inf"]
-"""What an output may hold that ``--validate`` objects to; also the kind of that failure."""
+"""What a number may be that is not finite."""
 
 Kind: TypeAlias = Literal[
     "missing-output", "type-mismatch", "shape-mismatch",
     "nan", "nan-mismatch", "nan-expected",
-    "+inf", "+inf-mismatch", "+inf-expected",
-    "-inf", "-inf-mismatch", "-inf-expected",
+    "inf", "+inf-mismatch", "+inf-expected", "-inf-mismatch", "-inf-expected",
     "mismatch",
 ]  # fmt: skip
 """How an output fails: one side lacks it; another type; another shape; it holds NaN or an infinity, which no output may
@@ -33,13 +32,15 @@ ONE_SIDED: Mapping[str, str] = {
 }  # fmt: skip
 """The kinds of NaN and infinities that only one side has; each with the kind that the other side sees."""
 
-SPECIAL_TEXTS: Mapping[str, str] = {"nan": "NaN", "+inf": "infinity", "-inf": "-infinity"}
-"""NaN and infinities in words."""
+NOT_FINITE: Mapping[str, str] = {"nan": "NaN", "inf": "infinity"}
+"""The kinds of what ``--validate`` objects to, in words. The sign of an infinity does not count there: a layer
+that only changes it would be called the failure."""
 
 
 def special_of(kind: str) -> str:
     """The NaN or infinity of a kind, in words; "" if it is about another difference."""
-    return SPECIAL_TEXTS.get(kind.removesuffix("-mismatch").removesuffix("-expected"), "")
+    value = kind.removesuffix("-mismatch").removesuffix("-expected")
+    return {"nan": "NaN", "inf": "infinity", "+inf": "infinity", "-inf": "-infinity"}.get(value, "")
 
 
 MOST_OF_A_KIND = 8
@@ -209,9 +210,9 @@ def worst_of(mismatches: Sequence[Mismatch]) -> Mismatch | None:
 
 
 def error_size(mismatches: Sequence[Mismatch], rounding: Rounding | None) -> ErrorSize | None:
-    """The error to show to the user; None if there are no mismatches."""
+    """The error to show to the user; None if there are no mismatches with anything."""
     worst = worst_of(mismatches)
-    return None if worst is None else ErrorSize(worst, rounding)
+    return None if worst is None or worst.kind in NOT_FINITE else ErrorSize(worst, rounding)
 
 
 def most_telling(mismatches: Sequence[Mismatch], most: int) -> tuple[Mismatch, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
-from biopsy.comparison.mismatch import SPECIAL_TEXTS, special_of
+from biopsy.comparison.mismatch import NOT_FINITE, special_of
 from biopsy.diagnosis.context import LEAVES_OPEN
 from biopsy.diagnosis.facts import KnownFacts, MendingSwitch, ModelFailure, StepReport
 from biopsy.diagnosis.question import (
@@ -137,7 +137,7 @@ def _subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     if failure.suspect is None:
         judge = "The check" if question.check is not None else f"A run of {series(question.rivals[0])}"
         return f"{judge} fails {on}: {report.signature}."
-    if report.stage == "compare" and report.kind in SPECIAL_TEXTS:
+    if report.stage == "compare" and report.kind in NOT_FINITE:
         return f"{engine} gives {special_of(report.kind)} {on}."
     if report.stage == "compare":
         return f"{who} {_differs(facts)} {on}."

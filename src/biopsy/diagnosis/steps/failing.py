@@ -12,7 +12,7 @@ from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import signature_of
 from biopsy.checks.outcome import Judged, Outcome
-from biopsy.comparison.mismatch import SPECIAL_TEXTS, error_size, error_text
+from biopsy.comparison.mismatch import NOT_FINITE, error_size, error_text
 from biopsy.diagnosis.context import StepAnswer, StepContext, diagnosis_step, fails, passes
 from biopsy.diagnosis.facts import EngineComparison, FailureReport, FaultBeforeEngines, KnownFacts, ModelFailure
 from biopsy.diagnosis.question import (
@@ -195,7 +195,7 @@ class _FailureSearch:
         with_nan = [output for output in outputs if output.get("nan")]  # infinity alone may be intended
         names = dict.fromkeys(str(output.get("output", output.get("name"))) for output in with_nan)
         labels = tuple(dict.fromkeys(str(output["engine"]) for output in with_nan))
-        if fails(run) and not names and run.evidence.verdict.kind not in SPECIAL_TEXTS:
+        if fails(run) and not names and run.evidence.verdict.kind not in NOT_FINITE:
             return self._blamed(engines, run)
         if not names:
             self.passed.append("outputs hold infinity, but no NaN" if fails(run) else "no output holds NaN")

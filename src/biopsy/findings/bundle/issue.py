@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from biopsy import errors
 from biopsy.checks.judge import signature_of, status_text
-from biopsy.comparison.mismatch import SPECIAL_TEXTS
+from biopsy.comparison.mismatch import NOT_FINITE
 from biopsy.comparison.runs import compare_runs
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import title_of
@@ -334,8 +334,8 @@ def _wrong_outputs(question: RunQuestion, observation: Observation) -> ObservedF
     place = next((at for at, engine in enumerate(engines) if engine.label == verdict.engine), None)
     names = ", ".join(map(repr, verdict.outputs[:3]))
     engine = engines[place or 0]
-    if verdict.kind in SPECIAL_TEXTS:
-        title = f"{_name(engine)} gives {SPECIAL_TEXTS[verdict.kind]} for {names}"
+    if verdict.kind in NOT_FINITE:
+        title = f"{_name(engine)} gives {NOT_FINITE[verdict.kind]} for {names}"
         return ObservedFailure(kind="non-finite", title=title, engine=engine, stage="compare", name=verdict.kind)
     actual = None if place is None else results.get(place)
     if actual is None:
