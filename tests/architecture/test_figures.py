@@ -13,7 +13,7 @@ LIMITS = {
     "code": 57_600,
     "modules": 355,
     "functions": 5_250,
-    "used_once": 455,
+    "used_once": 460,
     "inner_imports": 522,
     "namespaces": 44,
     "options": 37,
@@ -42,7 +42,7 @@ def test_no_figure_is_above_its_limit_and_a_limit_follows_what_has_become_better
 
 @pytest.mark.parametrize(
     ("journey", "functions", "files"),
-    [(reduction, 710, 87), (run_with_golden_values, 325, 54)],
+    [(reduction, 715, 87), (run_with_golden_values, 325, 54)],
 )
 def test_a_journey_passes_through_no_more_of_the_source(
     journey: Journey, functions: int, files: int, tmp_path_factory: pytest.TempPathFactory

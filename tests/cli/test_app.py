@@ -157,7 +157,7 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
 def test_a_defect_shows_where_it_is_with_vv_even_before_options_are_parsed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("biopsy.cli.lint.configure", lambda parser: 1 / 0)
+    monkeypatch.setattr("biopsy.cli.app._dispatch", lambda *words, **more: 1 / 0)
     assert main(["check", "lint", "model.onnx", "-vv"]) == 4
     said = capsys.readouterr().err
     assert "biopsy itself failed: ZeroDivisionError" in said and "test_app.py" in said

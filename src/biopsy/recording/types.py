@@ -93,7 +93,7 @@ class Borders:
 
 
 class CutTypes:
-    """The type of any tensor of a model: declared, else inferred, also from its readers, else of a recorded value.
+    """The type of any tensor of a model: declared, else inferred, else of a recorded value, else by its readers.
 
     Recording costs a run of the model, so ``recorded`` is asked last; first if ``recorded_first``
     (``--force-fallback-shape-inference``). ``opened`` are tensors whose declared sizes do not apply, since they follow
@@ -194,8 +194,8 @@ class CutTypes:
         declared = self._from_model(tensor)
         if declared is not None and _is_ranked(declared):
             return declared
-        recorded = self._from_recording(tensor, sizes=sizes)
-        return recorded or self._inferred_behind.get(self._index.names[tensor]) or declared
+        name, recorded = self._index.names[tensor], self._from_recording(tensor, sizes=sizes)
+        return recorded or self._inferred_behind.get(name) or self._inferred_from_readers.get(name) or declared
 
     def _from_model(self, tensor: int) -> bytes | None:
         """The declared type, its open dimensions filled in by inference if that knows more."""
@@ -208,7 +208,12 @@ class CutTypes:
 
     @cached_property
     def _inferred(self) -> dict[str, bytes]:
-        return infer_value_infos(without_weights(self._index), backward=True)
+        return infer_value_infos(without_weights(self._index))
+
+    @cached_property
+    def _inferred_from_readers(self) -> dict[str, bytes]:
+        """What inference finds also from the nodes that read tensors, and from declared outputs, which may be wrong."""
+        return infer_value_infos(without_weights(self._index), backward=True) if self._infer else {}
 
     @cached_property
     def _inferred_anew(self) -> dict[str, bytes]:

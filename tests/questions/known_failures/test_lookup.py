@@ -20,6 +20,7 @@ from biopsy.questions.known_failures.lookup import (
     new_file,
     write_entry,
 )
+from support.hostile_names import damaged_weight
 from support.known_pieces import (
     convolution_with_a_sum,
     normalization_of_columns_in_full,
@@ -216,6 +217,7 @@ def odd_pieces() -> dict[str, onnx.ModelProto]:
         "a new element type": of("Cast", elem=27, to=28),
         "an unknown element type": of("Neg", elem=99),
         "a node without outputs": silent,
+        "a damaged weight": damaged_weight(),
         "a long chain": chain(300, ("Relu", "Neg")),
         "sums of itself": model(
             [helper.make_node("Add", [f"t{n}"] * 2, [f"t{n + 1}"]) for n in range(14)], [info("t0")], [info("t14")]

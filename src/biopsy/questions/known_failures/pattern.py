@@ -261,7 +261,7 @@ def _answer(condition: ast.expr, scope: Scope, names: Names) -> _Answer:
             left, right = (_value(part, scope, names) for part in (condition.left, condition.comparators[0]))
             return _COMPARISONS[type(condition.ops[0])](left, right)
         return bool(_value(condition, scope, names))
-    except (Unmatched, LookupError, TypeError):
+    except (Unmatched, LookupError, TypeError, ValueError):
         return None
 
 
