@@ -60,6 +60,7 @@ def diagnosed(tmp_path: Path) -> Callable[..., Said]:
     return diagnose
 
 
+@pytest.mark.slow
 def test_a_node_that_is_wrong_only_as_an_output_is_no_failure_of_the_model(diagnosed: Callable[..., Said]) -> None:
     said = diagnosed({"op": "Tanh", "does": "scale", "marked": True})
     assert (said.status, said.kind) == (0, "passes")
