@@ -1,7 +1,6 @@
 """What a diagnosis says of bugs that are planted in an engine, held against what was planted."""
 
 import json
-import os
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from support import plug_ins
 from support.command_line import BIN
+from support.planting import planted as planted
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -38,10 +37,8 @@ class Said(NamedTuple):
 
 
 @pytest.fixture
-def diagnosed(tmp_path: Path) -> Callable[..., Said]:
+def diagnosed(tmp_path: Path, planted: Callable[..., str]) -> Callable[..., Said]:
     """Diagnoses the model in the engine with planted rules, beside the reference evaluator."""
-    source = (Path(__file__).parents[1] / "support" / "planted_engine.py").read_text()
-    plug_ins.install(tmp_path / "plug-in", "biopsy-planted", source, "planted = biopsy_planted:Planted")
     model, random = onnx.parser.parse_model(MODEL), np.random.default_rng(0)
     for name, shape in {"w1": (8, 8), "b1": (8,), "k": (8,)}.items():
         values = random.normal(0, 0.5, shape).astype(np.float32)
@@ -49,11 +46,8 @@ def diagnosed(tmp_path: Path) -> Callable[..., Said]:
     onnx.save(model, tmp_path / "model.onnx")
 
     def diagnose(*rules: Mapping[str, Any]) -> Said:
-        (tmp_path / "rules.json").write_text(json.dumps(rules))
-        engine = f"planted:rules={tmp_path / 'rules.json'}"
-        words = [BIN / "biopsy", "diagnose", "model.onnx", "--reference", "--engine", engine, "--report", "report.json"]
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path / "plug-in")}
-        ran = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        words = [BIN / "biopsy", "diagnose", "model.onnx", "--reference", "--engine", planted(*rules)]
+        ran = subprocess.run([*words, "--report", "report.json"], cwd=tmp_path, capture_output=True, text=True)
         verdict = json.loads((tmp_path / "report.json").read_text())["verdict"]
         return Said(ran.returncode, verdict["kind"], verdict["text"])
 

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -117,3 +117,7 @@ class NodeProcesses(OtherMachines):
         node = NodeProcess(self._folder / f"node{number}", packages)
         self.nodes.append(node)
         return node
+
+
+Machines = Callable[[int], NodeProcesses]
+"""Makes workers that run as many checks at a time as it is told."""

@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,25 +20,8 @@ from biopsy.questions.builds.building import BuildPlan, BuildRuns, BuildsHere, B
 from biopsy.questions.builds.elsewhere import BuildsElsewhere
 from biopsy.questions.builds.settings import CheckTemplate, VariedSetting, separate_checks
 from support.models import chain, save
-from support.node_processes import NodeProcesses
+from support.node_processes import Machines, NodeProcesses
 from support.scripts import with_external_weight
-
-Machines = Callable[[int], NodeProcesses]
-
-
-@pytest.fixture
-def machines(tmp_path: Path) -> Iterator[Machines]:
-    made: list[NodeProcesses] = []
-
-    def of(room: int) -> NodeProcesses:
-        folder = tmp_path / f"machines{len(made)}"
-        folder.mkdir()
-        made.append(NodeProcesses(folder, room))
-        return made[-1]
-
-    yield of
-    for workers in made:
-        workers.close()
 
 
 @pytest.fixture

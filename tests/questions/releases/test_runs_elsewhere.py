@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,28 +18,11 @@ from biopsy.questions.releases.question import NamedReleases, ReleaseCheck, Rele
 from biopsy.questions.releases.runs import ReleasePreparation, ReleaseRun, ReleaseRuns, RunsElsewhere, task_of
 from processes.environments.conftest import index as index
 from support.models import chain, save
-from support.node_processes import NodeProcesses
+from support.node_processes import Machines
 from support.package_index import PackageIndex
 from support.session import LIMIT
 
 PASSES, FAILS = "def look(): pass", "def look(): raise SystemExit(1)"
-
-Machines = Callable[[int], NodeProcesses]
-
-
-@pytest.fixture
-def machines(tmp_path: Path) -> Iterator[Machines]:
-    made: list[NodeProcesses] = []
-
-    def of(room: int) -> NodeProcesses:
-        folder = tmp_path / f"machines{len(made)}"
-        folder.mkdir()
-        made.append(NodeProcesses(folder, room))
-        return made[-1]
-
-    yield of
-    for workers in made:
-        workers.close()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -216,20 +217,23 @@ class KnownMatch:
 class KnownLookup:
     """The fingerprint of a piece and the known bugs that match it, the best first.
 
-    ``pattern`` is the piece as an entry would have it, None if a pattern cannot say what it is; ``operators`` are those
-    of its nodes.
-    ``entries`` is how many bugs were compared. ``broken`` are lines about files that could not be read, ``undecided``
-    the bugs whose comparison reached its limit.
+    ``piece`` is its graph, ``operators`` are those of its nodes. ``entries`` is how many bugs were compared. ``broken``
+    are lines about files that could not be read, ``undecided`` the bugs whose comparison reached its limit.
     """
 
     fingerprint: Fingerprint
-    pattern: PatternText | None
+    piece: Scope
     operators: tuple[str, ...]
     seen: SeenFailure
     matches: tuple[KnownMatch, ...] = ()
     entries: int = 0
     broken: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
+
+    @cached_property
+    def pattern(self) -> PatternText | None:
+        """The piece as an entry would have it; None if a pattern cannot say what it is."""
+        return pattern_text(self.piece)
 
     @property
     def best(self) -> KnownMatch | None:
@@ -291,7 +295,7 @@ def look_up(
             undecided.append(failure.reference)
     return KnownLookup(
         fingerprint=fingerprint,
-        pattern=pattern_text(scope),
+        piece=scope,
         operators=tuple(pattern.vertices[place].label for place in pattern.nodes),
         seen=known,
         matches=tuple(sorted(matches, key=_order)),

@@ -5,6 +5,7 @@ text, and it is searched for in a piece.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,9 +106,10 @@ class FailurePattern(NodePattern):
             node = scope.graph.node[place]
             if node.op_type not in self.operators or not node.output:
                 continue
-            for names, places in self._matches_at(Site(scope, place)):
+            site = Site(scope, place)
+            for names, places in self._matches_at(site):
                 more = tuple(scope.graph.node[other].op_type for other in sorted(nodes - places))
-                answers = {text: _answer(condition, scope, names) for text, condition in self._parsed.items()}
+                answers = {text: _answer(condition, site, names) for text, condition in self._parsed.items()}
                 if False in answers.values() or (more and len(places) == 1):
                     continue
                 unknown = tuple(text for text, answer in answers.items() if answer is None)
@@ -212,66 +214,45 @@ def _is_constant_node(node: onnx.NodeProto) -> bool:
     return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
 
 
-def _kind(scope: Scope, tensor: str) -> Any:
-    return scope.type_of(tensor) or unmatched()
-
-
-def _shape(scope: Scope, tensor: str) -> tuple[Any, ...]:
-    shape = _kind(scope, tensor).shape
-    return unmatched() if shape is None else tuple(shape)
-
-
-def _product(shape: Sequence[Any]) -> int:
-    product = 1
-    for size in shape:
-        product *= size if isinstance(size, int) else unmatched()
-    return product
-
-
-def _single(scope: Scope, tensor: str) -> Any:
-    value = scope.value_of(tensor)
-    return value.item() if value is not None and value.size == 1 else unmatched()
-
-
-_FACTS: Mapping[str, Callable[[Scope, str], Any]] = {
-    "type": lambda scope, tensor: DTYPE_OF_ELEM.get(_kind(scope, tensor).elem),
-    "rank": lambda scope, tensor: len(_shape(scope, tensor)),
-    "size": lambda scope, tensor: _product(_shape(scope, tensor)),
-    "shape": _shape,
-    "value": _single,
-    "is_constant": _is_constant,
+_FACTS: Mapping[str, Callable[[Site, str], Any]] = {
+    "type": lambda site, tensor: DTYPE_OF_ELEM.get(site.elem(tensor)),
+    "rank": lambda site, tensor: site.rank(tensor),
+    "size": lambda site, tensor: math.prod(site.dims(tensor)),
+    "shape": lambda site, tensor: site.shape(tensor),
+    "value": lambda site, tensor: site.value(tensor).item(),
+    "is_constant": lambda site, tensor: _is_constant(site.scope, tensor),
     "is_given": lambda _, tensor: bool(tensor),
-    "readers": lambda scope, tensor: len(scope.readers.get(tensor, ())),
-    "siblings": lambda scope, tensor: sum(map(bool, scope.graph.node[scope.producers[tensor]].output)) - 1,
-    "opset": lambda scope, _: scope.opsets.get("", 1),
+    "readers": lambda site, tensor: len(site.scope.readers.get(tensor, ())),
+    "siblings": lambda site, tensor: sum(map(bool, site.scope.graph.node[site.scope.producers[tensor]].output)) - 1,
+    "opset": lambda site, _: site.opset,
 }
 
 
-def _answer(condition: ast.expr, scope: Scope, names: Names) -> _Answer:
+def _answer(condition: ast.expr, site: Site, names: Names) -> _Answer:
     match condition:
         case ast.BoolOp(kind, parts):
-            answers = [_answer(part, scope, names) for part in parts]
+            answers = [_answer(part, site, names) for part in parts]
             decisive = isinstance(kind, ast.Or)
             return decisive if decisive in answers else None if None in answers else not decisive
         case ast.UnaryOp(ast.Not(), part):
-            answer = _answer(part, scope, names)
+            answer = _answer(part, site, names)
             return None if answer is None else not answer
     try:
         if isinstance(condition, ast.Compare):
-            left, right = (_value(part, scope, names) for part in (condition.left, condition.comparators[0]))
+            left, right = (_value(part, site, names) for part in (condition.left, condition.comparators[0]))
             return _COMPARISONS[type(condition.ops[0])](left, right)
-        return bool(_value(condition, scope, names))
+        return bool(_value(condition, site, names))
     except (Unmatched, LookupError, TypeError, ValueError):
         return None
 
 
-def _value(part: ast.expr, scope: Scope, names: Names) -> Any:
+def _value(part: ast.expr, site: Site, names: Names) -> Any:
     """The value of one side of a comparison. Raises Unmatched if the piece leaves it open."""
     match part:
         case ast.Attribute(ast.Name(name), fact):
-            return _FACTS[fact](scope, names.get(name, ""))
+            return _FACTS[fact](site, names.get(name, ""))
         case ast.Subscript(inner, index):
-            value = _value(inner, scope, names)[_constant(index)]
+            value = _value(inner, site, names)[_constant(index)]
             return value if isinstance(value, int) else unmatched()
     return _constant(part)
 
