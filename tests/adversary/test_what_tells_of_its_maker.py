@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from onnx import helper, numpy_helper
 
-from biopsy.reduction.passes.names import names, names_left
+from biopsy.reduction.passes.names import former_names, former_names_left, names, names_left
 from biopsy.reduction.passes.removal import exporter_notes, tidy
 from biopsy.reduction.passes.weights import weights
 from support.models import info, model, weight
@@ -180,6 +180,23 @@ def test_values_and_texts_that_the_failure_needs_are_told_by_name(name: str) -> 
     held = "s" if name == "value" else f"{made.graph.node[0].op_type}.{name}"  # a tensor has a name of its own
     told = f"weights    not replaced, since the failure or its check needs their values: {held}"
     assert told in names_left(made)
+
+
+def test_what_stays_under_a_neutral_name_is_told_by_its_former_one_too() -> None:
+    before = model(
+        [helper.make_node("Mul", ["x", "churn_w"], ["t"], name="n"), helper.make_node("Gather", ["t", "ids"], ["y"])],
+        [info("x", [1])],
+        [info("y", None)],
+        [weight("churn_w", 0.37), numpy_helper.from_array(np.arange(40), "ids")],
+    )
+    after = run_pass(names, before, lambda _: True).model
+    former = former_names(before, after)
+    renamed = [after.graph.initializer[0].name, after.graph.initializer[1].name]
+    assert former == dict(zip(renamed, ("churn_w", "ids"), strict=True))
+    assert former_names_left(after, former) == [f"names      {renamed[0]} was 'churn_w', {renamed[1]} was 'ids'"]
+    filled = run_pass(weights, after, lambda _: True).model
+    assert former_names_left(filled, former) == [f"names      {renamed[1]} was 'ids'"]
+    assert former_names_left(before, {}) == []
 
 
 def test_the_same_text_stays_the_same_text_everywhere() -> None:

@@ -109,9 +109,51 @@ def test_a_verdict_file_that_cannot_be_written_is_no_error(monkeypatch: pytest.M
     verdict.report_pass()
 
 
-def test_a_program_that_does_not_exist_or_may_not_run_is_told_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(errors.CheckError, match="no program 'no-such-program'"):
-        CommandCheck(["no-such-program"], NAME).run(tmp_path)
+@pytest.mark.parametrize(
+    ("word", "step"),
+    [
+        ("no-such-program", "write the path to the program, as in --check ./check.sh {}: it is not on PATH"),
+        ("my-programm", "did you mean 'my-program'?"),
+        ("chek.sh", "did you mean './check.sh'?"),
+        ("./chek.sh", "did you mean './check.sh'?"),
+        ("./something-else", "ls .    there are no files without an ending in that folder itself"),
+        ("./something-else.sh", "files named *.sh there: check.sh"),
+        ("folder/check.sh", "there is no folder folder"),
+    ],
+)
+def test_what_a_program_that_does_not_exist_may_mean_is_told(
+    word: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "check.sh").touch()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "my-program").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/no/such/folder:{os.environ['PATH']}")
+    with pytest.raises(errors.CheckError, match=f"no program '{word}'") as refused:
+        CommandCheck([word], NAME).run(tmp_path)
+    assert refused.value.next_steps == (step,)
+
+
+def test_a_python_script_that_does_not_exist_is_told_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("check.py").touch()
+    with pytest.raises(errors.UsageError, match=r"there is no file chek\.py") as refused:
+        CommandCheck([sys.executable, "-u", "chek.py", "{}"], NAME)
+    assert refused.value.next_steps == ("did you mean 'check.py'?",)
+
+
+@pytest.mark.parametrize("words", [["check.py"], ["-c", "pass"], ["-m", "gone"], ["-"], ["{}"], [NAME], ["."], []])
+def test_python_is_given_a_script_only_where_it_would_look_for_a_file(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("check.py").touch()
+    assert CommandCheck([sys.executable, *words], NAME).words == (sys.executable, *words)
+
+
+def test_a_program_that_may_not_run_is_told_with_what_to_do(tmp_path: Path) -> None:
     script = tmp_path / "check.sh"
     script.write_text("#!/bin/sh\n")
     with pytest.raises(errors.CheckError, match="may not be executed") as refused:

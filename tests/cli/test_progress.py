@@ -23,6 +23,7 @@ from biopsy.cli.debug.version import VersionProgress
 from biopsy.cli.debug.workaround import WorkaroundProgress
 from biopsy.cli.diagnose import DiagnosisProgress
 from biopsy.cli.progress import CheckProgress, Progress, in_flight_text, time_left
+from biopsy.reduction.schedule import MODEL_PASSES, PASSES
 
 
 class StoppedByUser(events.Stopped, kw_only=False):
@@ -141,12 +142,13 @@ def test_time_left_is_a_rough_number_with_its_unit(seconds: float, text: str) ->
     assert time_left(seconds) == text
 
 
-def test_what_a_pass_cost_stands_in_one_column() -> None:
+def test_what_passes_did_and_what_that_cost_stands_in_columns() -> None:
     passes = [
-        events.PassDone(stage=name, before=6, after=6, checks=1, seconds=0.3) for name in ("tidy", "optional-inputs")
+        events.PassDone(stage=named.name, before=6, after=6, checks=1, seconds=0.3)
+        for named in (*PASSES, *MODEL_PASSES)
     ]
-    short, long = shown_by(partial(ReductionReport, shown="none"), *passes)
-    assert short.index("1 check") == long.index("1 check")
+    lines = shown_by(partial(ReductionReport, shown="none"), *passes)
+    assert len({(line.index("6 -> 6"), line.index("1 check")) for line in lines}) == 1
 
 
 def test_packages_that_are_installed_are_shown_and_those_of_the_cache_are_not() -> None:

@@ -10,7 +10,8 @@ from biopsy.processes.reading import files_meant, similar_files
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "models").mkdir()
+    for name in ("models", "empty", "-x y"):
+        (tmp_path / name).mkdir()
     for name in ("model.onnx", "b.onnx", "model.json", ".model.onnx", "models/resnet50.onnx"):
         (tmp_path / name).touch()
     return tmp_path
@@ -26,6 +27,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("modles/resnet50.onnx", ["did you mean 'models/resnet50.onnx'?", "there is no folder modles"]),
         ("quite/else.onnx", ["there is no folder quite"]),
         ("something-else.onnx", ["models there: b.onnx, model.onnx"]),
+        ("empty/m.onnx", ["find empty -name '*.onnx'    there are no models in that folder itself"]),
+        ("-x y/m.onnx", ["find './-x y' -name '*.onnx'    there are no models in that folder itself"]),
     ],
 )
 def test_the_nearest_file_of_the_kind_is_named(meant: str, lines: list[str]):

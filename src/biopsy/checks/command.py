@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
 from biopsy import errors
 from biopsy.checks import verdict
-from biopsy.checks.command_line import CommandLine, OwnCommand, OwnInspect, OwnRun, parse
+from biopsy.checks.command_line import CommandLine, OwnCommand, OwnInspect, OwnRun, missing_script, parse
 from biopsy.checks.judge import status_text
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.words import NAME, NO_SETTINGS, SETTINGS_VARIABLE, as_word, names_undone, start_words
 from biopsy.processes import cleanup, process
 from biopsy.processes.forks import START_VARIABLE
-from biopsy.processes.reading import open_plain, similar_files
+from biopsy.processes.reading import files_meant, open_plain, similar_files
 from biopsy.processes.reaper import VERDICT_VARIABLE
 from biopsy.processes.watch import Ended, Limits, StillRunningError, Stop
-from biopsy.text import ask_for, count, did_you_mean, line_of, printable
+from biopsy.text import ask_for, count, line_of, printable, similar
 
 ARBITER = "--tell-rounding"
 """The hidden option of ``run`` that makes it judge a mismatch against float64."""
@@ -65,6 +67,9 @@ class CommandCheck(Check):
     ) -> None:
         if not words:
             raise errors.UsageError("--check needs a command", next_steps=["--check biopsy run {} --onnxrt"])
+        script = missing_script(words, default_name)
+        if script is not None:
+            raise errors.UsageError(f"there is no file {script}", next_steps=files_meant(script, (".py",), "scripts"))
         self.command = parse(words)
         self.words = self.command.words  # as they were typed
         self.sees_values = not isinstance(self.command, OwnInspect)
@@ -329,9 +334,24 @@ def _no_program(word: str, given: Sequence[str]) -> tuple[str, list[str]]:
     if "/" not in word:
         if Path(word).exists():
             return reason, [f"--check ./{line_of(given)}"]
-        return reason, did_you_mean(word, [NAME], cutoff=0.7)
+        here = [f"./{file}" for file in similar_files(Path(word), (Path(word).suffix,))]
+        meant = ask_for(here or similar(word, [NAME, *_programs()], most=1, cutoff=0.7))
+        return reason, meant or ["write the path to the program, as in --check ./check.sh {}: it is not on PATH"]
+    path = Path(word)
     here = "./" if word.startswith("./") else ""
-    return reason, ask_for([f"{here}{file}" for file in similar_files(Path(word), (Path(word).suffix,))])
+    near = [f"{here}{file}" for file in similar_files(path, (path.suffix,))]
+    return reason, ask_for(near) or files_meant(path)
+
+
+def _programs() -> Iterator[str]:
+    """The names of the files in the folders of PATH, as far as they can be listed."""
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            yield from (entry.name for entry in islice(entries, _MOST_PROGRAMS))
+
+
+_MOST_PROGRAMS = 10_000
+"""The number of files of a folder on PATH that are looked at for a similar name."""
 
 
 _SHELL = re.compile(r"[|&;<>$`*?]")

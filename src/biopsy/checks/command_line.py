@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -318,6 +319,16 @@ def python_script(words: Sequence[str], default_name: str) -> PythonScript | Non
     if script is None or any(PLACEHOLDER in word or names_path(word, default_name) for word in words[: script.given]):
         return None
     return script
+
+
+def missing_script(words: Sequence[str], default_name: str) -> Path | None:
+    """The script that these words give a Python interpreter, if nothing is at its path."""
+    with suppress(OSError, ValueError):  # a name that no file can have
+        place = _place_of_script(words) if interpreter_of(words[0]) is not None else None
+        if place is not None and PLACEHOLDER not in words[place] and not names_path(words[place], default_name):
+            script = Path(words[place])
+            return None if script.exists() else script
+    return None
 
 
 def _run_by_first_line(words: Sequence[str]) -> PythonScript | None:

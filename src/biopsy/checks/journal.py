@@ -36,7 +36,7 @@ from biopsy.checks.journal_file import (
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
 from biopsy.processes.own_files import InUseError
-from biopsy.processes.reading import read_plain
+from biopsy.processes.reading import files_meant, read_plain
 from biopsy.processes.writing import cannot_write, write_whole
 from biopsy.text import printable
 
@@ -453,8 +453,12 @@ def load_replay(path: Path, journal: Journal) -> int:
 def _object_in(path: Path, most: int, damaged: Callable[[str], errors.DataError]) -> dict[str, Any]:
     """The JSON object in a file of at most ``most`` bytes. Raises UsageError if it cannot be read, else ``damaged``."""
     try:
+        if not path.exists():
+            raise errors.UsageError(
+                f"there is no replay {path}", next_steps=files_meant(path, (".json",), "JSON files")
+            )
         if not path.is_file():
-            raise errors.UsageError(f"there is no replay {path}" if not path.exists() else f"{path} is no file")
+            raise errors.UsageError(f"{path} is not a file")
         tree = json.loads(read_plain(path, most, follow=True))
     except OSError as error:
         raise errors.UsageError(f"cannot read the replay {path}: {error.strerror or error}") from error

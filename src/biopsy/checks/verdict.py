@@ -8,7 +8,7 @@ object there; every key is optional:
      "message": "one line", "outputs": ["y"], "status": 1,
      "mismatches": [{"output": "y", "kind": "mismatch", "elements": 1024, "wrong": 740, ...}],
      "rounding": {"verdict": "rounding" | "bug" | "unknown", "times": 2.5}, "hint": "one line", "looked": true,
-     "settings": ["atol=1e9 of biopsy.toml"]}
+     "settings": ["atol=1e9 of biopsy.toml"], "next_steps": ["pip install openvino"]}
 
 ``outcome`` overrides the exit status; a missing or empty file changes nothing. The other keys become part of the
 signature, so that a failure of another kind does not lead the reduction astray. ``status`` is the exit status of the
@@ -16,7 +16,7 @@ program that wrote the file: the verdict then counts only if the check as a whol
 ``biopsy run`` gives it, since a script that calls it may invert its answer or fail for another reason.
 ``mismatches`` are the sizes of what differs, ``rounding`` is what float64 says of them: see ``comparison.mismatch``.
 ``hint`` is what the user should know about the failure, such as that every engine fails alike; it is not part of the
-signature.
+signature. Nor are ``next_steps``, what to do about a check that could not be run, best first.
 
 ``settings`` are options that a settings file gave to a command of ours inside the check. Later commands keep those
 already in the file, and they count even if the rest of the verdict does not.
@@ -61,6 +61,7 @@ class VerdictFile:
     hint: str = ""
     looked: bool = False
     settings: tuple[str, ...] = ()
+    next_steps: tuple[str, ...] = ()
 
     @property
     def has_looked(self) -> bool:
@@ -149,7 +150,7 @@ def of_error(error: Exception) -> VerdictFile:
     if isinstance(error, errors.CannotCompare | errors.DoesNotFit):
         return VerdictFile(outcome="invalid", kind=kind, message=error.message)
     if isinstance(error, errors.BiopsyError):
-        return VerdictFile(outcome="infrastructure", kind=kind, message=error.message)
+        return VerdictFile(outcome="infrastructure", kind=kind, message=error.message, next_steps=error.next_steps)
     # Only the first line: the values that numpy and torch add below differ for each shape.
     return VerdictFile(outcome="fails", kind=kind, message=first_line(str(error)))
 

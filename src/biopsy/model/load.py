@@ -28,8 +28,9 @@ def require_file(path: Path, what: str = "model") -> Path:
             next_steps=[f"models there: {', '.join(map(str, models))}"] if models else (),
         )
     if not path.exists():
-        kind = ((".onnx",), "models") if what == "model" else ((".py",), "scripts")
-        raise errors.UsageError(f"there is no {what} {path}", next_steps=files_meant(path, *kind))
+        kind = {"model": ((".onnx",), "models"), "list of names": ((), "")}
+        steps = files_meant(path, *kind.get(what, ((".py",), "scripts")))
+        raise errors.UsageError(f"there is no {what} {path}", next_steps=steps)
     if not path.is_file():
         raise errors.UsageError(f"the {what} {path} is a pipe or a device, not a file: it could be read only once")
     return path

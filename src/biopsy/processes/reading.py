@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from biopsy.text import ask_for, similar
+from biopsy.text import ask_for, line_of, similar
 
 NEVER_WAITS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
 """Flags of ``os.open`` that never wait, whatever is at the path, and keep the descriptor from child processes."""
@@ -124,25 +124,33 @@ def digest_of(path: Path) -> str:
 _MOST_LOOKED_AT = 10_000
 
 
-def files_meant(path: Path, suffixes: Collection[str], plural: str) -> list[str]:
+def files_meant(path: Path, suffixes: Collection[str] = (), plural: str = "") -> list[str]:
     """Next steps for a file that is missing: the files that ``path`` may mean, else some files with these suffixes.
 
-    ``plural`` is a name for such files.
+    There is always one: if there are none of them, a line that looks further. ``plural`` is a name for such files. By
+    default, they are those with the suffix of ``path``.
     """
+    suffixes = suffixes or (path.suffix,)
+    plural = plural or (f"files named *{path.suffix}" if path.suffix else "files without an ending")
     folder = path.parent
     if not folder.is_dir():
         try:
             with os.scandir(folder.parent) as entries:
                 names = [entry.name for entry in islice(entries, _MOST_LOOKED_AT) if entry.is_dir()]
         except OSError:
-            return []
+            names = []
         meant = [folder.parent / name / path.name for name in similar(folder.name, sorted(names), most=1, cutoff=0.6)]
         return [*ask_for([str(file) for file in meant if file.exists()]), f"there is no folder {folder}"]
     near = similar_files(path, suffixes)
     if near:
         return ask_for([str(file) for file in near])
-    others = _files(path.parent, suffixes)[:5]
-    return [f"{plural} there: {', '.join(map(str, others))}"] if others else []
+    others = _files(folder, suffixes)[:5]
+    if others:
+        return [f"{plural} there: {', '.join(map(str, others))}"]
+    place = f"./{folder}" if str(folder).startswith("-") else str(folder)  # no program takes it for an option
+    patterns = [word for suffix in suffixes if suffix for word in ("-o", "-name", f"*{suffix}")][1:]
+    line = line_of(["find", place, *patterns] if patterns else ["ls", place])
+    return [f"{line}    there are no {plural} in that folder itself"]
 
 
 def similar_files(path: Path, suffixes: Collection[str]) -> list[Path]:
@@ -155,7 +163,7 @@ def similar_files(path: Path, suffixes: Collection[str]) -> list[Path]:
 def _files(folder: Path, suffixes: Collection[str]) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in islice(entries, _MOST_LOOKED_AT))
+            names = sorted(entry.name for entry in islice(entries, _MOST_LOOKED_AT) if entry.is_file())
     except OSError:
         return []
     files = [folder / name for name in names if not name.startswith(".")]

@@ -26,6 +26,7 @@ from biopsy.recording.reference_run import Draws, Recording, random_samples
 from biopsy.recording.types import CutTypes
 from biopsy.reduction.driver import Driver
 from biopsy.reduction.passes.common import NamedModelPass, NamedPass, PassContext
+from biopsy.reduction.passes.names import former_names, former_names_left
 from biopsy.reduction.preflight import last_words, preflight, telling_apart
 from biopsy.reduction.problem import Border, Candidate, Problem
 from biopsy.reduction.recorded_values import Feeding, Vouching
@@ -534,13 +535,19 @@ class ReductionTask:
         except errors.ModelError as error:
             driver.listener(events.Remark(f"only nodes were tried to be removed: {error.summary}"))
             return
+        former: dict[str, str] = {}
         while passes:
             before = driver.refined
             for named in passes:
+                model = driver.best_model()
                 driver.refine(named, self._context)
+                if named.name == "names":
+                    renamed = former_names(model, driver.best_model())
+                    former = {name: former.get(old, old) for name, old in renamed.items()}
             if driver.refined is before:
                 break
-        for text in dict.fromkeys(text for named in passes for text in named.remarks(driver.best_model())):
+        texts = dict.fromkeys(text for named in passes for text in named.remarks(driver.best_model()))
+        for text in (*texts, *former_names_left(driver.best_model(), former)):
             driver.listener(events.Remark(text))
 
     def _say_what_is_bound(self) -> None:

@@ -76,7 +76,7 @@ MODEL_PASSES: tuple[NamedModelPass, ...] = (
         keeps_values=True,
     ),
     NamedModelPass(
-        name="exporter-notes",
+        name="notes",
         summary="what exporters noted of nodes: stack traces, names of modules",
         search=exporter_notes,
         keeps_values=True,
@@ -88,7 +88,7 @@ MODEL_PASSES: tuple[NamedModelPass, ...] = (
     NamedModelPass(
         name="outputs", summary="outputs that are not needed", search=outputs, keeps_values=True, changes_outputs=True
     ),
-    NamedModelPass(name="optional-inputs", summary="inputs that an operator can do without", search=optional_inputs),
+    NamedModelPass(name="optional", summary="inputs that an operator can do without", search=optional_inputs),
     NamedModelPass(
         name="bodies", summary="outputs and nodes inside If, Loop and Scan", search=bodies, changes_inputs=True
     ),
@@ -158,7 +158,7 @@ class Schedule:
     @property
     def hides_origins(self) -> bool:
         """Whether the result must hide its origin, so that nothing noted in the original may be shown for it."""
-        return any(named.name in ("names", "exporter-notes") for named in self.afterwards)
+        return any(named.name in ("names", "notes") for named in self.afterwards)
 
     def foreseeable_after(self, named: NamedPass) -> tuple[NamedPass, ...]:
         """The passes that follow a pass, up to the first that cannot be foreseen."""

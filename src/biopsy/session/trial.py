@@ -268,10 +268,14 @@ def judge_any_failure(evidence: Evidence, rules: Rules) -> Judged:
 
 
 def cannot_run(judged: Judged, line: str, kept: str | None = None) -> errors.CheckError:
-    """The error for a check that could not be run; ``line`` repeats it."""
-    return errors.CheckError(
-        f"the check could not be run: {judged.reason}", kept=kept, next_steps=[f"run it by hand: {line}"]
-    )
+    """The error for a check that could not be run, with the next steps that it named; ``line`` repeats it."""
+    steps = [*judged.evidence.verdict.next_steps, f"run it by hand: {line}"]
+    return errors.CheckError(f"the check could not be run: {judged.reason}", kept=kept, next_steps=steps)
+
+
+def steps_after_pass(judged: Judged, line: str) -> list[str]:
+    """What to do about a model that passes its check: what the check itself says of that; else ``line``, to look."""
+    return [judged.evidence.verdict.hint or f"run it by hand: {line}"]
 
 
 class CheckRuns:

@@ -155,6 +155,12 @@ def test_where_no_setting_helps_the_line_that_tries_other_changes_is_shown(here:
 
 def test_a_model_that_passes_ends_with_status_3(here: Path, capsys):
     assert flags("--engine", "onnxrt", "--check", *script("sys.exit(0)")) == 3
+    assert "run it by hand" in capsys.readouterr().err
+
+
+def test_a_check_that_compares_nothing_is_told_so(here: Path, capsys):
+    assert flags("--check", "biopsy", "run", "{}", "--onnxrt") == 3
+    assert "next  it compares nothing: name a second engine" in capsys.readouterr().err
 
 
 def test_a_check_that_cannot_be_run_ends_with_status_4(here: Path, capsys):

@@ -24,8 +24,12 @@ def reduce(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
 
 
+def steps(ran: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line.removeprefix("  next").strip() for line in ran.stderr.splitlines() if line.startswith("  next")]
+
+
 def step(ran: subprocess.CompletedProcess[str]) -> str:
-    return next(line for line in ran.stderr.splitlines() if line.startswith("  next")).removeprefix("  next").strip()
+    return steps(ran)[0]
 
 
 def test_a_signal_that_no_fail_code_names_is_not_called_a_pass() -> None:
@@ -42,10 +46,12 @@ def test_a_status_that_is_ignored_is_not_called_a_pass() -> None:
     assert step(ran) == "exit status 7 is among --ignore-fail-code: leave it out"
 
 
-def test_a_check_that_could_not_be_run_can_be_run_by_hand() -> None:
+def test_a_check_that_could_not_be_run_passes_on_what_to_do_and_can_be_run_by_hand() -> None:
     ran = reduce("--check", "biopsy", "run", "{}", "--engine", "nothing-of-that-name")
     assert ran.returncode == 4, ran.stderr
-    words = shlex.split(step(ran).removeprefix("run it by hand: "))
+    *of_the_engine, by_hand = steps(ran)
+    assert of_the_engine == ["biopsy doctor    shows the engines that work here"]
+    words = shlex.split(by_hand.removeprefix("run it by hand: "))
     assert words[:3] == ["biopsy", "run", "m.onnx"]
     by_hand = subprocess.run(words, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
     assert "nothing-of-that-name" in by_hand.stderr

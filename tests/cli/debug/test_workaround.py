@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from biopsy.cli.app import main
+from biopsy.cli.arguments.engines import default_engine
 from support.known_pieces import convolution_with_a_sum
 from support.models import chain, save
 from support.real_failures import normalization_of_columns, product_and_slopes_of_channels
@@ -85,6 +86,11 @@ def test_a_model_that_does_not_fail_is_status_3(here: Path, capsys):
     assert "nothing to mend" in capsys.readouterr().err
 
 
+def test_without_an_engine_it_is_the_one_that_run_and_diagnose_take(here: Path, capsys):
+    assert workaround("--only", "mark") == 3
+    assert f"no engine is named: {default_engine(runs=True).text} is used" in capsys.readouterr().out
+
+
 def test_a_check_that_looks_at_no_values_is_status_4(here: Path, capsys):
     assert workaround("--engine", "onnxrt", "--only", "mark", "--check", "test", "{}", "=", "{engine}") == 4
     assert "cannot tell what is right" in capsys.readouterr().err
@@ -93,7 +99,6 @@ def test_a_check_that_looks_at_no_values_is_status_4(here: Path, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "which engine must be used?"),
         (("--check", "./check.sh", "{}"), "does not tell which engine must be used"),
         (("--engine", "onnxrt", "--check"), "no command after --check"),
         (("--engine", "onnxrt", "--only", "mark", "--skip", "mark"), "leave nothing to try"),

@@ -41,7 +41,7 @@ def last(named: NamedModelPass, model: onnx.ModelProto, draw: random.Random) -> 
                 break
 
 
-@pytest.mark.parametrize("named", [n for n in MODEL_PASSES if n.name != "exporter-notes"], ids=lambda named: named.name)
+@pytest.mark.parametrize("named", [n for n in MODEL_PASSES if n.name != "notes"], ids=lambda named: named.name)
 def test_a_remaining_node_keeps_its_notes(named: NamedModelPass) -> None:
     for seed in range(6):
         made = noted(seed)

@@ -13,6 +13,7 @@ from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, groups, types
 from biopsy.cli.arguments.comparing import JudgeOptions, MetricOptions, ToleranceOptions
 from biopsy.cli.arguments.declared import option
+from biopsy.cli.arguments.engines import default_engine
 from biopsy.cli.arguments.groups import (
     InputOptions,
     ModelOption,
@@ -91,7 +92,8 @@ class WorkaroundOptions(
         "--engine",
         metavar="NAME[:key=value,...]",
         meaning="the engine that must be used: in a check that is 'biopsy run' the last one written exactly so, else "
-        "the last one of this name (default: the last one)",
+        "the last one of this name (default: the last one; without a check, TensorRT if it works here, else ONNX "
+        "Runtime)",
     )
     only_kinds: Sequence[str] | None = option(
         "--only",
@@ -216,7 +218,7 @@ def question_of(options: WorkaroundOptions, console: Console) -> WorkaroundQuest
     own_run = checking.own_run(options.check)
     index = index_file(options.model, options.external_data_dir)
     checking.require_names(options.check, options.model)
-    template = _template(options)
+    template = _template(options, console)
     create(template.spec)
     references, named = _references(options, own_run, template)
     inputs = options.inputs() if own_run is None else own_run.inputs()
@@ -255,17 +257,18 @@ def question_of(options: WorkaroundOptions, console: Console) -> WorkaroundQuest
     )
 
 
-def _template(options: WorkaroundOptions) -> CheckTemplate:
+def _template(options: WorkaroundOptions, console: Console) -> CheckTemplate:
     """The check with ``{engine}`` in the place of the engine that must be used. Raises UsageError."""
     if options.check is None:
         if options.engine is None:
-            raise errors.UsageError(
-                "which engine must be used?", next_steps=["--engine NAME", "biopsy doctor    lists them"]
-            )
+            engine = default_engine(runs=True)
+            console.note(f"no engine is named: {engine.text} is used")
+        else:
+            engine = parse_spec(options.engine)
         inputs = options.as_typed(("load_inputs", *groups.MAKING, "input_symbols", "external_data_dir"))
         limits = options.as_typed(JudgeOptions.declared)
         words = [word for given in (*inputs, *limits) for word in given.words]
-        return comparison_template(parse_spec(options.engine), options.reference_engine, words)
+        return comparison_template(engine, options.reference_engine, words)
     if not options.check:
         raise errors.UsageError("there is no command after --check", next_steps=["--check ./check.sh {} {engine}"])
     unnamed = "the check does not tell which engine must be used: it is not 'biopsy run', or names it as {engine}"

@@ -23,6 +23,7 @@ from biopsy.engines.other_release import wire
 from biopsy.engines.other_release.wire import GoneError, Incoming, Outgoing, WireError
 from biopsy.processes import forks, own_process
 from biopsy.processes.process import CannotStartError, Process, isolating_variables
+from biopsy.processes.reading import files_meant
 from biopsy.processes.reaper import VERDICT_VARIABLE
 from biopsy.processes.warm import Connection, ServerGoneError
 from biopsy.processes.watch import signal_name
@@ -253,7 +254,7 @@ def opened(release: EngineRelease, leases: ExitStack, listener: events.Listener)
         assert release.python is not None
         path = Path(release.python).expanduser()
         if not path.is_file():
-            raise errors.UsageError(f"there is no interpreter {release.python}")
+            raise errors.UsageError(f"there is no interpreter {release.python}", next_steps=files_meant(path))
         return OpenEnvironment(path.absolute(), {})
     try:
         python, packages = json.loads(os.environ.get(OPEN_VARIABLE, "{}"))[str(release)]

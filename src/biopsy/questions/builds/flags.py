@@ -31,7 +31,7 @@ from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subsets, shortest
 from biopsy.session.machines import tell_of_machines
 from biopsy.session.pool import RunsAhead, Workers
-from biopsy.session.trial import CheckRuns, cannot_run, until_no_pass
+from biopsy.session.trial import CheckRuns, cannot_run, steps_after_pass, until_no_pass
 from biopsy.text import count, html_table, printable
 
 STAGE = "flags"
@@ -201,7 +201,7 @@ class SettingProbe:
             raise errors.OriginalPasses(
                 f"the model does not fail this check as the engine is set ({first.reason}), "
                 "so no setting can switch it off",
-                next_steps=[f"run it by hand: {line}"],
+                next_steps=steps_after_pass(first, line),
             )
         self.flags = replace(self.flags, failed=rate.failed, runs=rate.runs)
 

@@ -65,7 +65,7 @@ from biopsy.session.checked_search import (
 )
 from biopsy.session.files import ResultFile
 from biopsy.session.oracle import Oracle
-from biopsy.session.trial import IDENTITY, Budget, BudgetSpentError, Stage, Trial
+from biopsy.session.trial import IDENTITY, Budget, BudgetSpentError, Stage, Trial, steps_after_pass
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array
 from biopsy.text import count
@@ -233,7 +233,7 @@ class VariationTask:
             raise errors.OriginalPasses(
                 f"the model does not fail this check ({judged.outcome.value}: {judged.reason}), so nothing can be "
                 "varied",
-                next_steps=[f"run it by hand: {line}"],
+                next_steps=steps_after_pass(judged, line),
             )
         return self._begin_with(not_feeding, judged, tries)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -69,6 +69,18 @@ def names_left(model: onnx.ModelProto) -> Sequence[str]:
         *weights_left(model),
         *(f"anonymize {kind} {KINDS[kind]}: {', '.join(names)}" for kind, names in traces.items() if names),
     ]
+
+
+def former_names(before: onnx.ModelProto, after: onnx.ModelProto) -> dict[str, str]:
+    """What ``weights_left`` names in ``after``, which the pass ``names`` has made of ``before`` -> its name there."""
+    names, old_names = ([*values_left(model), *tables(model)] for model in (after, before))
+    return dict(zip(names, old_names, strict=True)) if len(names) == len(old_names) else {}
+
+
+def former_names_left(model: onnx.ModelProto, former: Mapping[str, str]) -> Sequence[str]:
+    """A line with the ``former`` names of what ``weights_left`` names; none if no name is another one now."""
+    left = [name for name in (*values_left(model), *tables(model)) if former.get(name, name) != name]
+    return [f"names      {', '.join(f'{name} was {former[name]!r}' for name in left)}"] if left else []
 
 
 def _neutral_names(model: onnx.ModelProto) -> dict[Name, str]:
