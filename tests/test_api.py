@@ -211,7 +211,7 @@ def test_what_is_no_array_is_refused(wrong: object) -> None:
         ({"engines": ()}, "engines=()"),
         ({"engines": [1]}, "engines=[1]"),
         ({"inputs": []}, "nothing would be run"),
-        ({"inputs": [1]}, "inputs: int is no dictionary"),
+        ({"inputs": [1]}, "inputs: int is not a dictionary"),
         ({"val_range": 1}, "val_range=1: it is a pair of numbers"),
         ({"shapes": {"X0": ("n", 1)}}, "sizes are whole numbers"),
     ],

@@ -45,7 +45,7 @@ def test_layers_take_inputs_tolerances_and_a_choice_of_nodes() -> None:
     ("options", "told"),
     [
         ({"nodes": "nothing"}, "no layer has a name"),
-        ({"nodes": "("}, "it is no regular expression"),
+        ({"nodes": "("}, "it is not a regular expression"),
         ({"atol": {"mistyped": 1.0}}, "mistyped"),
         ({"stat": "maximum"}, "stat='maximum'"),
         ({"record_memory": 0}, "record_memory=0"),

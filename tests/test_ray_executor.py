@@ -13,7 +13,7 @@ from support.scripts import script_check, with_external_weight
 
 @pytest.mark.parametrize("resources", [{"GPU": "one"}, {"CPU": -1}, {"CPU": float("nan")}])
 def test_resources_that_are_no_numbers_are_told(resources: dict[str, float]) -> None:
-    with pytest.raises(biopsy.UsageError, match="is no number of at least 0"):
+    with pytest.raises(biopsy.UsageError, match="is not a number of at least 0"):
         biopsy.RayExecutor(resources=resources)
 
 

@@ -93,7 +93,7 @@ class DoesNotFit(UsageError):
 
 
 class ModelError(BiopsyError):
-    """A model cannot be read: it is damaged, is no ONNX model, or its external data is missing or unsafe."""
+    """A model cannot be read: it is damaged, is not an ONNX model, or its external data is missing or unsafe."""
 
 
 class DataError(BiopsyError):
@@ -112,7 +112,7 @@ class CannotCompare(BiopsyError):
 
 
 class TooMuchMemory(CannotCompare):
-    """An engine was ended because it took more memory than biopsy allows; this is no failure of the model."""
+    """An engine was ended because it took more memory than biopsy allows; this is not a failure of the model."""
 
 
 class EngineMissing(BiopsyError):

@@ -153,7 +153,7 @@ def test_a_failure_of_the_ir_version_is_told_as_one_of_no_node(tmp_path: Path) -
     made.ir_version = 99
     with pytest.raises(biopsy.CheckError) as raised:
         biopsy.reduce(made, ["biopsy", "run", "{}", "--onnxrt"], tmp_path / "r.onnx")
-    assert "what fails is no node, but opset 17, IR version 99" in raised.value.message
+    assert "what fails is not a node, but opset 17, IR version 99" in raised.value.message
 
 
 def takes_a_path(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Versions that nobody has, names that are no Unicode, and names that no file system takes: one clear line."""
+"""Versions that nobody has, names that are not Unicode, and names that no file system takes: one clear line."""
 
 import sys
 from pathlib import Path
@@ -45,9 +45,9 @@ MODELS = {
     "opset 2^63-1": of_opset((1 << 63) - 1),
     "IR version 999": of_ir_version(999),
     "IR version 2^62": of_ir_version(1 << 62),
-    "an operator that is no Unicode": renamed(b"Relu"),
-    "a node that is no Unicode": renamed(b"n1"),
-    "a tensor that is no Unicode": renamed(b"t1"),
+    "an operator that is not Unicode": renamed(b"Relu"),
+    "a node that is not Unicode": renamed(b"n1"),
+    "a tensor that is not Unicode": renamed(b"t1"),
     "names of 250 bytes": with_long_names(),
 }
 

@@ -356,7 +356,7 @@ def test_bytes_that_python_does_not_get_to_see_are_no_failure_of_the_engine(
 ):
     path = save(strings(b"\xff\xfe"), tmp_path / "bytes.onnx")
     assert main(["run", str(path), engine]) == 4
-    assert "strings that are no UTF-8" in capsys.readouterr().err
+    assert "strings that are not UTF-8" in capsys.readouterr().err
 
 
 def test_identifiers_of_a_model_are_compared_exactly(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -175,7 +175,7 @@ def test_an_engine_that_keeps_more_than_half_precision_inside_accuses_no_layer_t
     assert accused(found) == {"neg"}
 
 
-# Rounding is no fault of fusion
+# Rounding is not a fault of fusion
 
 
 def cancelling() -> onnx.ModelProto:

@@ -92,7 +92,7 @@ def test_a_verdict_file_is_read_and_one_of_another_form_is_an_error(tmp_path: Pa
         ("! biopsy run '{}' --onnxrt", ""),  # turned round: the script's own status tells
         ("biopsy run '{}' --onnxrt; exit 1", ""),  # it has another reason to fail
         ("biopsy run '{}' --no-such-option || true", ""),
-        ("biopsy run '{}' --engine nosuch || exit 1", "infrastructure"),  # a missing engine is no failure of the model
+        ("biopsy run '{}' --engine nosuch || exit 1", "infrastructure"),  # a missing engine is no fault of the model
         ("biopsy run '{}' --onnxrt && exit 0", "passes"),
     ],
 )

@@ -357,7 +357,7 @@ def test_a_disk_that_is_full_ends_with_words_and_loses_nothing_that_was_added(pa
     journal.close()
 
 
-# Journals of another reduction, and files that are no journals
+# Journals of another reduction, and files that are not journals
 
 
 def test_a_journal_of_another_reduction_is_refused_by_what_differs(path: Path) -> None:
@@ -455,8 +455,8 @@ def as_sqlite_has_them(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (no_journal, "it is no journal"),
-        (without_its_beginning, "it is no journal"),
+        (no_journal, "it is not a journal"),
+        (without_its_beginning, "it is not a journal"),
         (without_a_line, "it is damaged at line 51: its checksum is another one"),
         (with_lines_exchanged, "it is damaged at line 51: its checksum is another one"),
         (overwritten, "it is damaged at line"),
@@ -485,15 +485,15 @@ def test_a_file_that_is_damaged_or_no_journal_is_refused_and_can_be_put_aside(
     [
         (("run", "00", "wonderful", "", 1, 0.5, False, "", "", 1), "a run in it has the unknown outcome 'wonderful'"),
         (("run", "0x", "passed", "", 1, 0.5, False, "", "", 1), "a run in it has a 'digest' that is not hexadecimal"),
-        (("run", "00", "passed", "", "1", 0.5, False, "", "", 1), "it is no line of a journal"),
-        (("run", "00", "passed", "", 1, 1, False, "", "", 1), "it is no line of a journal"),
-        (("run", "00", "passed", "", 1, 0.5, 0, "", "", 1), "it is no line of a journal"),
-        (("run", "00", "passed", "", 1, 0.5, False, "", ""), "it is no line of a journal"),
+        (("run", "00", "passed", "", "1", 0.5, False, "", "", 1), "it is not a line of a journal"),
+        (("run", "00", "passed", "", 1, 1, False, "", "", 1), "it is not a line of a journal"),
+        (("run", "00", "passed", "", 1, 0.5, 0, "", "", 1), "it is not a line of a journal"),
+        (("run", "00", "passed", "", 1, 0.5, False, "", ""), "it is not a line of a journal"),
         (("run", "00", "passed", "", 1, 0.5, False, "", "", 1 << 63), "a run in it has a number that is too large"),
-        (("note", "flakiness", 1), "it is no line of a journal"),
-        (("dance",), "it is no line of a journal"),
-        (("note", "nested", ["a"]), "it is no list of texts and numbers"),
-        (("dance", 1), "it is no line of a journal"),
+        (("note", "flakiness", 1), "it is not a line of a journal"),
+        (("dance",), "it is not a line of a journal"),
+        (("note", "nested", ["a"]), "it is not a list of texts and numbers"),
+        (("dance", 1), "it is not a line of a journal"),
         (("identity", "model", "another"), "it is in the wrong place"),
     ],
 )
@@ -511,9 +511,9 @@ def test_a_journal_of_another_version_is_refused(path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(errors.UsageError, match="is no folder"):
+    with pytest.raises(errors.UsageError, match="is not a folder"):
         Journal.open(tmp_path / "file" / "j", IDENTITY)
     with pytest.raises(errors.UsageError, match="it is a folder"):
         Journal.open(tmp_path, IDENTITY)
-    with pytest.raises(errors.UsageError, match="it is no plain file"):
+    with pytest.raises(errors.UsageError, match="it is not a plain file"):
         Journal.open(Path("/dev/null"), IDENTITY)

@@ -125,14 +125,14 @@ def broken(**changes: Any) -> dict[str, Any]:
         ("[" * 100_000, "no JSON"),
         (b"\xff\xfe\xff", "no JSON"),
         ([], "no JSON object"),
-        ({}, "it is no replay: one looks like"),
-        ({"a": 1}, "it is no replay: one looks like"),
+        ({}, "it is not a replay: one looks like"),
+        ({"a": 1}, "it is not a replay: one looks like"),
         ({"biopsy_replay": 2}, "of version '2', and this biopsy reads version 1"),
         ({"biopsy_replay": True}, "of version"),
-        ({"biopsy_replay": 1}, "'identity' is no object of texts"),
-        ({"biopsy_replay": 1, "identity": {"model": 1}}, "'identity' is no object of texts"),
-        ({"biopsy_replay": 1, "identity": IDENTITY, "notes": []}, "'notes' is no object of texts"),
-        ({"biopsy_replay": 1, "identity": IDENTITY, "notes": {}, "runs": {}}, "'runs' are no list"),
+        ({"biopsy_replay": 1}, "'identity' is not an object of texts"),
+        ({"biopsy_replay": 1, "identity": {"model": 1}}, "'identity' is not an object of texts"),
+        ({"biopsy_replay": 1, "identity": IDENTITY, "notes": []}, "'notes' is not an object of texts"),
+        ({"biopsy_replay": 1, "identity": IDENTITY, "notes": {}, "runs": {}}, "'runs' are not a list"),
         ({"biopsy_replay": 1, "identity": IDENTITY, "notes": {}, "runs": [[]]}, "run 0 in it has no names and values"),
         (broken(digest="0g"), "run 1 in it has a 'digest' that is not hexadecimal"),
         (broken(digest=None), "run 1 in it has no 'digest'"),
@@ -140,7 +140,7 @@ def broken(**changes: Any) -> dict[str, Any]:
         (broken(outcome=["passed"]), "a 'outcome' of a wrong type"),
         (broken(status=True), "a 'status' of a wrong type"),
         (broken(status=1 << 64), "a number that is too large"),
-        (broken(seconds=float("nan")), "a 'seconds' that is no number"),
+        (broken(seconds=float("nan")), "a 'seconds' that is not a number"),
         (broken(seconds=10**400), "a 'seconds' of a wrong type"),
         (broken(timed_out=0), "a 'timed_out' of a wrong type"),
         (broken(nodes=1.0), "a 'nodes' of a wrong type"),
@@ -166,7 +166,7 @@ def test_a_replay_that_is_missing_or_no_file_or_too_large_is_refused(tmp_path: P
     journal = Journal.open(tmp_path / "journal", IDENTITY)
     with pytest.raises(errors.UsageError, match="there is no replay"):
         load_replay(tmp_path / "missing.json", journal)
-    with pytest.raises(errors.UsageError, match="is no file"):
+    with pytest.raises(errors.UsageError, match="is not a file"):
         load_replay(tmp_path, journal)
     with (tmp_path / "large.json").open("wb") as stream:
         stream.truncate((256 << 20) + 1)  # a hole: it takes no room on the disk
@@ -177,7 +177,7 @@ def test_a_replay_that_is_missing_or_no_file_or_too_large_is_refused(tmp_path: P
 
 def test_a_replay_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     journal = filled(tmp_path / "journal")
-    with pytest.raises(errors.UsageError, match="is no folder"):
+    with pytest.raises(errors.UsageError, match="is not a folder"):
         save_replay(journal.path / "replay.json", journal)
     save_replay(tmp_path / "made" / "replay.json", journal)
     assert (tmp_path / "made" / "replay.json").is_file()

@@ -61,7 +61,7 @@ def test_a_group_lists_its_commands(group: str, capsys: pytest.CaptureFixture[st
     assert main([group, "--help"]) == 0
     shown = capsys.readouterr().out
     assert all((f"  {command}  " in shown) is command.startswith(group) for command in WORDS)
-    assert main([group]) == 2  # half a command is no command, though its help is what is wanted
+    assert main([group]) == 2  # half a command is not a command, though its help is what is wanted
 
 
 @pytest.mark.parametrize(

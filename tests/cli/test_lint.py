@@ -153,4 +153,4 @@ def test_inputs_are_not_looked_at_for_what_is_no_model(
     Path("m.onnx").write_text("no model")
     Path("inputs.json").write_text("{")
     assert main(["check", "lint", "m.onnx", "--load-inputs", "inputs.json"]) == 1
-    assert "m.onnx is no ONNX model" in capsys.readouterr().out
+    assert "m.onnx is not an ONNX model" in capsys.readouterr().out

@@ -106,7 +106,7 @@ def test_a_log_replaces_no_file_that_is_read(model: Path):
 
 def test_a_log_that_cannot_be_written_is_told_before_any_work(model: Path, capsys: Captured):
     assert main(["--log-file", "model.onnx/log.txt", "inspect", "model", *INSPECT]) == 2
-    assert "model.onnx is no folder" in capsys.readouterr().err
+    assert "model.onnx is not a folder" in capsys.readouterr().err
 
 
 def test_a_time_stands_before_each_line(capsys: Captured):

@@ -38,8 +38,8 @@ def nested(depth: int) -> str:
 
 
 DAMAGED = {
-    "empty": ("", "it is no JSON"),
-    "torn": (json.dumps(reports.rich())[:-9], "it is no JSON"),
+    "empty": ("", "it is not JSON"),
+    "torn": (json.dumps(reports.rich())[:-9], "it is not JSON"),
     "no object": ("[2]", "no report of biopsy"),
     "foreign": ('{"name": "package"}', "no report of biopsy"),
     "another report of ours": ('{"biopsy_layers": 1}', "no report of biopsy"),
@@ -48,7 +48,7 @@ DAMAGED = {
     "no version": ('{"biopsy_report": [true]}', "version [True], not 2"),
     "deep": (nested(100), "nested too deeply"),
     "very deep": (nested(200_000), "nested too deeply"),
-    "a number of many digits": ('{"biopsy_report": 2, "status": ' + "9" * 10_000 + "}", "it is no JSON"),
+    "a number of many digits": ('{"biopsy_report": 2, "status": ' + "9" * 10_000 + "}", "it is not JSON"),
     "too many": ('{"biopsy_report": 2, "remarks": [' + "0," * 300_000 + "0]}", "'remarks' is not a list of at most"),
     "wrong kind": ('{"biopsy_report": 2, "search": {"checks": [{"left": "many"}]}}', "'search.checks[0].left'"),
 }

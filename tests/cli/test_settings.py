@@ -156,8 +156,8 @@ def test_files_are_meant_from_the_folder_of_the_settings(
         ("atol = true\n", "atol is text, a number, or a list of them"),
         ("validate = 1\n", "validate is true or false"),
         ("engines = ['--save-outputs=x']\n", "begins with a dash"),
-        ("atol = ", "is no valid TOML"),
-        ("a" * 100, "is no valid TOML"),
+        ("atol = ", "is not valid TOML"),
+        ("a" * 100, "is not valid TOML"),
     ],
 )
 def test_a_setting_that_no_project_may_give_is_refused(

@@ -108,7 +108,7 @@ TRANSCRIPTS = {
     "a model was never fetched": (
         "run pointer.onnx --onnxrt",
         f"""\
-{ERROR}the file pointer.onnx is no ONNX model: it is a pointer of Git LFS; the
+{ERROR}the file pointer.onnx is not an ONNX model: it is a pointer of Git LFS; the
   model (12345 bytes) was not fetched
   next  git lfs pull -I pointer.onnx
 """,
@@ -130,7 +130,7 @@ no name is in both: these values are of another model, or of other tensors of
     "an option for the search stands behind the check": (
         "debug reduce model.onnx -o r.onnx --check biopsy run {} --onnxrt --max-checks 3",
         f"""\
-{ERROR}--max-checks is no option of run: it belongs to debug reduce, and
+{ERROR}--max-checks is not an option of run: it belongs to debug reduce, and
   everything after --check goes to the check
   next  write --max-checks before --check
 """,
@@ -139,7 +139,7 @@ no name is in both: these values are of another model, or of other tensors of
     "a web page was downloaded in place of a model": (
         "inspect model page.onnx",
         f"""\
-{ERROR}the file page.onnx is no ONNX model: it is a web page
+{ERROR}the file page.onnx is not an ONNX model: it is a web page
   next  download the file itself, not the page that shows it (on GitHub: the
         link 'Raw')
 """,
@@ -148,7 +148,7 @@ no name is in both: these values are of another model, or of other tensors of
     "a model is still packed": (
         "debug reduce packed.onnx --check bash check.sh {}",
         f"""\
-{ERROR}the file packed.onnx is no ONNX model: it is compressed with gzip
+{ERROR}the file packed.onnx is not an ONNX model: it is compressed with gzip
   next  gunzip -c -- packed.onnx > model.onnx
 """,
         4,

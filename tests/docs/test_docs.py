@@ -138,7 +138,7 @@ REFERENCE = ROOT / "docs" / "reference"
 
 
 def generator() -> ModuleType:
-    """docs/reference/generate.py, which is no part of a package."""
+    """docs/reference/generate.py, which is not a part of a package."""
     spec = importlib.util.spec_from_file_location("generate", REFERENCE / "generate.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

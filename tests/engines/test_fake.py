@@ -195,7 +195,7 @@ def test_a_layer_ends_the_process(tmp_path: Path, stage: str, setting: str, kind
 
 
 def test_a_wrong_expression_is_a_usage_error():
-    with pytest.raises(errors.UsageError, match=r"'n\[' is no regular expression"):
+    with pytest.raises(errors.UsageError, match=r"'n\[' is not a regular expression"):
         build("fake:scale.n[=2")
 
 

@@ -64,7 +64,7 @@ BROKEN = {
     "no-import": ("import libfoo_that_nobody_has\n", "No module named 'libfoo_that_nobody_has'"),
     "no-syntax": ("class Engine(:\n", "SyntaxError"),
     "no-attribute": ("", "has no attribute 'Mine'"),
-    "no-engine": ("Mine = dict\n", "it is no subclass of Engine"),
+    "no-engine": ("Mine = dict\n", "it is not a subclass of Engine"),
     "no-build": (
         "from biopsy.engines.base import Engine\nclass Mine(Engine):\n    name = summary = package = 'x'\n",
         "it lacks build, version",
@@ -72,7 +72,7 @@ BROKEN = {
     "no-options": (
         "from biopsy.engines.base import Engine\nclass Mine(Engine):\n    name = summary = package = 'x'\n"
         "    options_declared = 3\n    build = version = None\n",
-        "options_declared is no tuple of Option",
+        "options_declared is not a tuple of Option",
     ),
     "no-exit": ("raise SystemExit('no licence')\n", "no licence"),
 }

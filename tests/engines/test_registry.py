@@ -186,9 +186,9 @@ def test_a_plug_in_that_is_no_engine_is_broken(monkeypatch: pytest.MonkeyPatch):
     [
         ({"summary": None}, "it lacks summary"),
         ({"build": None}, "it lacks build"),
-        ({"options_declared": ({"name": "speed"},)}, "options_declared is no tuple of Option"),
+        ({"options_declared": ({"name": "speed"},)}, "options_declared is not a tuple of Option"),
         ({"options_declared": (Option("a", ""), Option("a.KEY", ""))}, "it declares the option a twice"),
-        ({"capabilities": {"layers": True}}, "capabilities is no Capabilities"),
+        ({"capabilities": {"layers": True}}, "capabilities is not a Capabilities"),
     ],
 )
 def test_a_plug_in_with_wrong_declarations_is_broken(

@@ -263,7 +263,7 @@ def test_every_model_that_onnx_ships_is_described(show: tuple[str, ...]) -> None
 
 
 class TestWrongFiles:
-    @pytest.mark.parametrize("data", [b"\xff\xff\xff", b"hello world, this is no model", b"\x08\x07"])
+    @pytest.mark.parametrize("data", [b"\xff\xff\xff", b"hello world, this is not a model", b"\x08\x07"])
     def test_what_is_no_model_is_an_error_that_names_the_file(self, tmp_path: Path, data: bytes) -> None:
         path = tmp_path / "m.onnx"
         path.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Files that are no ONNX model are told for what they are."""
+"""Files that are not ONNX models are told for what they are."""
 
 import bz2
 import gzip
@@ -65,14 +65,14 @@ def test_a_file_that_is_no_model_is_named_by_its_kind(content: bytes, what: str,
     for read in (index_file, describe, lambda path: load.parse(load.read_bytes(path), path)):
         with pytest.raises(errors.ModelError) as caught:
             read(path)
-        assert f"the file {path} is no ONNX model: " in caught.value.message
+        assert f"the file {path} is not an ONNX model: " in caught.value.message
         assert what in caught.value.message
 
 
 @given(st.binary(max_size=300))
 def test_any_beginning_of_a_file_gives_an_error_of_one_line(start: bytes):
     error = refused(Path("m.onnx"), start, "is damaged")
-    assert error.message.startswith(("the file m.onnx is no ONNX model: ", "the model m.onnx is damaged"))
+    assert error.message.startswith(("the file m.onnx is not an ONNX model: ", "the model m.onnx is damaged"))
     assert "\n" not in error.message
 
 
@@ -80,5 +80,5 @@ def test_any_beginning_of_a_file_gives_an_error_of_one_line(start: bytes):
 def test_a_model_that_is_cut_short_is_not_taken_for_something_else(size: int, tmp_path: Path):
     path = tmp_path / "m.onnx"
     path.write_bytes(MODEL[:size])
-    with pytest.raises(errors.ModelError, match=r"is damaged|has no graph|is no ONNX model: it has no"):
+    with pytest.raises(errors.ModelError, match=r"is damaged|has no graph|is not an ONNX model: it has no"):
         load.parse(load.read_bytes(path), path)

@@ -38,7 +38,7 @@ def test_asking_whether_a_file_can_be_written_makes_nothing(tmp_path: Path) -> N
     require_writable(tmp_path / "a" / "b" / "f")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    with pytest.raises(errors.UsageError, match="is no folder"):
+    with pytest.raises(errors.UsageError, match="is not a folder"):
         require_writable(tmp_path / "file" / "b" / "f")
 
 

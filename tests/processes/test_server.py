@@ -30,7 +30,7 @@ from biopsy.processes.server import Serving
 
 def main():
     serving = Serving()
-    print("this is no answer", flush=True)
+    print("this is not an answer", flush=True)
     return serving.serve(answer)
 
 def answer(request, note):
@@ -129,7 +129,7 @@ def test_a_crash_is_told_with_how_far_it_came_and_what_it_printed_and_the_next_r
     pid = server.ask({"task": ""})["pid"]
     error = ended(server, {"task": "crash"})
     assert (error.ended.cause, error.ended.status, error.note) == ("itself", -signal.SIGSEGV, "looking")
-    assert error.ended.output == b"this is no answer\nlast words\n"
+    assert error.ended.output == b"this is not an answer\nlast words\n"
     assert server.ask({"task": ""})["pid"] != pid
 
 

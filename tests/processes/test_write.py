@@ -1,4 +1,4 @@
-"""Files are written whole or not at all; what is no file is only written to."""
+"""Files are written whole or not at all; what is not a file is only written to."""
 
 import os
 import threading

@@ -71,7 +71,7 @@ def test_a_factory_may_give_arguments_too():
         ("package.own_models", "is not PKG.MOD:FACTORY"),
         ("package/own_models.py:make", "is not PKG.MOD:FACTORY"),
         ("package.own_models:absent", "has no 'absent'"),
-        ("package.own_models:number", "is no function, but a int"),
+        ("package.own_models:number", "is not a function, but a int"),
         ("package.own_models:other", "gives no torch.nn.Module, but a str"),
         ("package.own_models:broken", "failed in own_models.py:16: ZeroDivisionError: division by zero"),
         ("package.own_models:leaving", "sys.exit(0)"),

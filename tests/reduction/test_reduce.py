@@ -310,7 +310,7 @@ def test_weights_that_are_missing_are_named(tmp_path: Path) -> None:
 
 def test_a_result_that_cannot_be_written_is_refused_before_any_check(tmp_path: Path) -> None:
     path = save(chain(3), tmp_path / "model.onnx")
-    with pytest.raises(errors.UsageError, match="is no folder"):
+    with pytest.raises(errors.UsageError, match="is not a folder"):
         reduce(path, pytest.fail, path / "reduced.onnx")
 
 

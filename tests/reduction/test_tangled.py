@@ -1,4 +1,4 @@
-"""Models whose nodes wait for each other are no valid ONNX, but an engine may crash on them: they are reduced too."""
+"""Models whose nodes wait for each other are not valid ONNX, but an engine may crash on them: they are reduced too."""
 
 import signal
 from collections.abc import Iterator

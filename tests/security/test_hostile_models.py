@@ -132,14 +132,14 @@ def test_no_engine_is_handed_functions_that_nobody_could_write_out(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("names that are no text", "holds a name that is no text"),
-        ("an operator that is no text", "holds a name that is no text"),
-        ("a domain that is no text", "holds a name that is no text"),
-        ("an attribute that is no text", "holds a name that is no text"),
+        ("names that are not text", "holds a name that is not text"),
+        ("an operator that is not text", "holds a name that is not text"),
+        ("a domain that is not text", "holds a name that is not text"),
+        ("an attribute that is not text", "holds a name that is not text"),
         ("a weight of rank 10^6", "a weight has more than 64 dimensions"),
         ("an input of rank 10^6", "tensor 'x' has more than 64 dimensions"),
         ("10,000 nested graphs", "damaged"),
-        ("a location of a megabyte", "that is no file name"),
+        ("a location of a megabyte", "that is not a file name"),
         ("a pipe as a location", "no plain file"),
     ],
 )
@@ -168,7 +168,7 @@ def test_a_weight_in_a_pipe_is_never_waited_for(folder: Path, confined: Confinem
     (folder / "m.onnx").write_bytes(hostile_models.HOSTILE["a pipe as a location"]())
     ended = confined.run(["inspect", "model", "m.onnx", "--show", "weights"], folder)
     assert ended.status == 0
-    assert "it is no plain file" in ended.out
+    assert "it is not a plain file" in ended.out
 
 
 def whole() -> bytes:
@@ -239,4 +239,4 @@ def test_sanitize_says_that_no_engine_can_run_what_it_wrote(name: str, folder: P
     (folder / "m.onnx").write_bytes(made)
     ended = confined.run(["surgeon", "sanitize", "m.onnx", "-o", "o.onnx"], folder)
     assert ended.status == 0
-    assert ended.err.startswith("warning: what was written is no valid ONNX, and no engine can run it: ")
+    assert ended.err.startswith("warning: what was written is not valid ONNX, and no engine can run it: ")

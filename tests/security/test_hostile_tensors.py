@@ -74,7 +74,7 @@ def test_a_hostile_file_is_refused_or_harmless(name: str, command: str, folder: 
         ("npz: one name twice", "two of its members have one name"),
         ("npz: LZMA", "packed in a way that is not read"),
         ("npz: an index with 10^5 times one tensor", "tensor '1': it is missing"),
-        ("npz: an index with a type that is a class", "is no element type known here"),
+        ("npz: an index with a type that is a class", "is not an element type known here"),
         ("npy in npz: objects", "a pickle"),
         ("npy in npz: records in a text", "records, not numbers"),
         ("npy in npz: 2^62 texts of no character", "elements of no byte"),

@@ -64,7 +64,7 @@ def nothing_hangs() -> Iterator[None]:
 
 
 def state(path: Path) -> object:
-    """What stands at a path, without following or opening it if it is no file."""
+    """What stands at a path, without following or opening it if it is not a file."""
     found = path.lstat()
     content = path.read_bytes() if path.is_file() else None
     return found.st_ino, found.st_mode, found.st_uid, found.st_nlink, found.st_mtime_ns, content
@@ -155,10 +155,10 @@ def socket_in_the_folder(path: Path) -> None:
 @pytest.mark.parametrize(
     ("plant", "said"),
     [
-        (pipe, "it is no plain file"),
+        (pipe, "it is not a plain file"),
         (folder, "it is a folder"),
-        pytest.param(device, "it is no plain file", marks=BY_ROOT),
-        (socket_in_the_folder, "it is no plain file"),
+        pytest.param(device, "it is not a plain file", marks=BY_ROOT),
+        (socket_in_the_folder, "it is not a plain file"),
     ],
 )
 def test_what_is_no_file_is_refused_and_stays_where_it_is(

@@ -251,17 +251,19 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "an input without a type": lambda: with_graph(
         relu(), string_field(GRAPH_INPUT, string_field(1, b"x")), declared(GRAPH_OUTPUT, b"y", [2])
     ),
-    "names that are no text": lambda: with_graph(
+    "names that are not text": lambda: with_graph(
         relu(_STRAY, b"y" + _STRAY),
         string_field(GRAPH_NAME, _STRAY),
         declared(GRAPH_INPUT, _STRAY, [2]),
         declared(GRAPH_OUTPUT, b"y" + _STRAY, [2]),
     ),
-    "an operator that is no text": lambda: _node(string_field(1, b"x"), string_field(2, b"y"), string_field(4, _STRAY)),
-    "a domain that is no text": lambda: _node(
+    "an operator that is not text": lambda: _node(
+        string_field(1, b"x"), string_field(2, b"y"), string_field(4, _STRAY)
+    ),
+    "a domain that is not text": lambda: _node(
         string_field(1, b"x"), string_field(2, b"y"), string_field(4, b"Relu"), string_field(7, _STRAY)
     ),
-    "an attribute that is no text": lambda: _node(
+    "an attribute that is not text": lambda: _node(
         string_field(1, b"x"),
         string_field(2, b"y"),
         string_field(4, b"Relu"),
@@ -328,9 +330,9 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     ),
     "a size that is cut short": lambda: adding(varint_field(2, 1) + string_field(8, b"w") + string_field(1, b"\x80")),
     "a weight in a field of another type": lambda: adding(tensor(b"w", [2], string_field(10, bytes(16)))),
-    "floats that are no floats": lambda: adding(tensor(b"w", [2], string_field(4, bytes(7)))),
+    "floats that are not floats": lambda: adding(tensor(b"w", [2], string_field(4, bytes(7)))),
     "2^31 strings of which none is there": lambda: adding(tensor(b"w", [1 << 31], elem=8), elem=8),
-    "strings that are no text": lambda: adding(tensor(b"w", [2], string_field(6, _STRAY) * 2, elem=8), elem=8),
+    "strings that are not text": lambda: adding(tensor(b"w", [2], string_field(6, _STRAY) * 2, elem=8), elem=8),
     "a segment of a tensor": lambda: adding(
         tensor(b"w", [2], string_field(3, varint_field(1, 9)), string_field(9, bytes(8)))
     ),

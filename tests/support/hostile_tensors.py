@@ -43,10 +43,10 @@ NPY: dict[str, Callable[[], bytes]] = {
     "a header that warns": lambda: npy("{'descr': 1if 2else 3}"),
     "a header with zeros": lambda: npy("{'descr': '<f4'\0}"),
     "a header of 4 GB": lambda: described("'<f4'", "(2,)", bytes(8), version=2, length=0xFFFFFFFF),
-    "a header that is no text": lambda: npy(b"{'descr': '\xff\xfe'}", version=3),
+    "a header that is not text": lambda: npy(b"{'descr': '\xff\xfe'}", version=3),
     "a header of surrogates": lambda: npy("{'descr': '\\ud800', 'fortran_order': False, 'shape': (2,)}", bytes(8)),
     "version 9": lambda: described("'<f4'", "(2,)", bytes(8), version=9),
-    "a shape that is no tuple": lambda: described("'<f4'", "2", bytes(8)),
+    "a shape that is not a tuple": lambda: described("'<f4'", "2", bytes(8)),
     "a shape of texts": lambda: described("'<f4'", "('2',)", bytes(8)),
     "a shape of true": lambda: described("'<f4'", "(True,)", bytes(8)),
     "a shape of fractions": lambda: described("'<f4'", "(2.5,)", bytes(8)),
@@ -64,7 +64,7 @@ NPY: dict[str, Callable[[], bytes]] = {
     "records of objects": lambda: described("'O,O'", "(1,)", bytes(16)),
     "arrays of arrays": lambda: described("'(2,3)<f4'", "(1,)", bytes(24)),
     "arrays of 2^31 in a text": lambda: described("'(2147483647,)<f4'", "(0,)"),
-    "a type that is no text": lambda: described("17", "(2,)", bytes(8)),
+    "a type that is not text": lambda: described("17", "(2,)", bytes(8)),
     "a type of commas": lambda: described("',,,'", "(2,)", bytes(8)),
     "a type of brackets": lambda: described(f"'{'(' * 3000}'", "(2,)", bytes(8)),
     "dates": lambda: described("'<M8[ns]'", "(1,)", bytes(8)),
@@ -76,7 +76,7 @@ NPY: dict[str, Callable[[], bytes]] = {
     "characters that do not exist": lambda: described("'<U1'", "(2,)", b"\xff\xff\xff\xff" * 2),
     "characters that are half a pair": lambda: described("'<U1'", "(2,)", b"\x00\xd8\x00\x00" * 2),
     "other bytes than it says": lambda: described("'<f4'", "(1000,)", bytes(8)),
-    "an order that is no word": lambda: npy("{'descr': '<f4', 'fortran_order': [], 'shape': (2,)}", bytes(8)),
+    "an order that is not a word": lambda: npy("{'descr': '<f4', 'fortran_order': [], 'shape': (2,)}", bytes(8)),
     "the other order of bytes": lambda: described("'>f8'", "(1,)", bytes(8)),
 }
 
@@ -169,7 +169,7 @@ NPZ: dict[str, Callable[[], bytes]] = {
     "an index without anything": lambda: index({}),
     "an index of the version true": lambda: index({"biopsy": "1"}),
     "an index that is nested 10,000 deep": lambda: packed(("biopsy.json", b"[" * 10_000), ("x.npy", _FLOATS)),
-    "an index that is no text": lambda: packed(("biopsy.json", b"\xff\xfe"), ("x.npy", _FLOATS)),
+    "an index that is not text": lambda: packed(("biopsy.json", b"\xff\xfe"), ("x.npy", _FLOATS)),
     "an index with a type that is a class": lambda: index(_tensors(["x", "x", "finfo"])),
     "an index with a type that is none": lambda: index(_tensors(["x", "x", "nothing"])),
     "an index with objects": lambda: index(_tensors(["x", "x", "O"])),
@@ -216,7 +216,7 @@ def _iteration(**values: object) -> dict[str, object]:
 
 JSON: dict[str, Callable[[], bytes]] = {
     "no JSON": lambda: b"import os",
-    "bytes that are no text": lambda: b'{"\xff\xfe": 1}',
+    "bytes that are not text": lambda: b'{"\xff\xfe": 1}',
     "10,000 lists": lambda: b"[" * 10_000,
     "200,000 lists": lambda: b"[" * 200_000 + b"]" * 200_000,
     "200,000 objects": lambda: b'{"a":' * 200_000 + b"1" + b"}" * 200_000,
@@ -310,7 +310,7 @@ SAFETENSORS: dict[str, Callable[[], bytes]] = {
     "not a number in the metadata": lambda: safetensors(b'{"__metadata__":{"biopsy":NaN}}'),
     "metadata that are a list": lambda: safetensors({"__metadata__": [], "x": _entry()}, bytes(8)),
     "metadata that are numbers": lambda: safetensors({"__metadata__": {"biopsy": 7}, "x": _entry()}, bytes(8)),
-    "an index that is no JSON": lambda: safetensors(
+    "an index that is not JSON": lambda: safetensors(
         {"__metadata__": {"biopsy": "[" * 10_000}, "x": _entry()}, bytes(8)
     ),
     "an index with a type that is a class": lambda: _indexed(

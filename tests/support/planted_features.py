@@ -57,7 +57,7 @@ def examined(
 
 
 def says(short: str, value: int) -> bool:
-    """Whether a condition in words holds of a number. Raises ValueError for words that are no condition of these."""
+    """Whether a condition in words holds of a number. Raises ValueError for words that are not a condition of these."""
     words = short.partition(" (")[0]
     if words in {"odd", "even"}:
         return value % 2 == (words == "odd")

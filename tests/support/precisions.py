@@ -46,7 +46,7 @@ class Network:
             self.node("Tanh")
 
     def overflow(self, name: str) -> None:
-        """A factor that is no finite fp16, of what is as small as it is large."""
+        """A factor that is not a finite fp16, of what is as small as it is large."""
         small, large = np.ones(self._width), np.ones(self._width)
         small[0], large[0] = 1e-5, 1e5
         self.node("Mul", self.weight(small))

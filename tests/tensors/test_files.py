@@ -342,10 +342,10 @@ def test_changed_bytes_are_read_or_refused_and_never_crash(extension: str, flips
     [
         ("", "empty"),
         ("[]", "no iteration"),
-        ("[3]", "iteration 0: it is no object"),
-        ('[{}, {"x": [1, 2]}]', "iteration 1: tensor 'x': it is no array"),
+        ("[3]", "iteration 0: it is not an object"),
+        ('[{}, {"x": [1, 2]}]', "iteration 1: tensor 'x': it is not an array"),
         ('{"x": {"tensor": "AAAA", "polygraphy_class": "Tensor"}}', "tensor 'x': a torch.Tensor"),
-        ('{"x": {"array": 3, "polygraphy_class": "ndarray"}}', "tensor 'x': its array is no text"),
+        ('{"x": {"array": 3, "polygraphy_class": "ndarray"}}', "tensor 'x': its array is not text"),
         ('{"x": {"array": "?", "polygraphy_class": "ndarray"}}', "base64"),
         ('{"lst": 3, "polygraphy_class": "RunResults"}', "list of runners"),
         ('{"lst": [["r", [3]]], "polygraphy_class": "RunResults"}', "runner 'r', iteration 0"),
@@ -410,7 +410,7 @@ def test_nothing_to_save_is_an_error(tmp_path: Path, extension: str) -> None:
 @pytest.mark.parametrize("extension", FORMATS)
 def test_a_path_that_cannot_be_written_is_wrong_usage(tmp_path: Path, extension: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(errors.UsageError, match="is no folder"):
+    with pytest.raises(errors.UsageError, match="is not a folder"):
         write_feeds(tmp_path / "file" / f"f{extension}", [FEED])
 
 

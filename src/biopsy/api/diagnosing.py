@@ -163,7 +163,7 @@ def known(
     model's path: it is run once, for at most ``check_timeout`` seconds, to learn what the other arguments leave open.
 
     The result's ``matches`` are the bugs that have something in common with the piece, the best first; ``best`` is the
-    first that the piece looks like, or None. A match is no proof.
+    first that the piece looks like, or None. A match is not proof.
 
     Raises UsageError for an argument that cannot be used, ModelError for a model that cannot be read or is too large
     for a piece, UnknownEngine, OriginalPasses if the piece passes the check, CheckError if the check cannot be run.

@@ -102,7 +102,7 @@ def layers(
     try:
         pattern = None if nodes is None else re.compile(nodes)
     except re.error as error:
-        raise errors.UsageError(f"nodes={nodes!r}: it is no regular expression: {error}") from error
+        raise errors.UsageError(f"nodes={nodes!r}: it is not a regular expression: {error}") from error
     with model_file(model, folder) as (path, weights), temporary_folder("biopsy-") as scratch:
         question = Question(
             index=index_file(path, weights),
@@ -224,7 +224,7 @@ def transform(
     ``python``. If ``passes`` are given, only they run.
 
     The model and the transformed model run in ``engine`` with the same ``inputs`` (as in ``run``, with ``iterations``,
-    ``seed``, ``val_range`` and ``shapes``). Differences that rounding explains are no failure, unless ``atol`` or
+    ``seed``, ``val_range`` and ``shapes``). Differences that rounding explains are not a failure, unless ``atol`` or
     ``rtol`` are given, which then decide alone. If ``check`` is given, it decides instead: a command with ``{}`` for
     the transformed model and ``{original}`` for the model itself.
 

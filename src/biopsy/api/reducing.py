@@ -188,7 +188,7 @@ class RayExecutor(RayWorkers):
     ``room`` is how many checks may run at once, and ``machines`` describes the cluster in words.
 
     The processes on the machines stay warm from one search to the next: use the executor in a ``with`` statement, or
-    call ``shutdown``. It is no ``concurrent.futures.Executor``: it runs only checks that are commands, and can end
+    call ``shutdown``. It is not a ``concurrent.futures.Executor``: it runs only checks that are commands, and can end
     them.
 
     Raises EngineMissing without Ray, UsageError if no cluster answers, none of its machines has the resources, or an
@@ -206,7 +206,7 @@ class RayExecutor(RayWorkers):
         resources = resources or {}
         for name, number in resources.items():
             if not isinstance(number, int | float) or not number >= 0:
-                raise errors.UsageError(f"resources={resources!r}: {name} is no number of at least 0")
+                raise errors.UsageError(f"resources={resources!r}: {name} is not a number of at least 0")
         super().__init__(address, Resources.named(resources), runtime_env=runtime_env, require_uniform=require_uniform)
 
     @property
@@ -256,7 +256,7 @@ def vary(
 
     ``inputs`` are fed to the model by a check that is ``biopsy run``, and then varied too. ``values="free"`` says that
     the check does not compare with recorded values, so that changed values alone do not make it fail; with "auto", this
-    is concluded from the words of a command, or from a failure that is no comparison. If the check does compare with
+    is concluded from the words of a command, or from a failure that is not a comparison. If the check does compare with
     recorded values, nothing is varied, and ``kept`` says why. ``budget`` is 250 checks or 5 minutes by default.
     ``folder`` is where external weights are. ``rules``, ``repeating``, ``parallelism``, ``journal``,
     ``allow_vacuous_check`` and ``listener`` are as in ``reduce``.

@@ -126,7 +126,7 @@ def compare(
     fail.
 
     Raises CannotCompare if the two have no output with an element in common, DoesNotFit for a name that neither has, or
-    UsageError for an unknown ``stat``, an invalid tolerance, or a side that is no dictionary of arrays.
+    UsageError for an unknown ``stat``, an invalid tolerance, or a side that is not a dictionary of arrays.
     """
     tolerances, stats = tolerances_and_stats(atol, rtol, stat)
     sides = _result(actual, "actual"), _result(expected, "expected")
@@ -193,7 +193,7 @@ def model_file(model: Model, folder: Folder) -> Iterator[tuple[Path, Path]]:
 def require_own_files(model: Model, **written: str | PathLike[str] | None) -> None:
     """Raise UsageError if two arguments name the same file.
 
-    ``written`` are the files that will be written, by the names of the arguments; None is no file.
+    ``written`` are the files that will be written, by the names of the arguments; None is not a file.
     """
     files: dict[str, Path] = {"model": Path(model)} if isinstance(model, str | PathLike) else {}
     for argument, path in written.items():
@@ -323,7 +323,7 @@ def feeds_of(inputs: GivenInputs) -> Sequence[Feed] | None:
 def require_arrays(argument: str, feed: Feed) -> None:
     """Raise UsageError unless a feed is a dictionary of arrays. Values of feeds read from a file are not looked at."""
     if not isinstance(feed, Mapping):
-        raise errors.UsageError(f"{argument}: {type(feed).__name__} is no dictionary of arrays by name")
+        raise errors.UsageError(f"{argument}: {type(feed).__name__} is not a dictionary of arrays by name")
     for name, value in feed.items() if isinstance(feed, dict) else ():
         if not isinstance(value, np.ndarray | np.generic) or isinstance(value, np.ma.MaskedArray):
             kind = type(value).__name__

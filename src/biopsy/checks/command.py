@@ -32,7 +32,7 @@ ARBITER = "--tell-rounding"
 """The hidden option of ``run`` that makes it judge a mismatch against float64."""
 
 _NOTHING_CONCLUDED = frozenset({2, 4, 5})
-"""Exit statuses of our own commands that are no answer: wrong usage, nothing concluded, interrupted."""
+"""Exit statuses of our own commands that are not an answer: wrong usage, nothing concluded, interrupted."""
 
 _Runner: TypeAlias = Callable[[list[str], Path, Stop | None], Ended]
 """Runs words, with the path for the verdict file, until they end or are stopped."""

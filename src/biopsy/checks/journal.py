@@ -102,7 +102,7 @@ class Journal:
 
     def _read(self, number: int, kind: str, values: Sequence[Any]) -> None:
         if tuple(map(type, values)) != _TYPES_OF_LINES.get(kind):
-            raise ValueError("it is no line of a journal")
+            raise ValueError("it is not a line of a journal")
         if kind != "opened" and (kind == "identity") is self._began:
             raise ValueError("it is in the wrong place")
         if kind == "opened":
@@ -277,7 +277,7 @@ def entry_of(values: Mapping[str, Any]) -> Entry:
         if type(value) is not kind:
             raise ValueError(f"a {name!r} of a wrong type ({type(value).__name__})")
     if not math.isfinite(values["seconds"]):
-        raise ValueError("a 'seconds' that is no number")
+        raise ValueError("a 'seconds' that is not a number")
     if not all(_LEAST <= values[name] <= _MOST for name in ("status", "nodes")):
         raise ValueError("a number that is too large")
     if values["outcome"] not in _OUTCOMES:
@@ -395,7 +395,7 @@ def save_replay(path: Path, journal: Journal) -> None:
 def save_polygraphy_replay(path: Path, journal: Journal, probes: Collection[str]) -> None:
     """Write the iterations in the form of Polygraphy's ``polygraphy_debug_replay.json``. Raises UsageError likewise.
 
-    ``probes`` are the stages that are no iterations of a search; Polygraphy would not have them, so they are left out.
+    ``probes`` are the stages that are not iterations of a search; Polygraphy would not have them, so they are left out.
     """
 
     def parts() -> Iterator[bytes]:
@@ -463,7 +463,7 @@ def _object_in(path: Path, most: int, damaged: Callable[[str], errors.DataError]
     except OSError as error:
         raise errors.UsageError(f"cannot read the replay {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise damaged(f"it is no JSON ({error})") from error
+        raise damaged(f"it is not JSON ({error})") from error
     if not isinstance(tree, dict):
         raise damaged("it holds no JSON object")
     return tree
@@ -489,7 +489,7 @@ def _replay_in(path: Path) -> dict[str, Any]:
         )
     raise _damaged(
         path,
-        "it is no replay: one looks like"
+        "it is not a replay: one looks like"
         ' {"biopsy_replay": 1, "identity": {...}, "runs": [{"digest": ..., "outcome": ...}], "notes": {}}',
     )
 
@@ -505,14 +505,14 @@ def _damaged(path: Path, why: str) -> errors.DataError:
 def _texts(path: Path, tree: dict[str, Any], key: str) -> dict[str, str]:
     texts = tree.get(key)
     if not isinstance(texts, dict) or not all(isinstance(value, str) for value in texts.values()):
-        raise _damaged(path, f"its {key!r} is no object of texts")
+        raise _damaged(path, f"its {key!r} is not an object of texts")
     return {storable(name): storable(value) for name, value in texts.items()}
 
 
 def _entries(path: Path, tree: dict[str, Any]) -> list[Entry]:
     runs = tree.get("runs")
     if not isinstance(runs, list):
-        raise _damaged(path, "its 'runs' are no list")
+        raise _damaged(path, "its 'runs' are not a list")
     entries = []
     for number, run in enumerate(runs):
         try:

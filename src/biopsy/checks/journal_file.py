@@ -121,7 +121,7 @@ class JournalFile:
             if data.startswith(_SQLITE):
                 raise DamagedError("it is an SQLite file, as other programs and older versions of biopsy write them")
             if not data.startswith(_BEGINNING):
-                raise DamagedError("it is no journal")
+                raise DamagedError("it is not a journal")
             match = re.match(rb"(\d{1,9}),", data[len(_BEGINNING) :])
             if match is None or int(match[1]) != VERSION:
                 version = "an unknown version" if match is None else f"version {int(match[1])}"
@@ -261,7 +261,7 @@ def require_plain(status: os.stat_result, path: Path) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise OSError(errno.EISDIR, "it is a folder", str(path))
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
 
 
 def _rename(path: Path) -> None:
@@ -302,11 +302,11 @@ def _values(line: bytes, before: bytes, key: bytes) -> tuple[Values, bytes]:
     if not hmac.compare_digest(line[-_SIZE_OF_END:], b',"%s"]\n' % checksum):
         raise _ForeignError("it was not written here by you" if not before else "its checksum is another one")
     if not _LINE.fullmatch(line, 0, len(line) - 1):
-        raise ValueError("it is no list of texts and numbers")
+        raise ValueError("it is not a list of texts and numbers")
     try:
         return _DECODER.raw_decode(line.decode("utf-8"))[0][:-1], checksum
     except ValueError:
-        raise ValueError("it is no JSON") from None
+        raise ValueError("it is not JSON") from None
 
 
 def _whole_lines(descriptor: int, size: int) -> Iterator[bytes]:

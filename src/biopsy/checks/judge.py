@@ -225,7 +225,7 @@ _OF_STATUS = ("status", "timed_out", "out_of_memory", "engine", "stage")
 
 
 def status_text(status: int, *, returned: bool = False) -> str:
-    """``exit status 1`` or ``signal SIGSEGV``; ``the function returned True`` if it is no process's."""
+    """``exit status 1`` or ``signal SIGSEGV``; ``the function returned True`` if it is not a process's."""
     if returned:
         return f"the function returned {status != 0}"
     if status >= 0:
@@ -255,7 +255,7 @@ def interval(hits: int, runs: int, z: float = _Z_OF_95_PERCENT) -> tuple[float, 
     E. B. Wilson, Probable inference, the law of succession, and statistical inference. JASA 22 (1927), 209-212.
     """
     if not 0 <= hits <= runs:
-        raise ValueError(f"{hits} of {runs} runs is no count")
+        raise ValueError(f"{hits} of {runs} runs is not a count")
     if runs == 0:
         return 0.0, 1.0
     rate, square = hits / runs, z * z

@@ -45,7 +45,7 @@ class Evidence:
     user's own program, or the ends of their paths; both are empty if unknown. ``remark`` is something about the check
     that its user should know. ``machine`` describes the other machine that it ran on, "" for this one. ``may_be_kept``:
     a journal may keep the answer, since the machine is of a kind that the search knows. ``returned``: a Python function
-    returned or raised the answer, so ``status`` is no exit status.
+    returned or raised the answer, so ``status`` is not an exit status.
     """
 
     status: int

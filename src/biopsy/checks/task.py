@@ -185,7 +185,7 @@ class PreparedTask(Task):
     """A task for another machine with a preparation; without a check, only the preparation is carried out.
 
     ``models`` are sent besides the files of the check, with the weights beside them. ``written`` are files that it
-    writes, such as the ``candidate`` if that is no model. ``back`` are files to bring back, if they exist after the
+    writes, such as the ``candidate`` if that is not a model. ``back`` are files to bring back, if they exist after the
     check.
     """
 

@@ -151,7 +151,7 @@ class TaskHost:
         """The path of a place. Raises CheckError for one outside the folder."""
         pure = PurePosixPath(place)
         if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\0" in place:
-            raise errors.CheckError(f"{place!r} is no place below a folder")
+            raise errors.CheckError(f"{place!r} is not a place below a folder")
         path = self._folder / pure
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
@@ -211,7 +211,7 @@ def _left_at(sender_path: str, folder: Path, places: Mapping[str, Path]) -> Iter
 
 
 def _content(sender_path: str, paths: Iterable[Path], room: int) -> bytes | None:
-    """The content of the file; None if there is none. Raises CheckError if it is no plain file, or too large."""
+    """The content of the file; None if there is none. Raises CheckError if it is not a plain file, or too large."""
     for path in paths:
         try:
             with open_plain(path) as stream:

@@ -185,7 +185,8 @@ def report_pass(hint: str = "") -> None:
 def read(path: Path) -> VerdictFile:
     """Read the verdict in a file; an empty one if the file is missing or empty.
 
-    Raises CheckError if it is no plain file or holds anything but a verdict: an unclear verdict must not be guessed at.
+    Raises CheckError if it is not a plain file or holds anything but a verdict: an unclear verdict must not be guessed
+    at.
     """
     try:
         data = read_plain(path, _MOST_BYTES)
@@ -198,7 +199,7 @@ def read(path: Path) -> VerdictFile:
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise errors.CheckError(f"the verdict file {path} is no JSON: {error}") from error
+        raise errors.CheckError(f"the verdict file {path} is not JSON: {error}") from error
     return _verdict(tree, path)
 
 

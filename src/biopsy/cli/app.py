@@ -75,7 +75,7 @@ def _status_of(work: Callable[[], int], console: Console, words: Sequence[str] =
 _ENVIRONMENT_ERRORS = {
     errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO,
 }  # fmt: skip
-"""Errors of the machine, such as a full disk, which are no defect of biopsy."""
+"""Errors of the machine, such as a full disk, which are not a defect of biopsy."""
 
 
 def _reported(error: errors.BiopsyError) -> errors.BiopsyError:
@@ -205,7 +205,7 @@ def _execute_supervised(
 
 
 def _without_command(program: str, line: commands.SplitLine, console: Console) -> int:
-    """Show the version or an overview of commands. Raises UsageError for words that are no command."""
+    """Show the version or an overview of commands. Raises UsageError for words that are not a command."""
     leading, plain = line.leading, [word for word in line.rest if word not in HELP]
     if not plain and leading and not {*leading} - {"-v"}:  # Polygraphy says its version for -v alone
         leading = [*VERSION]
@@ -233,7 +233,7 @@ def require_own_options_before_check(parser: Parser, option: str, check: Sequenc
         if word.startswith("-") and parser.has_option(word) and not inner_parser.has_option(word):
             name, outer = word.partition("=")[0], parser.prog.removeprefix(f"{program} ")
             raise errors.UsageError(
-                f"{name} is no option of {' '.join(command.words)}: it belongs to {outer}, and everything after"
+                f"{name} is not an option of {' '.join(command.words)}: it belongs to {outer}, and everything after"
                 f" {option} goes to the check",
                 next_steps=[f"write {name} before {option}"],
             )
@@ -268,7 +268,7 @@ def require_engines_in_check(
         return
     new_check = ["biopsy", "run", "{}", *moved] if given is None else [*given.with_options(*moved).words]
     raise errors.UsageError(
-        f"{engines[0]} is no option of {' '.join(command.words)}: an engine belongs in the check",
+        f"{engines[0]} is not an option of {' '.join(command.words)}: an engine belongs in the check",
         next_steps=[line_of([program, *command.words, *kept, option, *new_check])],
     )
 

@@ -164,7 +164,7 @@ def read(words: Sequence[str]) -> SplitLine:
 
 
 def unknown(program: str, words: Sequence[str]) -> errors.UsageError:
-    """The error for words that are no command; it suggests commands with a similar name or in another group."""
+    """The error for words that are not a command; it suggests commands with a similar name or in another group."""
     absent = why_absent(words)
     if absent is not None:
         return errors.UsageError(absent[0], next_steps=absent[1])

@@ -97,7 +97,7 @@ class Console:
             self.say(f"result     with {self.basis.text}")
 
     def note(self, *lines: str) -> None:
-        """Show lines that are no result, unless ``-q`` is given."""
+        """Show lines that are not a result, unless ``-q`` is given."""
         if self.verbosity > -1:
             self._lines(lines or ("",))
 
@@ -342,7 +342,7 @@ def fitted(head: str, text: str, columns: int) -> tuple[bool, str]:
 class LiveLine:
     """The last line of a terminal, which changes while long work goes on.
 
-    It is not shown if stderr is no terminal, with -v or -q, or if the user is asked questions, which it would cover.
+    It is not shown if stderr is not a terminal, with -v or -q, or if the user is asked questions, which it would cover.
     """
 
     def __init__(self, console: Console) -> None:

@@ -134,7 +134,7 @@ def execute(options: ConvertOptions, console: Console) -> int:
     """Convert the model, write the result, and read it again."""
     engine = options.engine()
     if groups.is_built_model(options.model, options.model_type):
-        raise errors.UsageError(f"{options.model} is no ONNX model: only those can be converted")
+        raise errors.UsageError(f"{options.model} is not an ONNX model: only those can be converted")
     writing.require_writable(options.output)
     if engine is not None:
         type(engine).version()  # imports its package

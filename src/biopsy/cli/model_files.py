@@ -194,7 +194,7 @@ class FallbackOptions(InferenceOptions, FallbackInputs):
         """A function that runs a model, given as bytes, and returns the types of its inputs and outputs by name.
 
         It raises BiopsyError if the run fails, DoesNotFit and CannotCompare if the inputs do not fit the model.
-        ``folder`` holds the external weights. This method raises UsageError for words that are no shapes.
+        ``folder`` holds the external weights. This method raises UsageError for words that are not shapes.
         """
         shapes = parse_shapes(self.model_input_shapes, "--model-input-shapes")
         warned = False

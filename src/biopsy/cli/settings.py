@@ -122,7 +122,7 @@ def _table(file: Path, root: Path | None) -> Mapping[str, Any] | None:
     try:
         table: Any = tomllib.loads(data.decode(), parse_float=_Number)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise errors.UsageError(f"{file} is no valid TOML: {error}") from error
+        raise errors.UsageError(f"{file} is not valid TOML: {error}") from error
     if file.name == SHARED_FILE:
         tools = table.get("tool")
         table = tools.get("biopsy") if isinstance(tools, dict) else None

@@ -128,7 +128,7 @@ def _ordinary_errors(left: Array, right: Array) -> Errors | None:
         zero = magnitude == 0
         if zero.any() and absolute[zero].any():
             return None
-        relative = absolute / (magnitude + zero)  # 0 / 0 is no error
+        relative = absolute / (magnitude + zero)  # 0 / 0 is not an error
         # Above LEAST, so that no error was rounded to 0 by the division. NaN fails the test, too.
         is_ordinary = 0 < absolute.max() < math.inf and metrics.LEAST < relative.max() < math.inf
     return Errors(absolute, relative, magnitude, 0) if is_ordinary else None

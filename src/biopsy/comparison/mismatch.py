@@ -251,7 +251,7 @@ def mismatches_from(trees: object) -> tuple[Mismatch, ...]:
     Raises ValueError for a value of a wrong type, and for impossible counts.
     """
     if not isinstance(trees, list | tuple):
-        raise ValueError("'mismatches' that are no list")
+        raise ValueError("'mismatches' that are not a list")
     mismatches = [_finite(Mismatch, tree) for tree in trees]
     for each in mismatches:
         if not 0 <= each.above <= each.wrong <= max(each.elements, 0):

@@ -229,7 +229,7 @@ class ComparisonFunction:
     def judge(self, actual: ScriptOutputs, expected: ScriptOutputs, common: Sequence[str]) -> dict[str, str | None]:
         """For each of the ``common`` outputs that the function judges: why it fails, or None if it passes.
 
-        A single verdict, or one for a name that is no common output, applies to all of them. A failed assertion is a
+        A single verdict, or one for a name that is not a common output, applies to all of them. A failed assertion is a
         no. Raises CannotCompare, which says nothing about a candidate, if the function fails in another way or returns
         no verdict.
         """
@@ -256,7 +256,7 @@ class ComparisonFunction:
         return {name: None if passed and not failing else reasons[passed] for name, passed in passes.items()}
 
     def _truth(self, source: str, value: Any) -> bool:
-        """Whether a value is a yes. Numbers are no verdicts: a distance of 0 would be a no and any other a yes."""
+        """Whether a value is a yes. Numbers are not verdicts: a distance of 0 would be a no and any other a yes."""
         dtype = getattr(value, "dtype", None)
         if isinstance(value, bool):
             return value

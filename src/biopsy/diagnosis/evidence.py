@@ -94,7 +94,7 @@ def _objection(folder: Path) -> str | None:
         return "is a symbolic link"
     try:
         if not folder.is_dir():
-            return "is no folder"
+            return "is not a folder"
         entries = {entry.name: (folder / entry.name).lstat() for entry in os.scandir(folder)}
     except OSError as error:
         raise errors.UsageError(f"cannot read the folder {folder}: {error.strerror or error}") from error

@@ -141,7 +141,7 @@ def feeds_in(files: Iterable[Path]) -> Sequence[Feed]:
 
 
 def with_inputs(words: Words, inputs: Path | None) -> Words:
-    """The words of a check, loading ``inputs`` instead of its own; unchanged if it is no ``biopsy run``."""
+    """The words of a check, loading ``inputs`` instead of its own; unchanged if it is not a ``biopsy run``."""
     command = parse(words)
     if inputs is None or not isinstance(command, OwnRun):
         return words

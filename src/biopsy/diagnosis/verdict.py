@@ -69,7 +69,7 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
     if layers is not None and layers.if_marked:
         inside = (
             f". {sentence(layers.suspect)} computes {first_of(layers.if_marked, _MOST_NODES)} wrongly only if it is an "
-            "output of the model: marking changes what the engine does, which is no failure of your model"
+            "output of the model: marking changes what the engine does, which is not a failure of your model"
         )
     elif layers is not None and layers.complete:
         inside = f"; in {layers.suspect}, none of its {count(layers.layers, 'layer')} is wrong by more than rounding"

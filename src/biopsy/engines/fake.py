@@ -204,7 +204,7 @@ def _matches(node: onnx.NodeProto, pattern: str) -> bool:
     try:
         return bool(node.name) and re.fullmatch(pattern, node.name) is not None
     except re.error as error:
-        raise errors.UsageError(f"engine 'fake': {pattern!r} is no regular expression: {error}") from error
+        raise errors.UsageError(f"engine 'fake': {pattern!r} is not a regular expression: {error}") from error
 
 
 def _label(node: onnx.NodeProto) -> str:

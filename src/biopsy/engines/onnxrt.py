@@ -126,7 +126,7 @@ class OnnxRuntime(Engine):
         try:
             return OnnxRuntimeSession(ort, session, self, model, remarks)
         except UnicodeDecodeError as error:  # it loads such names, and fails when it returns them
-            raise errors.ModelError(f"the model {model.path or 'in memory'} holds a name that is no text") from error
+            raise errors.ModelError(f"the model {model.path or 'in memory'} holds a name that is not text") from error
 
     def warm_up(self) -> None:
         """Build and run a model of one node, on one thread: more threads would not survive a fork."""
@@ -281,7 +281,7 @@ class OnnxRuntimeSession(BuiltModel):
 
     def _require_model(self, purpose: str) -> None:
         if self._is_ort_file:
-            raise errors.UsageError(f"{self._model.path} cannot be {purpose}: an .ort file is no ONNX model")
+            raise errors.UsageError(f"{self._model.path} cannot be {purpose}: an .ort file is not an ONNX model")
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once."""
@@ -298,7 +298,7 @@ class OnnxRuntimeSession(BuiltModel):
             raise
         except UnicodeError as error:
             raise errors.CannotCompare(
-                f"strings that are no UTF-8 cannot be fed to onnxruntime or read from it in Python: {error}"
+                f"strings that are not UTF-8 cannot be fed to onnxruntime or read from it in Python: {error}"
             ) from error
         except Exception as error:
             raise self._engine.failure(str(error).strip(), "run", type(error).__name__) from error

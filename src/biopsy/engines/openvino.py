@@ -178,7 +178,7 @@ class OpenVino(Engine):
                     f"engine 'openvino': {key} is set by its option {_OWN_OPTIONS[key]!r}",
                     next_steps=["biopsy doctor openvino    explains its options"],
                 )
-            try:  # first of all, since a wrong property is no failure of the model
+            try:  # first of all, since a wrong property is not a failure of the model
                 core.set_property(virtual, {key: value})
             except Exception as error:
                 message = " ".join(_failure(error, "build").message.split())

@@ -145,7 +145,7 @@ class ReferenceSession(BuiltModel):
 
 def _failure(error: Exception, stage: errors.Stage) -> errors.BiopsyError:
     if isinstance(error, UnicodeError):
-        return errors.CannotCompare(f"strings that are no UTF-8 cannot be read by the evaluator of onnx: {error}")
+        return errors.CannotCompare(f"strings that are not UTF-8 cannot be read by the evaluator of onnx: {error}")
     kind = type(error).__name__
     return Reference.failure(str(error).strip() or kind, stage, kind)
 

@@ -90,7 +90,7 @@ def create(spec: str | EngineSpec) -> Engine:
     option.
     """
     if not isinstance(spec, str | EngineSpec):
-        raise errors.UsageError(f"{spec!r} is no engine", next_steps=["'onnxrt', or 'onnxrt:optimization=none'"])
+        raise errors.UsageError(f"{spec!r} is not an engine", next_steps=["'onnxrt', or 'onnxrt:optimization=none'"])
     parsed = parse_spec(spec) if isinstance(spec, str) else spec
     engine_class = class_of(parsed)
     return engine_class(_parse_settings(without_release(parsed), engine_class.options_declared), parsed.text)
@@ -228,7 +228,7 @@ def _load_plug_in(entry_point: EntryPoint) -> type[Engine]:
     except (Exception, SystemExit) as error:  # a plug-in may do anything
         raise _broken(entry_point, f"{type(error).__name__}: {error}") from error
     if not (isinstance(loaded, type) and issubclass(loaded, Engine)):
-        raise _broken(entry_point, "it is no subclass of Engine")
+        raise _broken(entry_point, "it is not a subclass of Engine")
     attributes = ("name", "summary", "package")
     missing = [*sorted(loaded.__abstractmethods__), *(name for name in attributes if not hasattr(loaded, name))]
     if missing:
@@ -236,13 +236,13 @@ def _load_plug_in(entry_point: EntryPoint) -> type[Engine]:
     declared: Any = loaded.options_declared
     capabilities: Any = loaded.capabilities
     if not isinstance(declared, tuple | list) or not all(isinstance(option, Option) for option in declared):
-        raise _broken(entry_point, "options_declared is no tuple of Option")
+        raise _broken(entry_point, "options_declared is not a tuple of Option")
     stems = [option.stem for option in declared]
     duplicates = sorted({stem for stem in stems if stems.count(stem) > 1})
     if duplicates:
         raise _broken(entry_point, f"it declares the option {', '.join(duplicates)} twice")
     if not isinstance(capabilities, Capabilities):
-        raise _broken(entry_point, "capabilities is no Capabilities")
+        raise _broken(entry_point, "capabilities is not a Capabilities")
     return loaded
 
 

@@ -131,7 +131,7 @@ def run_by_contract(session: Any, label: str, run: Callable[[Feed], Any], feed: 
 def require_session(session: Any, label: str, model: Any, capabilities: Any) -> None:
     """Raise unless an engine has returned a session that has every output of the model.
 
-    Raises BiopsyError if it is no session, EngineFailure with kind "missing output". Outputs are not checked for
+    Raises BiopsyError if it is not a session, EngineFailure with kind "missing output". Outputs are not checked for
     built-in engines, which leave out outputs on request, and for engines that only return the model's own outputs.
     """
     if not hasattr(session, "gives_new_arrays"):

@@ -72,7 +72,7 @@ def checked_feed(feed: Feed, inputs: Mapping[str, ValueType | None], iteration: 
     """
     for name, type_ in inputs.items():
         if type_ is None:
-            raise errors.CannotCompare(f"input {name!r} is no tensor, or of an unknown type: it cannot be fed here")
+            raise errors.CannotCompare(f"input {name!r} is not a tensor, or of an unknown type: it cannot be fed here")
     missing = missing_inputs(feed, inputs)
     if missing:
         raise errors.CannotCompare(

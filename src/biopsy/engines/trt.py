@@ -268,7 +268,7 @@ def _without(
 ) -> tuple[list[str], list[str]]:
     """``chosen`` and ``dropped`` after the ``unwanted`` outputs are removed; ``own`` are the model's outputs.
 
-    Raises DoesNotFit for a name that is no output, and if no output is left.
+    Raises DoesNotFit for a name that is not an output, and if no output is left.
     """
     outputs = [name for name in (*own, *chosen) if name not in dropped]
     missing = [name for name in unwanted if name not in outputs]

@@ -445,6 +445,6 @@ def _require_fitting(name: str, type_: TensorType, span: ShapeRange) -> None:
 
 
 def unknown_names(options: Mapping[str, Any], inputs: Sequence[str]) -> list[str]:
-    """Names in the shape options that are no inputs of this model: a reduced model may lack some."""
+    """Names in the shape options that are not inputs of this model: a reduced model may lack some."""
     names = dict.fromkeys(name for key in _SHAPES for profile in options[key] or () for name in profile)
     return [name for name in names if name not in inputs]

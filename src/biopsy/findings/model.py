@@ -70,7 +70,7 @@ def values(index: ModelIndex, tensors: Iterable[int]) -> list[Tree]:
 
 
 def _type(kind: ValueType | None) -> Tree:
-    """The keys of a type; ``shape`` is None if the rank is unknown or the value is no tensor."""
+    """The keys of a type; ``shape`` is None if the rank is unknown or the value is not a tensor."""
     if isinstance(kind, TensorType):
         return {"dtype": kind.dtype, "shape": None if kind.shape is None else list(kind.shape)}
     return {"dtype": None if kind is None else str(kind), "shape": None}

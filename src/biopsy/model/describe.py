@@ -42,8 +42,8 @@ def describe(path: Path, show: Collection[str] = (), external_data_dir: Path | N
     """The description of the model in a file: a summary, then what ``show`` requests; without a final newline.
 
     ``show`` holds any of "layers" (the nodes), "attrs" (their attributes) and "weights" (values and statistics).
-    Missing external data is no error. Raises UsageError if there is no such file, ModelError if it is no ONNX model
-    or is damaged.
+    Missing external data is not an error. Raises UsageError if there is no such file, ModelError if it is not an ONNX
+    model or is damaged.
     """
     source = Source(open_model(path), external_data_dir or path.parent, show)
     return "\n".join(guarded(_model_lines(source, path), source, path))
@@ -179,7 +179,7 @@ def _weight_text(source: Source, weight: Weight) -> str:
 
 
 def value_text(source: Source, span: Span) -> str:
-    """The value of an attribute (AttributeProto) that is no graph, as text."""
+    """The value of an attribute (AttributeProto) that is not a graph, as text."""
     buffer = source.buffer
     declared_kind = 0
     elements: dict[int, list[str]] = {}
@@ -243,7 +243,7 @@ def polygraphy_text(
     ``show`` holds any of "layers", "attrs" (with layers only) and "weights". ``facts`` are texts by tensor names, to
     show behind their types.
 
-    Raises UsageError if there is no such file, ModelError if it is no ONNX model or is damaged.
+    Raises UsageError if there is no such file, ModelError if it is not an ONNX model or is damaged.
     """
     source = Source(open_model(path), external_data_dir or path.parent, show, spelled)
     source.facts = facts or {}

@@ -87,7 +87,7 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
     pure, name = PurePosixPath(location.replace("\\", "/")), location.encode("utf-8", "surrogatepass")
     is_too_long = len(name) > _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in name.split(b"/"))
     if not location or "\0" in location or is_too_long:
-        raise refused("that is no file name")
+        raise refused("that is not a file name")
     if _IN_MEMORY.search(location):
         raise refused("engines take it for an address in their memory", _ASK)
     if pure.is_absolute() or PureWindowsPath(location).drive or PureWindowsPath(location).root:
@@ -242,7 +242,7 @@ def placed(tensor: str, path: Path, offset: int, length: int) -> Span:
     except OSError as error:
         raise _unreadable(tensor, path, error) from error
     if not stat.S_ISREG(status.st_mode):
-        raise errors.ModelError(f"the weights of tensor {tensor!r} cannot be read from {path}: it is no plain file")
+        raise errors.ModelError(f"the weights of tensor {tensor!r} cannot be read from {path}: it is not a plain file")
     if offset < 0 or length < 0 or offset + length > status.st_size:
         end, size = offset + length, status.st_size
         raise errors.ModelError(f"tensor {tensor!r} should be bytes {offset} to {end} of {path}, which has only {size}")

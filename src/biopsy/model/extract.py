@@ -57,7 +57,7 @@ def extract(
     It has only the nodes, weights and local functions that are needed; references to external data stay as they are.
     Every requested input becomes one, needed or not.
 
-    Raises UsageError for a name that is no tensor of the model's graph, for an output that needs a tensor which is
+    Raises UsageError for a name that is not a tensor of the model's graph, for an output that needs a tensor which is
     neither given nor computed, and for an "auto" type that cannot be inferred; and what ``inference.run`` raises.
     """
     given, ends = (
@@ -201,7 +201,7 @@ def choose_outputs(data: bytes, choice: OutputChoice) -> bytes:
     """The serialized model ``data`` with the chosen outputs.
 
     Raises DoesNotFit for a name, pattern or operator that matches nothing in the model, and if no output is left;
-    ModelError if the bytes are no model.
+    ModelError if the bytes are not a model.
     """
     index = index_bytes(data)
     names: list[str] = []
@@ -239,7 +239,7 @@ def mark_outputs(data: bytes, wanted: MarkedOutputs) -> bytes:
     graph computes; not tensors inside subgraphs, sequences, optional values, maps, or outputs of Constant nodes. Names
     replace the outputs of the model. An output gets the type that the model declares for it, or none.
 
-    Raises DoesNotFit for a name that the model does not have, ModelError if the bytes are no model.
+    Raises DoesNotFit for a name that the model does not have, ModelError if the bytes are not a model.
     """
     index = index_bytes(data)
     names = _every_tensor(index, data) if wanted == ALL else _chosen(index, wanted)

@@ -206,8 +206,8 @@ class ModelIndex:
 def index_file(path: Path, external_data_dir: Path | None = None) -> ModelIndex:
     """Index the model in a file; of a large one, only the parts in use are read.
 
-    Raises UsageError if there is no such file, ModelError if it is no ONNX model, is damaged, or refers to a file that
-    it may not read.
+    Raises UsageError if there is no such file, ModelError if it is not an ONNX model, is damaged, or refers to a file
+    that it may not read.
     """
     index = _index(open_model(path), path, (external_data_dir or path.parent).resolve())
     paths: dict[str, Path] = {}
@@ -226,7 +226,7 @@ def index_file(path: Path, external_data_dir: Path | None = None) -> ModelIndex:
 
 
 def _require_fitting(weight: Weight, place: ExternalPlace, path: Path) -> None:
-    """Raise ModelError if the file of a weight exists but is no plain file or too short for the weight."""
+    """Raise ModelError if the file of a weight exists but is not a plain file or too short for the weight."""
     if not os.path.lexists(path):
         return
     needed = raw_size(weight.kind.elem, [dim for dim in weight.kind.shape or () if isinstance(dim, int)])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import onnx
 
 _MOST_ELEMENTS = 1024
-"""A larger tensor is no shape, axes or scales, so inference does not need its values."""
+"""A larger tensor is not a shape, axes or scales, so inference does not need its values."""
 
 
 def infer_types(model: onnx.ModelProto) -> dict[str, TensorType]:
@@ -387,7 +387,7 @@ def override_input_shapes(
     left open.
 
     Returns the tensors whose sizes were all declared and are now open, if all inputs are static: only a run can find
-    them. Raises DoesNotFit, naming ``option``, for a name that is no input, and for shapes with which strict shape
+    them. Raises DoesNotFit, naming ``option``, for a name that is not an input, and for shapes with which strict shape
     inference refuses a model that it accepted before.
     """
     if not shapes:
@@ -401,7 +401,7 @@ def override_input_shapes(
             raise no_such_input(option, name, [index.names[known] for known in index.fed_inputs()])
         declared = index.tensor_type(tensor)
         if declared is None:
-            raise errors.DoesNotFit(f"{option}: the input {name!r} is no tensor: it has no shape to set")
+            raise errors.DoesNotFit(f"{option}: the input {name!r} is not a tensor: it has no shape to set")
         index.infos[tensor] = parts.value_info(name, TensorType(declared.elem, shape))
         contradicted |= _bind(declared.shape, shape, sizes)
     stale = _shaped_by(index, [index.ids[name] for name in shapes])

@@ -72,7 +72,7 @@ def open_model(path: Path) -> bytes | FileBuffer:
 def parse(data: bytes, path: Path | None) -> onnx.ModelProto:
     """The model as a protobuf object, without its external data. ``path`` is only for messages.
 
-    Raises ModelError if the bytes are no ONNX model, are cut short, or hold a name that is not UTF-8.
+    Raises ModelError if the bytes are not an ONNX model, are cut short, or hold a name that is not UTF-8.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -82,7 +82,7 @@ def parse(data: bytes, path: Path | None) -> onnx.ModelProto:
     except DecodeError as error:
         raise refused(path, data, f"is damaged or cut short: {error}") from error
     if not model.HasField("graph"):
-        raise refused(path, data, "is no ONNX model: it has no graph")
+        raise refused(path, data, "is not an ONNX model: it has no graph")
     require_text(data, path)
     return model
 
@@ -120,7 +120,7 @@ _TEXTS = (
 
 
 def refused(path: Path | None, start: bytes, why: str) -> errors.ModelError:
-    """The error for a file that is no readable model: it says what the file is if that is recognized, else ``why``.
+    """The error for a file that is not a readable model: it says what the file is if that is recognized, else ``why``.
 
     ``start`` holds at least its first ``START`` bytes. ``path`` is only for messages.
     """
@@ -130,7 +130,7 @@ def refused(path: Path | None, start: bytes, why: str) -> errors.ModelError:
     what, step = recognized
     reader = line_of(["python", "-P", "-c", _AS_JSON])
     steps = [step.format(file=line_of([str(path)]), reader=reader)] if step else []
-    return errors.ModelError(f"the file {path} is no ONNX model: {what}", next_steps=steps)
+    return errors.ModelError(f"the file {path} is not an ONNX model: {what}", next_steps=steps)
 
 
 def _recognized(start: bytes) -> tuple[str, str] | None:
@@ -182,7 +182,7 @@ def require_text(data: bytes, path: Path | None) -> None:
     except DecodeError as error:
         line = line_of(["biopsy", "inspect", "model", str(path), "--show", "layers"])
         raise errors.ModelError(
-            f"the model {path or 'in memory'} holds a name that is no text (UTF-8)",
+            f"the model {path or 'in memory'} holds a name that is not text (UTF-8)",
             next_steps=[] if path is None else [f"{line}    shows it, its bytes escaped"],
         ) from error
 

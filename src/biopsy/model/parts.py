@@ -328,7 +328,7 @@ def external_place(tensor: str, entries: Iterable[tuple[str, str]]) -> ExternalP
     """The place given by the keys and values of a tensor's external data.
 
     Raises ModelError, naming ``tensor``, if a key is given twice, since readers differ in which one they take; if there
-    is no location; or if offset or length is no number that a file can have.
+    is not a location; or if offset or length is not a number that a file can have.
     """
     values: dict[str, str] = {}
     for key, value in entries:

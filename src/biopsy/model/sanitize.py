@@ -29,7 +29,7 @@ def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> tuple[
     element types stay (see ``refresh_shapes``). Returns the symbols that get several sizes; these are only replaced in
     the given inputs.
 
-    Raises UsageError for a name that is no input, or is no tensor.
+    Raises UsageError for a name that is not an input, or is not a tensor.
     """
     inputs = {info.name: info for info in model.graph.input}
     sizes_of: dict[str, set[int]] = {}
@@ -39,7 +39,7 @@ def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> tuple[
             raise no_such_input("--override-input-shapes", name, inputs)
         declared = parts.tensor_type(inputs[name].SerializeToString())
         if declared is None:
-            raise errors.UsageError(f"the input {name!r} is no tensor: it has no shape to set")
+            raise errors.UsageError(f"the input {name!r} is not a tensor: it has no shape to set")
         for old, new in zip(declared.shape or (), shape, strict=False):
             if isinstance(old, str) and isinstance(new, int):
                 sizes_of.setdefault(old, set()).add(new)
@@ -330,7 +330,7 @@ def insert(model: onnx.ModelProto, new: NewNode, *, infers: bool = True) -> None
     are removed. With ``infers``, outputs of the model get inferred types; otherwise, and if inference finds none, they
     keep their element types.
 
-    Raises UsageError for a name that is no tensor of the main graph, an output that is an input of the model or a
+    Raises UsageError for a name that is not a tensor of the main graph, an output that is an input of the model or a
     weight and not split, a name that another node or output of the node has, and a node that would depend on its own
     result.
     """

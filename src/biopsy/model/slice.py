@@ -13,7 +13,7 @@ from biopsy.model.tensor_type import TensorType
 from biopsy.model.wire import fields, head, raw, string_field, varint_field
 
 _INFERENCE_NEEDS = 8192
-"""Bytes. A larger initializer is no shape, so shape inference does not need its values."""
+"""Bytes. A larger initializer is not a shape, so shape inference does not need its values."""
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ Field: TypeAlias = tuple[int, int, int, int, int]
 def fields(buffer: Buffer, start: int = 0, end: int | None = None) -> Iterator[Field]:  # noqa: C901 -- the hot loop
     """The fields of the message in ``buffer[start:end]``, in their order.
 
-    Raises ModelError if the bytes are no protobuf message or are cut short.
+    Raises ModelError if the bytes are not a protobuf message or are cut short.
     """
     stop = len(buffer) if end is None else end
     at = start

@@ -9,8 +9,8 @@ The list is a file without a name, since anyone who could write to it could have
 folders are identified by inode, and processes by their start: anything else that has the same path or number by then is
 left alone.
 
-Linux can signal a child when its parent ends (PR_SET_PDEATHSIG), but that is no substitute: the parent that it means is
-the thread that started the child, it does not reach grandchildren, and it removes no files.
+Linux can signal a child when its parent ends (PR_SET_PDEATHSIG), but that is not a substitute: the parent that it means
+is the thread that started the child, it does not reach grandchildren, and it removes no files.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def open_own(path: Path, *, mode: int = PRIVATE) -> int:
 def require_own(status: os.stat_result, path: Path) -> None:
     """Raise OSError, as ``open_own``, unless this is the status of a plain file of this user with one name."""
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
     if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
         raise OSError(errno.EPERM, "it belongs to another user", str(path))
     if status.st_nlink > 1:
@@ -157,7 +157,7 @@ def make_private_folder(folder: Path, *, anywhere: bool = False) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
     status = folder.stat()
     if not stat.S_ISDIR(status.st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(folder))
+        raise NotADirectoryError(errno.ENOTDIR, "it is not a folder", str(folder))
     if not _is_ours(status):
         raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
     if has_modes() and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -189,7 +189,7 @@ def user_key() -> bytes | None:
 
     Anything else in a file, such as digests and versions, others could forge. The key is random bytes at ``key_path``,
     made at the first call. Anything there but a plain file of this user with one name, that nobody else can read and
-    that has the right size, is no key, and is not changed.
+    that has the right size, is not a key, and is not changed.
     """
     path = key_path()
     if path is None:
@@ -313,7 +313,7 @@ class ContentStore:
         other content or another process keeps the lock, OSError if the file cannot be written.
         """
         if not _DIGEST.fullmatch(digest):
-            raise errors.BiopsyError(f"{digest[:80]!r} is no digest")
+            raise errors.BiopsyError(f"{digest[:80]!r} is not a digest")
         make_private_folder(self._folder, anywhere=True)
         with self._locked(digest, _PATIENCE_FOR_CONTENT):
             kept = self._folder / digest

@@ -59,7 +59,7 @@ def open_plain(path: Path, *, follow: bool = False) -> BinaryIO:
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
     return os.fdopen(descriptor, "rb")
 
 

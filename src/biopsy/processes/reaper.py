@@ -275,7 +275,7 @@ def remove_folder(known: str, path: str) -> None:
 
 
 def _taken(path: str) -> bool:
-    """Take a lock until this process ends; False if another process has it, or if it is no lock file of this user."""
+    """Take a lock until this process ends; False if another process has it, or this user has no such lock file."""
     import fcntl
 
     end = time.monotonic() + _PATIENCE

@@ -159,7 +159,7 @@ class _Received:
         self._heeds_interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     def add(self, number: signal.Signals) -> None:
-        """Record a signal. A second interrupt, which is no echo of the first, means to kill the fork now."""
+        """Record a signal. A second interrupt, which is not an echo of the first, means to kill the fork now."""
         self.signals.add(number)
         if number != signal.SIGINT or not self._heeds_interrupts or self.killed:
             return

@@ -201,7 +201,7 @@ def nearest_folder(path: Path) -> Path:
             raise OSError(errno.ELOOP, f"{folder} is a link that leads nowhere", str(folder))
         folder = folder.parent
     if not folder.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, f"{folder} is no folder", str(folder))
+        raise NotADirectoryError(errno.ENOTDIR, f"{folder} is not a folder", str(folder))
     return folder
 
 

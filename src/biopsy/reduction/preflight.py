@@ -236,8 +236,8 @@ def _vacuous(driver: Driver, judged: Judged, *, is_allowed: bool) -> None:
     try:
         if oracle.again(plain).outcome is Outcome.PASSES:
             alike.append(
-                "  passes   a model of one Identity node of opset 17 and IR version 8, float32: what fails is no node, "
-                f"but opset {index.opset}, IR version {index.ir_version}, or the type of the first input"
+                "  passes   a model of one Identity node of opset 17 and IR version 8, float32: what fails is not a "
+                f"node, but opset {index.opset}, IR version {index.ir_version}, or the type of the first input"
             )
     except errors.CheckChanged:
         raise

@@ -150,7 +150,7 @@ class Vouching:
             self._last_certain = best
 
     def holds(self) -> bool:
-        """Whether the best candidate is no artefact of its recorded values, which may cost checks to find out.
+        """Whether the best candidate is not an artefact of its recorded values, which may cost checks to find out.
 
         If it is one, the driver goes back to the last certain candidate, only vouched values are used from now on, and
         the search must run again.

@@ -30,7 +30,7 @@ class Target:
 
     @cached_property
     def streams(self) -> frozenset[Path]:
-        """Those of ``files`` that exist but are no plain files, such as pipes and /dev/null; found out once."""
+        """Those of ``files`` that exist but are not plain files, such as pipes and /dev/null; found out once."""
         return frozenset(path for path in self.files if path.exists() and not path.is_file())
 
 

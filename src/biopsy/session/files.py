@@ -90,7 +90,7 @@ def make_room(path: Path) -> None:
 
 
 def _stamp(path: Path) -> FileState | None:
-    """The state of a plain file, to see whether it is still the one that was written; None if it is no plain file."""
+    """The state of a plain file, to see whether it is still the one that was written; None for any other."""
     with contextlib.suppress(OSError):
         status = path.lstat()
         if stat.S_ISREG(status.st_mode):

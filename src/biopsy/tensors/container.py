@@ -173,7 +173,7 @@ def _arrays(tensors: Any, keys: set[str], read: Read) -> dict[str, Array]:
                 raise errors.DataError("it is missing")
             keys.remove(key)
             if not isinstance(dtype, str | None):
-                raise errors.DataError("its type is no name")
+                raise errors.DataError("its type is not a name")
             arrays[str(name)] = read(key, dtype)
     except errors.DataError as error:
         with placed(f"tensor {name!r}"):

@@ -261,7 +261,7 @@ def _header_of(data: bytes, size: int, dtype: str | None) -> _Header:
     try:
         text = data[start:end].decode("utf-8" if data[6] == 3 else "latin-1")
     except UnicodeDecodeError as error:
-        raise errors.DataError("its .npy header is no text") from error
+        raise errors.DataError("its .npy header is not text") from error
     descr, fortran_order, shape = _parsed_header(text.strip(" \t\r\n"))
     is_terminated = dtype is not None and dtype.startswith(types.TERMINATED)
     stored = _stored_dtype(descr, None if is_terminated else dtype)

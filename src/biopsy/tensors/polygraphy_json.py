@@ -12,7 +12,7 @@ more key, ``"biopsy_dtype"``, which Polygraphy ignores, biopsy restores the type
 
 Reading keeps long base64 texts in the file: the rest of the JSON, the skeleton, is parsed as usual, and a tensor is
 decoded when it is accessed. Inside a JSON string, every quote has a backslash before it. So ``"array"`` without one is
-a string of its own, or the file is no JSON; if a colon and a quote follow, it is a key with a string value, which ends
+a string of its own, or the file is not JSON; if a colon and a quote follow, it is a key with a string value, which ends
 at the next quote. In the skeleton, a mark that nobody can guess takes the place of a long value of this key. An error
 anywhere in the file stays an error, since all but the insides of strings is parsed.
 """
@@ -145,7 +145,7 @@ class _TypedObject:
 def read(path: Path) -> Container:
     """The contents of a JSON file of inputs or outputs; arrays are read-only, and decoded when they are accessed.
 
-    Raises DataError with iteration and tensor if the file is damaged, is no file of Polygraphy's, or holds torch
+    Raises DataError with iteration and tensor if the file is damaged, is not a file of Polygraphy's, or holds torch
     tensors. Accessing a tensor raises it, too, if the tensor is damaged or the file has changed.
     """
     try:
@@ -164,7 +164,7 @@ def read(path: Path) -> Container:
             for number, iteration in enumerate(entry[1]):
                 place = f"runner {entry[0]!r}, iteration {number}"
                 if not isinstance(iteration, _TypedObject) or iteration.kind != "IterationResult":
-                    raise errors.DataError(f"{place}: it is no IterationResult")
+                    raise errors.DataError(f"{place}: it is not an IterationResult")
                 tensors = _tensors(path, place, iteration.tree.get("outputs") or {})
                 iterations.append(Iteration(tensors, seconds_of(iteration.tree.get("runtime"))))
             runners.append(RunnerResult(str(entry[0]), tuple(iterations)))
@@ -181,7 +181,7 @@ def _object_value(left_out: Mapping[str, Text], tree: dict[str, Any]) -> Any:
     text = tree.get("array")
     if kind == "ndarray":
         if not isinstance(text, str):
-            return _Damaged(errors.DataError("its array is no text"))
+            return _Damaged(errors.DataError("its array is not text"))
         dtype = str(tree[DTYPE]) if DTYPE in tree else None
         return Base64Tensor(left_out.get(text) or TextInMemory(json.dumps(text)[1:-1].encode("ascii")), dtype)
     if isinstance(text, str) and text in left_out:
@@ -205,7 +205,7 @@ def _whole_text(text: Text) -> str:
     try:
         return str(json.loads(b'"' + data + b'"'))
     except ValueError as error:
-        raise errors.DataError(f"it is no JSON file: a text of {text.size} bytes is damaged: {error}") from error
+        raise errors.DataError(f"it is not a JSON file: a text of {text.size} bytes is damaged: {error}") from error
 
 
 def _tensors(path: Path, place: str, tree: Any) -> LazyTensors:
@@ -213,13 +213,13 @@ def _tensors(path: Path, place: str, tree: Any) -> LazyTensors:
         if isinstance(tree, _Damaged):
             raise tree.error
         if not isinstance(tree, dict):
-            raise errors.DataError("it is no object of named tensors")
+            raise errors.DataError("it is not an object of named tensors")
         for name, value in tree.items():
             with placed(f"tensor {name!r}"):
                 if isinstance(value, _Damaged):
                     raise value.error
                 if not isinstance(value, Base64Tensor):
-                    raise errors.DataError("it is no array")
+                    raise errors.DataError("it is not an array")
     return LazyTensors(tree, f"cannot read {path}: {place}")
 
 
@@ -285,7 +285,7 @@ class Base64Tensor:
             except json.JSONDecodeError as error:
                 raise _damaged(error.msg) from error
             except UnicodeDecodeError as error:
-                raise _damaged("it is no UTF-8") from error
+                raise _damaged("it is not UTF-8") from error
             except UnicodeEncodeError as error:
                 raise errors.DataError("its latin-1 text is damaged") from error
             return by_array(npz.first_array(data) if data[:2] == b"PK" else npz.read_npy(io.BytesIO(data), len(data)))
@@ -300,7 +300,7 @@ class _Decoding:
         self._at = 0
         self._ready = b""
         if length % 4:
-            raise _damaged(f"{length} characters are no multiple of 4")
+            raise _damaged(f"{length} characters are not a multiple of 4")
         self.size = length // 4 * 3 - _padding(read, length)
 
     def read(self, size: int) -> bytes:
@@ -459,7 +459,7 @@ class Skeleton:
     left_out: Mapping[str, TextInFile]
 
     def parsed(self, object_hook: Any) -> Any:
-        """The tree, with marks in place of long texts. Raises DataError if it is no JSON."""
+        """The tree, with marks in place of long texts. Raises DataError if it is not JSON."""
         try:
             return json.loads(self.text, object_hook=object_hook)
         except json.JSONDecodeError as error:
@@ -469,9 +469,9 @@ class Skeleton:
             place = len(before.encode("utf-8", "surrogatepass")) + sum(
                 text.size - len(mark) for mark, text in texts[:count]
             )
-            raise errors.DataError(f"it is no JSON file, or cut short: {error.msg}, at byte {place}") from error
+            raise errors.DataError(f"it is not a JSON file, or cut short: {error.msg}, at byte {place}") from error
         except (ValueError, RecursionError) as error:
-            raise errors.DataError(f"it is no JSON file, or cut short: {error}") from error
+            raise errors.DataError(f"it is not a JSON file, or cut short: {error}") from error
 
 
 def skeleton_of(file: SteadyFile) -> Skeleton:
@@ -503,7 +503,7 @@ def _long_values(window: _FileWindow) -> Iterator[tuple[int, int]]:
         at += value.start(1)
         end = window.find(b'"', at)
         if end < 0:
-            raise errors.DataError(f"it is no JSON file, or cut short: the text that begins at byte {at} has no end")
+            raise errors.DataError(f"it is not a JSON file, or cut short: the text that begins at byte {at} has no end")
         # With a backslash before it, the quote is not the end, and this is not base64: it stays in the skeleton.
         if window.part(end - 1, end) != b"\\":
             yield at, end

@@ -71,7 +71,7 @@ def dtype_named(name: str) -> np.dtype[Any]:
     try:
         dtype = np.dtype(name)
     except (TypeError, ValueError, SyntaxError, OverflowError, MemoryError, RecursionError) as error:
-        raise errors.DataError(f"{name!r} is no element type known here") from error
+        raise errors.DataError(f"{name!r} is not an element type known here") from error
     if dtype.kind not in KINDS:
         raise errors.DataError(f"elements of type {name!r} cannot be read")
     return dtype
@@ -101,7 +101,7 @@ def with_characters(array: Array) -> Array:
     if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
         codes = np.ascontiguousarray(array).reshape(-1).view(np.uint32)
         if int(codes.max()) > sys.maxunicode:
-            raise errors.DataError("its text holds numbers that are no characters")
+            raise errors.DataError("its text holds numbers that are not characters")
     return array
 
 
@@ -113,7 +113,7 @@ def storable(name: str, value: Any) -> Array:
     array = np.asarray(value)
     if array.dtype.kind in "OT":
         if not all(isinstance(element, str | bytes) for element in array.flat):
-            raise errors.DataError(f"tensor {name!r} holds Python objects that are no strings: it cannot be saved")
+            raise errors.DataError(f"tensor {name!r} holds Python objects that are not strings: it cannot be saved")
         array = text(array)
         if array.dtype.kind == "O":
             return np.asarray(array, order="C")
@@ -160,7 +160,7 @@ def text_bytes(array: Array) -> Array:
     for place, element in enumerate(array.reshape(-1).tolist()):
         try:
             flat[place] = element if isinstance(element, bytes) else str(element).encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:  # a surrogate that is no escaped byte
+        except UnicodeEncodeError:  # a surrogate that is not an escaped byte
             flat[place] = str(element).encode("utf-8", "surrogatepass")
     return encoded
 

@@ -103,7 +103,7 @@ def _iterations(script: UserScript, loader: Callable[[], Iterable[Any]]) -> Iter
     number = 0
     while True:
         with script.running():
-            feed = next(feeds, feeds)  # the iterator itself, which is no dictionary, marks the end
+            feed = next(feeds, feeds)  # the iterator itself, which is not a dictionary, marks the end
         if feed is feeds:
             break
         yield tensors_of(f"iteration {number} of {script.path}", feed)

@@ -133,7 +133,7 @@ def outputs_of(onnx_program: Any, leaves: Sequence[Leaf]) -> dict[str, Leaf]:
     Raises CannotCompare if their numbers differ.
     """
     # They are paired by position, since the exporter may rename outputs. It flattens outputs as torch.utils._pytree
-    # does, leaves out constants that are no tensors, and keeps the order of the exported program's signature.
+    # does, leaves out constants that are not tensors, and keeps the order of the exported program's signature.
     program = onnx_program.exported_program
     specs = [spec for spec in program.graph_signature.output_specs if spec.kind.name == "USER_OUTPUT"]
     names = [value.name for value in onnx_program.model.graph.outputs]

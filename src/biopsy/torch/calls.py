@@ -71,7 +71,7 @@ def user_code() -> Iterator[None]:
 
 
 def arguments_of(args: Any, kwargs: Mapping[str, Any] | None = None) -> Arguments:
-    """The arguments of ``module(*args, **kwargs)``; ``args`` that is no tuple or list is the only argument."""
+    """The arguments of ``module(*args, **kwargs)``; ``args`` that is not a tuple or list is the only argument."""
     return Arguments(args=tuple(args) if isinstance(args, tuple | list) else (args,), kwargs=dict(kwargs or {}))
 
 
@@ -298,7 +298,7 @@ def named_module(text: str) -> tuple[Any, Arguments | None]:
             raise errors.UsageError(f"{package} has no {name!r}", next_steps=[*near, hint])
         if not isinstance(value, torch.nn.Module):
             if not callable(value):
-                raise errors.UsageError(f"{text} is no function, but a {type(value).__name__}")
+                raise errors.UsageError(f"{text} is not a function, but a {type(value).__name__}")
             value = value()
     module, *arguments = value if isinstance(value, tuple) else (value,)
     if not isinstance(module, torch.nn.Module):

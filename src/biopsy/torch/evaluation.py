@@ -263,7 +263,7 @@ def difference(actual: Outputs, expected: Outputs, judge: Judge) -> ModuleDiffer
 def difference_of_leaves(actual: Sequence[Leaf], expected: Sequence[Leaf], judge: Judge) -> ModuleDifference | None:
     """How the values that two runs return differ, in structure, types or numbers; None if they do not."""
     arrays: list[dict[str, Array]] = []
-    kinds: list[dict[str, str]] = []  # the type of each value that is no array
+    kinds: list[dict[str, str]] = []  # the type of each value that is not an array
     for leaves in (actual, expected):
         values = {leaf.path or _LONE: (leaf.value, array_of_leaf(leaf.value)) for leaf in leaves}
         arrays.append({name: array for name, (_, array) in values.items() if array is not None})

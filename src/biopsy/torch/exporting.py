@@ -212,7 +212,7 @@ def dynamic_shapes_of(module: Any, given: Arguments, shapes: Mapping[str, tuple[
     """The ``dynamic_shapes`` for ``torch.export``; None if ``shapes`` is empty.
 
     ``shapes`` has, by parameter of ``forward``, the size of each dimension: a number, or a name or None for an open
-    size. Raises UsageError for a parameter that is no tensor of the call, and for a shape that is not the tensor's.
+    size. Raises UsageError for a parameter that is not a tensor of the call, and for a shape that is not the tensor's.
     """
     if not shapes:
         return None

@@ -167,7 +167,9 @@ def input_values(onnx_program: Any, args: Any, kwargs: Mapping[str, Any] | None 
         raise errors.UsageError(f"the model has {len(names)} inputs, and the program that it comes from {len(values)}")
     for name, value in zip(names, values, strict=True):
         if type_in_model(value) is None:
-            raise errors.UsageError(f"input {name!r} is no tensor that a file can hold, but a {type(value).__name__}")
+            raise errors.UsageError(
+                f"input {name!r} is not a tensor that a file can hold, but a {type(value).__name__}"
+            )
     return {name: as_array(value) for name, value in zip(names, values, strict=True)}
 
 
@@ -179,7 +181,7 @@ def _flat_inputs(program: Any, args: Any, kwargs: Mapping[str, Any] | None) -> S
         try:
             return program._graph_module_flat_inputs(*called_with)  # type: ignore[no-any-return]
         except TypeError as error:
-            # PyTorch 2.13 fails to compare forms with named tuples, whose type is no class there.
+            # PyTorch 2.13 fails to compare forms with named tuples, whose type is not a class there.
             flat, form = program._get_flat_args_with_check(*called_with)
             if form != program.call_spec.in_spec:
                 raise error
@@ -278,7 +280,7 @@ def program_of(onnx_program: Any) -> Any:
     program = getattr(onnx_program, "exported_program", None)
     if program is None or not hasattr(onnx_program, "model"):
         raise errors.UsageError(
-            f"this is no program that was exported to ONNX, but a {type(onnx_program).__name__}",
+            f"this is not a program that was exported to ONNX, but a {type(onnx_program).__name__}",
             next_steps=["onnx_program = torch.onnx.export(module, args, dynamo=True)"],
         )
     return program
@@ -334,7 +336,7 @@ def _mistyped(value: Any, node: Any) -> str | None:
         return "its program does not say of which type it is"
     dtype = type_in_model(node.meta["val"])
     if dtype is None:
-        return f"it is no tensor that a file can hold, but a {_kind(node.meta['val'])}"
+        return f"it is not a tensor that a file can hold, but a {_kind(node.meta['val'])}"
     declared = value.dtype
     if declared is not None and declared.numpy() != dtype:
         return f"it is {declared.name} in the model, and {_kind(node.meta['val'])} in PyTorch"

@@ -53,7 +53,7 @@ def test_of_several_runners_the_first_is_taken_and_the_others_are_named(capsys: 
     [
         (["inputs.json"], 2, "-o/--output"),
         (["nothing.json", "-o", "out.json"], 2, "there is no file of tensors nothing.json"),
-        (["inputs.json", "-o", "inputs.json/out.json"], 2, "inputs.json is no folder"),
+        (["inputs.json", "-o", "inputs.json/out.json"], 2, "inputs.json is not a folder"),
         (["inputs.json", "-o", "out.pkl"], 2, "the extension must be"),
         (["inputs.json", "three.json", "-o", "out.json"], 2, "one has 2 iterations, another 3"),
         (["inputs.json", "broken.json", "-o", "out.json"], 4, "broken.json"),

@@ -187,7 +187,7 @@ def test_a_check_that_rewrites_or_deletes_the_model_does_not_harm_the_result(her
 
 
 def test_inputs_that_cannot_be_written_make_a_candidate_invalid_and_no_more(here: Path) -> None:
-    """A sequence is no tensor that a file of inputs can hold."""
+    """A sequence is not a tensor that a file of inputs can hold."""
     nodes = [
         helper.make_node("SplitToSequence", ["x"], ["parts"], name="split", axis=0),
         helper.make_node("ConcatFromSequence", ["parts"], ["j"], name="concat", axis=0),

@@ -61,7 +61,7 @@ def test_a_check_that_could_not_be_run_passes_on_what_to_do_and_can_be_run_by_ha
 def test_an_option_of_reduce_behind_check_is_told_where_it_belongs() -> None:
     ran = reduce("--check", "biopsy", "run", "{}", "--reference", "--hide-fail-output")
     assert ran.returncode == 2
-    assert "--hide-fail-output is no option of run: it belongs to debug reduce" in ran.stderr
+    assert "--hide-fail-output is not an option of run: it belongs to debug reduce" in ran.stderr
     assert step(ran) == "write --hide-fail-output before --check"
 
 
@@ -86,7 +86,7 @@ def test_an_option_of_reduce_behind_check_is_told_where_it_belongs() -> None:
 def test_an_engine_outside_of_the_check_is_answered_with_the_whole_line(words: list[str], line: str) -> None:
     ran = reduce(*words)
     assert ran.returncode == 2
-    assert "is no option of debug reduce: an engine belongs in the check" in ran.stderr
+    assert "is not an option of debug reduce: an engine belongs in the check" in ran.stderr
     assert shlex.split(step(ran)) == shlex.split(line)
     by_hand = subprocess.run(shlex.split(step(ran)), capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
     assert by_hand.returncode == 3, by_hand.stderr

@@ -265,7 +265,7 @@ INSPECT = [
     Session(
         name="inspect/network script",
         files=[("network.py", "def load_network(): pass\n")],
-        lines=[Line("inspect -v model network.py", "differs", status=4, says="is no ONNX model")],
+        lines=[Line("inspect -v model network.py", "differs", status=4, says="is not an ONNX model")],
     ),
     one("inspect/visual", "inspect -v model identity.onnx --visual --save-visual out.html", "refused"),
     *(
@@ -536,7 +536,7 @@ CHECK = [
     ),
     Session(
         name="lint/no model",
-        files=[("invalid.onnx", "this is no model")],
+        files=[("invalid.onnx", "this is not a model")],
         lines=[Line("check -v lint invalid.onnx -o report.json", status=1)],
     ),
 ]

@@ -450,7 +450,7 @@ def test_words_of_polygraphy_choose_what_is_compared(words: tuple[str, ...]):
     ("words", "told"),
     [
         (("--compare", "perceptual_metrics"), "there is no such comparison; there are simple, l2"),
-        (("--psnr", "loud"), "--psnr loud: 'loud' is no number"),
+        (("--psnr", "loud"), "--psnr loud: 'loud' is not a number"),
         (("--ulp", "-1"), "it must be 0 or more"),
         (("--cosine", ":0.5"), "there is no name before the colon"),
         (("--top-k", "none"), "'none' is not a number of elements"),

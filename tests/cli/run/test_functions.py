@@ -1,4 +1,4 @@
-"""Functions of the user's in ``run``: only a clear yes passes, and what is no verdict says nothing."""
+"""Functions of the user's in ``run``: only a clear yes passes, and what is not a verdict says nothing."""
 
 from __future__ import annotations
 

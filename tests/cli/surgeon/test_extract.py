@@ -123,7 +123,7 @@ def test_an_unknown_tensor_is_status_2_with_the_nearest_names(model: Path, tmp_p
 
 def test_a_place_that_cannot_be_written_is_told_first(model: Path, tmp_path: Path, capsys) -> None:
     assert main(["surgeon", "extract", str(model), "-o", str(model / "p.onnx")]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
 
 
 def shape_of(info: onnx.ValueInfoProto) -> list[object]:

@@ -182,7 +182,7 @@ def test_outputs_are_marked_and_excluded(model: Path, tmp_path: Path, options: l
         (["--exclude-outputs", "nope"], "the outputs are: 'y'"),
         (["--exclude-outputs", "*"], "no output is left"),
         (["--set-unbounded-dds-upper-bound", "nope:3"], "no node computes a tensor 'nope'"),
-        (["--set-unbounded-dds-upper-bound", "m:many"], "'many' is no whole number"),
+        (["--set-unbounded-dds-upper-bound", "m:many"], "'many' is not a whole number"),
         (["--fold-size-threshold", "16X"], "not a valid size"),
     ],
 )

@@ -136,7 +136,7 @@ def test_a_killed_command_takes_the_interpreter_with_it(python: Path, candidate:
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        ("/bin/true", "the interpreter /bin/true cannot run an engine: it is no Python that works"),
+        ("/bin/true", "the interpreter /bin/true cannot run an engine: it is not a Python that works"),
         ("/etc/passwd", "the interpreter /etc/passwd cannot be started: "),
         ("/no/such/python", "there is no interpreter /no/such/python"),
     ],

@@ -1,4 +1,4 @@
-"""Values travel unchanged between two interpreters, and what is no message is refused before there is memory for it."""
+"""Values travel unchanged between two interpreters; what is not a message is refused before there is memory for it."""
 
 import json
 import os

@@ -69,7 +69,7 @@ def test_the_graph_has_the_nodes_and_tensors_of_the_report(shown: Opened) -> Non
     with shown(reports.rich()) as page:
         assert page.count(".graph .box.node") == len(piece["nodes"]) == 6
         assert page.count(".graph .box.input") == page.count(".graph .box.output") == 1
-        # Each tensor that is read and is no weight: sub twice, pow, mean, add, sqrt, div, and mul by the output.
+        # Each tensor that is read and is not a weight: sub twice, pow, mean, add, sqrt, div, and mul by the output.
         assert page.count(".graph .edge[data-tip]") == 8
         assert page.page.locator(".graph .node .title").all_text_contents() == [
             node["op_type"] for node in piece["nodes"]

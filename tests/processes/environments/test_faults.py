@@ -216,7 +216,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(index: PackageIndex, here
 @pytest.mark.parametrize("text", ["much", "0", "-1GB"])
 def test_a_limit_that_is_no_size_is_wrong_usage(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BIOPSY_CACHE_LIMIT", text)
-    with pytest.raises(errors.UsageError, match="BIOPSY_CACHE_LIMIT is no size"):
+    with pytest.raises(errors.UsageError, match="BIOPSY_CACHE_LIMIT is not a size"):
         Cache.of_user()
 
 

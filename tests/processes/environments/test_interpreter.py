@@ -49,8 +49,8 @@ def test_another_version_takes_the_wheels_for_it(minor: int) -> None:
         ("3.99", "there is no Python 3.99 on this machine"),
         ("2.7", "Python 2.7 is too old: 3.8 is the oldest that can be used"),
         ("no-such-program", "there is no program 'no-such-program' that could be a Python"),
-        ("/bin/true", "/bin/true is no Python that works here"),
-        ("/bin/false", "/bin/false is no Python that works here"),
+        ("/bin/true", "/bin/true is not a Python that works here"),
+        ("/bin/false", "/bin/false is not a Python that works here"),
     ],
 )
 def test_what_is_no_python_is_told(text: str, told: str) -> None:

@@ -95,7 +95,7 @@ def test_other_files_below_a_folder_are_passed_over(tmp_path: Path):
 def test_a_record_that_was_cut_short_is_not_passed_over(tmp_path: Path, left: int):
     write_record(RECORD, tmp_path / "t.json")
     (tmp_path / "t.json").write_bytes((tmp_path / "t.json").read_bytes()[:left])
-    with pytest.raises(errors.DataError, match=r"t\.json is damaged: it is no JSON"):
+    with pytest.raises(errors.DataError, match=r"t\.json is damaged: it is not JSON"):
         tactics_below(tmp_path)
 
 

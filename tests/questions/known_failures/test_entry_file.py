@@ -83,9 +83,9 @@ def test_a_new_entry_can_be_read_as_it_is_written_and_recognises_its_piece(tmp_p
         ({"biopsy_known": "1"}, "biopsy_known is '1', not '2'"),
         ({"title": ["x"]}, "title: a text is wanted"),
         ({"title": "x" * 3000}, "title: it has more than 2,000 characters"),
-        ({"engine": "on nx"}, "engine: 'on nx' is no name"),
-        ({"issue": "javascript:alert(1)"}, "issue: 'javascript:alert(1)' is no address"),
-        ({"fails": "1.20 to 1.25"}, "fails: '1.20 to 1.25' are no releases"),
+        ({"engine": "on nx"}, "engine: 'on nx' is not a name"),
+        ({"issue": "javascript:alert(1)"}, "issue: 'javascript:alert(1)' is not an address"),
+        ({"fails": "1.20 to 1.25"}, "fails: '1.20 to 1.25' are not releases"),
         ({"signatures": [{"stage": "import"}]}, "stage: 'import' is none of load, build, run, compare"),
         ({"signatures": [{"stages": "run"}]}, "signatures: the key 'stages' is not known"),
         ({"workarounds": [{"engine": "onnxrt"}]}, "workarounds: there is no key 'text'"),
@@ -125,7 +125,7 @@ BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
         ("title: x\ntitle: y\n", "line 1: the key 'title' is given twice"),
         ("[" * 1000, "nested more than 8 deep"),
         ("a:\n" + "- b\n" * 30_000, "more than 20,000 parts"),
-        (b"\xff\xfe\x00", "it is no UTF-8 text"),
+        (b"\xff\xfe\x00", "it is not UTF-8 text"),
         (b"a: \x00", "characters are not allowed"),
         ("? [a, b]\n: c\n", ""),
         ("---\na: b\n---\nc: d\n", "line 3: "),
@@ -158,9 +158,9 @@ def test_links_pipes_and_folders_are_not_read(no_list_of_the_user: Path, tmp_pat
     (no_list_of_the_user / "folder.yaml").mkdir()
     found = catalogue_of()
     assert [line.rpartition("/")[2] for line in found.broken] == [
-        "folder.yaml: it is no plain file",
+        "folder.yaml: it is not a plain file",
         "link.yaml: it is a symbolic link",
-        "pipe.yaml: it is no plain file",
+        "pipe.yaml: it is not a plain file",
     ]
 
 

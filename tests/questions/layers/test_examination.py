@@ -62,7 +62,7 @@ def test_dynamic_shapes_nameless_nodes_and_several_samples_of_different_sizes(ex
     found = examine(dynamic(), "fake:offset.z=0.5", Inputs(given=feeds))
     assert labels(found) == ["Softmax #7"]
     assert [output.tensor for output in found.outputs if not output.passed] == ["z"]
-    assert len(found.layers) == 7  # a Constant is no layer
+    assert len(found.layers) == 7  # a Constant is not a layer
 
 
 @pytest.mark.slow

@@ -112,5 +112,5 @@ def test_the_report_of_another_model_is_refused(model: Path, tmp_path: Path) -> 
 def test_what_is_no_report_is_refused(text: str, model: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     report.write_text(text)
-    with pytest.raises(errors.UsageError, match="is no report of biopsy debug layers"):
+    with pytest.raises(errors.UsageError, match="is not a report of biopsy debug layers"):
         ranking_in(report, model)

@@ -22,7 +22,7 @@ def model(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("engine", "check", "said"),
     [
-        ("fake", CHECK, "is no package with releases"),
+        ("fake", CHECK, "is not a package with releases"),
         ("onnxrt", ("biopsy", "run", "{}", "--onnxrt"), "does not say where the engine belongs"),
     ],
 )

@@ -55,9 +55,9 @@ def test_it_begins_with_the_installed_release_else_with_the_newest() -> None:
     ("asked", "said"),
     [
         ({"bad": "1.20.2"}, "its neighbours: 1.9.0, 1.10.0, 1.20.0, 1.20.1, 1.21.0, 2.0"),
-        ({"good": "newest"}, "'newest' is no version"),
+        ({"good": "newest"}, "'newest' is not a version"),
         ({"versions": "3..4"}, "there are 1.9.0, ..., 2.0"),
-        ({"versions": ">=x"}, "is no specifier"),
+        ({"versions": ">=x"}, "is not a specifier"),
         ({"good": "1.9", "bad": "1.9.0"}, "the same release"),
         ({"good": "2.0"}, "--good says it is without"),
     ],

@@ -142,8 +142,8 @@ TABLE = """\
 """
 """Rows of options, below the commands that they belong to: options | why they are missing | what to type instead.
 
-An option of a row without the third part is accepted, and a warning says why it has no effect. A word that is no option
-means that it takes a value. Indented lines continue the row above.
+An option of a row without the third part is accepted, and a warning says why it has no effect. A word that is not an
+option means that it takes a value. Indented lines continue the row above.
 """
 
 

@@ -33,13 +33,13 @@ def _top(text: str) -> TopK:
 
 def parse_tolerances(words: Sequence[str] | None, option: str = "--atol") -> dict[str, float]:
     """``1e-3 out:1e-5`` -> tolerances by name, "" for all other outputs."""
-    wrong = "is no tolerance: it must be a number, 0 or more"
+    wrong = "is not a tolerance: it must be a number, 0 or more"
     return by_name(words, option, "1e-3 out:1e-5", partial(number, least=0, most=sys.float_info.max, wrong=wrong))
 
 
 def parse_quantiles(words: Sequence[str] | None, option: str = "--error-quantile") -> dict[str, float]:
     """``0.99 out:0.5`` -> quantiles by name, "" for all other outputs."""
-    wrong = "is no quantile: it must lie between 0 and 1"
+    wrong = "is not a quantile: it must lie between 0 and 1"
     return by_name(words, option, "0.99 out:0.5", partial(number, least=0, most=1, wrong=wrong))
 
 

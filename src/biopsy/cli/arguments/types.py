@@ -146,7 +146,7 @@ def by_name(words: Sequence[str] | None, option: str, example: str, parse: Calla
                 raise ValueError("there is no name before the colon")
             values[name] = parse(text)
         except ValueError as error:
-            why = f"{text!r} is no number" if "could not convert" in str(error) else str(error)
+            why = f"{text!r} is not a number" if "could not convert" in str(error) else str(error)
             raise _wrong(option, word, why, example) from error
     return values
 
@@ -166,7 +166,7 @@ def number(text: str, least: float, most: float = math.inf, wrong: str = "") -> 
 def _range(text: str) -> tuple[float, float]:
     ends = [float(end) for end in text[1:-1].split(",")] if text[:1] + text[-1:] == "[]" else []
     if len(ends) != 2 or not all(map(math.isfinite, ends)) or ends[0] > ends[1]:
-        raise ValueError(f"{text!r} is no range: it needs two numbers, the smaller one first")
+        raise ValueError(f"{text!r} is not a range: it needs two numbers, the smaller one first")
     return ends[0], ends[1]
 
 
@@ -197,7 +197,7 @@ def _dim(option: str, word: str, text: str) -> Dim:
     if text.isdecimal():
         return int(text)
     if text != "-1" and not text.isidentifier():
-        raise _wrong(option, word, f"{text!r} is no dimension", _SHAPES)
+        raise _wrong(option, word, f"{text!r} is not a dimension", _SHAPES)
     return None if text == "-1" else text
 
 

@@ -44,7 +44,7 @@ examples:
   biopsy debug known piece.onnx --add my-bug --check biopsy run {} --openvino
 
 exit status: 0 it was looked up, whether or not it is known; 2 wrong usage; 3 the model passes the check; 4 the model
-cannot be read or is no piece, or the check could not be run"""
+cannot be read or is not a piece, or the check could not be run"""
 
 
 class KnownOptions(ReportOption, checks.CheckOption, checks.CheckTimeOptions):

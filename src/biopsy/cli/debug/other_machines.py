@@ -211,4 +211,4 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise errors.UsageError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise errors.UsageError(f"{path}: it is no UTF-8 text") from error
+        raise errors.UsageError(f"{path}: it is not UTF-8 text") from error

@@ -220,7 +220,7 @@ def conclude(findings: Findings, console: Console, options: RunOptions) -> int:
     """Write the report and the verdict file, and show the verdict; returns the exit status.
 
     Of several problems, the verdict file names a failure of an engine first, then NaN and infinities, of the engine
-    with the gravest, then a mismatch. A run that fails and is no check shows what to type next.
+    with the gravest, then a mismatch. A run that fails and is not a check shows what to type next.
     """
     if options.report is not None:
         from biopsy.cli.run.report import write_report

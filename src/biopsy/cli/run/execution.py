@@ -133,10 +133,10 @@ def require_possible(options: RunOptions, engines: Sequence[Engine]) -> None:
         require_writable(path)
     if options.has_built_model:
         for needless in options.given(("save_onnx", *MarkedOutputs.declared)):
-            raise errors.UsageError(f"{model} is no ONNX model, and {needless} needs one")
+            raise errors.UsageError(f"{model} is not an ONNX model, and {needless} needs one")
         for engine in engines:
             if not engine.capabilities.can_save(model):
-                raise errors.UsageError(f"{model} is no ONNX model, and {engine.name} does not read such files")
+                raise errors.UsageError(f"{model} is not an ONNX model, and {engine.name} does not read such files")
 
 
 def session_of(engine: Engine, model: ModelInput, feeder: Feeder, options: RunOptions, console: Console) -> Session:

@@ -157,7 +157,7 @@ def execute(options: SanitizeOptions, console: Console) -> int:
     }
     options.save(model, data, console, at_fault=[line for line, given in suspects.items() if given])
     for why in sanitize.endless(model):
-        console.warn(f"what was written is no valid ONNX, and no engine can run it: {why}")
+        console.warn(f"what was written is not valid ONNX, and no engine can run it: {why}")
     console.say(f"{before.total()} -> {after.total()} nodes, written to {options.output}")
     console.note(f"  {', '.join(sanitize.changes(before, after)) or 'no node was added or removed'}")
     return 0
@@ -196,5 +196,5 @@ def _change(model: onnx.ModelProto, options: SanitizeOptions, console: Console) 
 
 def _size(text: str) -> int:
     if not text.isdecimal() or int(text) > _LARGEST_SIZE:
-        raise ValueError(f"{text!r} is no whole number from 0 to {_LARGEST_SIZE}")
+        raise ValueError(f"{text!r} is not a whole number from 0 to {_LARGEST_SIZE}")
     return int(text)

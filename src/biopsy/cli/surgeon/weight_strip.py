@@ -38,7 +38,7 @@ class StripOptions(ChangeOptions):
     )
 
     def names_excluded(self) -> set[str]:
-        """The names in the file of --exclude-list. Raises UsageError if it cannot be read, or is no text."""
+        """The names in the file of --exclude-list. Raises UsageError if it cannot be read, or is not text."""
         path = self.exclude_list
         if path is None:
             return set()
@@ -52,7 +52,7 @@ class StripOptions(ChangeOptions):
         except OSError as error:
             raise errors.UsageError(f"--exclude-list {path}: it cannot be read: {error.strerror}") from error
         except UnicodeDecodeError as error:
-            raise errors.UsageError(f"--exclude-list {path}: it is no text in UTF-8") from error
+            raise errors.UsageError(f"--exclude-list {path}: it is not text in UTF-8") from error
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +74,7 @@ def execute(options: StripOptions, console: Console) -> int:
     strip = stripping.strip(model, None if options.ignore_external_data else options.folder, excluded)
     options.save(model, data, console, loads=False)
     for name in strip.unused:
-        console.warn(f"--exclude-list names {name!r}, which is no weight that would be stripped")
+        console.warn(f"--exclude-list names {name!r}, which is not a weight that would be stripped")
     console.say(f"{count(len(strip.names), 'weight')} stripped, {size_text(strip.size)}, written to {options.output}")
     if strip.sparse:
         console.note(f"  {count(len(strip.sparse), 'of them is', 'of them are')} marked as 2:4 sparse")

@@ -155,7 +155,7 @@ def _line(rounding: RoundingFacts) -> str:
     inputs += f" · wrong: {', '.join(rounding.wrong)}" if rounding.wrong else ""
     if not rounding.verdicts:
         wrong = ", ".join(rounding.wrong) or "not known which engine"
-        return f"NaN or infinity is no rounding · wrong, by float64: {wrong}"
+        return f"NaN or infinity is not rounding · wrong, by float64: {wrong}"
     if rounding.is_rounding:
         return f"yes, by float64{times}{inputs}"
     if rounding.exceeds_rounding:

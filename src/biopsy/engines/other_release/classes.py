@@ -216,11 +216,11 @@ def release_of(settings: Mapping[str, str | None], distributions: tuple[str, ...
             raise _wrong(engine, f"{RELEASE}={version}: it is run from {' or '.join(distributions)}")
         version = named["version"]
     if not _VERSION.fullmatch(version):
-        raise _wrong(engine, f"{RELEASE}={version} is no release")
+        raise _wrong(engine, f"{RELEASE}={version} is not a release")
     requirements = tuple(filter(None, (each.strip() for each in (others or "").split("+"))))
     for each in requirements:
         if not _REQUIREMENT.fullmatch(each):
-            raise _wrong(engine, f"{WITH}={each} is no package, and no range of its releases")
+            raise _wrong(engine, f"{WITH}={each} is not a package, nor a range of its releases")
     return EngineRelease(distribution=distribution, version=version, others=requirements, python=python)
 
 
@@ -303,7 +303,7 @@ class RunnerProcess:
         self.connection.settimeout(None)
         if answer.get("works") is not True:
             problem = answer.get("problem")
-            reason = first_line(problem) if isinstance(problem, str) else "it is no Python that works"
+            reason = first_line(problem) if isinstance(problem, str) else "it is not a Python that works"
             self.close()
             raise errors.EngineMissing(
                 f"the interpreter {printable(str(python))} cannot run an engine: {reason}",

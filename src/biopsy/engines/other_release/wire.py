@@ -94,7 +94,7 @@ class Outgoing:
         if array.dtype.kind in "UO":
             items = array.reshape(-1).tolist()
             if not all(isinstance(item, str) for item in items):
-                raise WireError("an array of objects that are no strings cannot be sent")
+                raise WireError("an array of objects that are not strings cannot be sent")
             data = json.dumps(items).encode()  # with lone surrogates, which have no UTF-8
             return {"strings": self._buffer(data), "shape": shape, "objects": array.dtype.kind == "O"}
         name = _name_of(array.dtype)
@@ -132,9 +132,9 @@ class Incoming:
         try:
             self.tree: dict[str, Any] = json.loads(bytes(_received(connection, length)))
         except (ValueError, RecursionError) as error:
-            raise WireError("a message is no JSON") from error
+            raise WireError("a message is not JSON") from error
         if not isinstance(self.tree, dict):
-            raise WireError("a message is no object")
+            raise WireError("a message is not an object")
         sizes = self.tree.pop("sizes", None)
         if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
             raise WireError("a message lacks the sizes of its buffers")

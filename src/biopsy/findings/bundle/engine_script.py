@@ -97,7 +97,7 @@ class EngineScript:
         for tensor in (*self.index.fed_inputs(), *self.index.outputs):
             name, kind = self.index.names[tensor], self.index.value_type(tensor)
             if kind is not None and not isinstance(kind, TensorType):
-                raise OnlyBiopsyError(f"{name!r}, which is no tensor")
+                raise OnlyBiopsyError(f"{name!r}, which is not a tensor")
             if kind is not None and kind.elem != STRING and is_extended(dtype_named(kind.dtype)):
                 raise OnlyBiopsyError(f"{name!r}, whose type {kind.dtype} is not one of NumPy's own")
         return {"OUTPUTS": [self.index.names[tensor] for tensor in self.index.outputs], "INPUTS": list(self.inputs)}

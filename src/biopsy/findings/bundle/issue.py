@@ -203,7 +203,7 @@ _QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)"""
 _PIECES = re.compile(rf"({_QUOTED.pattern}|\[[^\[\]]*\]| +)")
 """What separates words: spaces, and names and lists in brackets, which may hold spaces themselves."""
 _PLAIN = re.compile(r"""[\w,.:;'"/()+=%?·×-]*|->| +""")
-"""A word that is no markup anywhere in a paragraph or a heading, except perhaps at its beginning."""
+"""A word that is not markup anywhere in a paragraph or a heading, except perhaps at its beginning."""
 _BLOCK = re.compile(r"[-+=]|\d+[.)]")
 """What begins a list or a rule at the beginning of a paragraph."""
 _LIVE = re.compile(r"://|www\.|mailto:|xmpp:|\bGH-\d|\b[0-9a-f]{7,}\b|(?<!\w)_|_(?!\w)|:[\w+-]+:", re.IGNORECASE)

@@ -66,7 +66,7 @@ def _plain(value: object) -> object:
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [_plain(each) for each in value]
-    raise TypeError(f"{type(value).__name__} is no literal")
+    raise TypeError(f"{type(value).__name__} is not a literal")
 
 
 _STATUSES = """\

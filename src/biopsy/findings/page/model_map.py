@@ -53,7 +53,7 @@ def _nodes(model: Branch) -> list[MapNode]:
         try:
             ratios[key] = {int(number): ratio for number, ratio in model.numbers_by_name(key).items()}
         except ValueError as error:
-            raise DamagedReport(f"its 'whole.{key}' has a key that is no number of a node") from error
+            raise DamagedReport(f"its 'whole.{key}' has a key that is not a number of a node") from error
     if not all(0 <= each < len(ops) for each in op):
         raise DamagedReport("its 'whole.op' has places that 'whole.ops' lacks")
     most = max(12, min(90, _NAMES // max(len(op), 1)))

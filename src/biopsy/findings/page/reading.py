@@ -29,16 +29,18 @@ _MAKE_ONE = ("any command with --report FILE.json writes a report",)
 
 
 def read_report(path: Path) -> Mapping[str, Any]:
-    """The tree of a report. Raises UsageError if the file is no report or cannot be read."""
+    """The tree of a report. Raises UsageError if the file is not a report or cannot be read."""
     try:
         tree = json.loads(read_plain(path, _LARGEST, follow=True))
     except OSError as error:
         raise errors.UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         why = "its lists are nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise errors.UsageError(f"{path} is no report: it is no JSON ({printable(shortened(why, 200))})") from error
+        raise errors.UsageError(f"{path} is not a report: it is not JSON ({printable(shortened(why, 200))})") from error
     if not isinstance(tree, dict) or "biopsy_report" not in tree:
-        raise errors.UsageError(f"{path} is no report of biopsy: it has no key 'biopsy_report'", next_steps=_MAKE_ONE)
+        raise errors.UsageError(
+            f"{path} is not a report of biopsy: it has no key 'biopsy_report'", next_steps=_MAKE_ONE
+        )
     version = tree["biopsy_report"]
     if version != VERSION or isinstance(version, bool):
         newer = isinstance(version, int) and version > VERSION
@@ -51,7 +53,7 @@ def read_report(path: Path) -> Mapping[str, Any]:
         children = [each for value in level for each in (value.values() if isinstance(value, dict) else value)]
         level = [each for each in children if isinstance(each, dict | list)]
     if level:
-        raise errors.UsageError(f"{path} is no report: its lists and objects are nested too deeply")
+        raise errors.UsageError(f"{path} is not a report: its lists and objects are nested too deeply")
     return tree
 
 

@@ -92,7 +92,7 @@ class Cache:
     def of_user(cls) -> Cache:
         """The cache in ``$BIOPSY_CACHE_DIR``, ``$XDG_CACHE_HOME/biopsy`` or ``~/.cache/biopsy``.
 
-        Raises UsageError if BIOPSY_CACHE_LIMIT is no size, or if there is no home folder.
+        Raises UsageError if BIOPSY_CACHE_LIMIT is not a size, or if there is no home folder.
         """
         path, size = os.environ.get("BIOPSY_CACHE_DIR"), os.environ.get("BIOPSY_CACHE_LIMIT")
         folder = Path(path).expanduser().absolute() if path else folder_of_user("XDG_CACHE_HOME", ".cache")
@@ -103,7 +103,7 @@ class Cache:
         limit = text.bytes_of(size) if size else DEFAULT_LIMIT
         if limit is None:
             raise errors.UsageError(
-                f"BIOPSY_CACHE_LIMIT is no size: {printable(size or '')}", next_steps=["BIOPSY_CACHE_LIMIT=10GB"]
+                f"BIOPSY_CACHE_LIMIT is not a size: {printable(size or '')}", next_steps=["BIOPSY_CACHE_LIMIT=10GB"]
             )
         return cls(folder / "environments", limit)
 

@@ -75,8 +75,8 @@ class Interpreter:
 def interpreter_of(text: str | None = None) -> Interpreter:
     """The interpreter with a version such as "3.11", a path or the name of a program; this one for None.
 
-    Raises UsageError if there is none, if it does not work, is older than 3.8, is no CPython, or is for another kind of
-    machine.
+    Raises UsageError if there is none, if it does not work, is older than 3.8, is not a CPython, or is for another kind
+    of machine.
     """
     if text is None:
         return _described(Path(sys.executable))
@@ -123,14 +123,14 @@ def _described(path: Path) -> Interpreter:
     facts = _facts(path)
     shown = printable(str(path))
     if facts is None:
-        raise errors.UsageError(f"{shown} is no Python that works here")
+        raise errors.UsageError(f"{shown} is not a Python that works here")
     version = tuple(map(int, facts["version"].split(".")))
     if version < _OLDEST:
         raise errors.UsageError(f"{shown} is Python {facts['version']}, and 3.8 is the oldest that can be used")
     own = _own_facts()
     alike = all(facts[fact] == own.get(fact) for fact in ("implementation", "machine", "libc"))
     if not alike or facts["implementation"] != "cpython":
-        raise errors.UsageError(f"{shown} is made for another machine than this Python, or is no CPython")
+        raise errors.UsageError(f"{shown} is made for another machine than this Python, or is not a CPython")
     from packaging import tags
 
     name = f"cp{version[0]}{version[1]}"

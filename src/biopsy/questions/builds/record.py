@@ -159,7 +159,7 @@ def _read(path: Path) -> TacticRecord | TacticReplay | None:
         tree = json.loads(data)
     except (ValueError, RecursionError) as error:
         if path.suffix == ".json":
-            raise errors.DataError(f"{path} is damaged: it is no JSON ({error})") from error
+            raise errors.DataError(f"{path} is damaged: it is not JSON ({error})") from error
         return None
     if isinstance(tree, dict) and KEY in tree:
         return record_of(tree, path)

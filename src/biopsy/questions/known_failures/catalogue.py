@@ -1,8 +1,8 @@
 """The catalogue of known bugs: its entries, the folders with their files, and the files, which strangers may write.
 
 A file is YAML (docs/reference/file-formats.md), read strictly: texts, lists and mappings of them, and nothing else.
-Every plain value stays text: a release 1.20 is no number and "no" is no truth value. Anchors, aliases and tags are
-refused, so that no small file becomes large, and nothing but plain values is made of it.
+Every plain value stays text: a release 1.20 is not a number and "no" is not a truth value. Anchors, aliases and tags
+are refused, so that no small file becomes large, and nothing but plain values is made of it.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def read_entry(path: Path, origin: str | None = None) -> KnownFailure:
     except OSError as error:
         raise errors.DataError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise errors.DataError(f"{path}: it is no UTF-8 text") from error
+        raise errors.DataError(f"{path}: it is not UTF-8 text") from error
     except ValueError as error:
         raise errors.DataError(f"{path}: {error}") from error
 
@@ -272,7 +272,7 @@ def _releases(value: Any, what: str) -> str:
     try:
         SpecifierSet(text)
     except InvalidSpecifier as error:
-        raise ValueError(f"{what}: {text!r:.60} are no releases, such as '>=1.20.1,<=1.25.1'") from error
+        raise ValueError(f"{what}: {text!r:.60} are not releases, such as '>=1.20.1,<=1.25.1'") from error
     return text
 
 
@@ -290,7 +290,7 @@ def _pattern(value: Any, what: str) -> KnownPattern:
     return str(given["fingerprint"])
 
 
-_NAME = _matching("[A-Za-z0-9._-]+", "is no name")
+_NAME = _matching("[A-Za-z0-9._-]+", "is not a name")
 _STAGE = _matching("|".join(["", *STAGES]), f"is none of {', '.join(STAGES)}")
 _SIGNATURE: Mapping[str, _Reader] = {"stage": _STAGE, "kinds": _list_of(_text)}
 _WORKAROUND: Mapping[str, _Reader] = {"text": _text, "engine": partial(_text, empty=True)}
@@ -298,7 +298,7 @@ _PATTERN: Mapping[str, _Reader] = {"nodes": _text, "where": _list_of(_text), "do
 _ENTRY: Mapping[str, _Reader] = {
     "biopsy_known": _form,
     "title": _text,
-    "issue": _matching(r"|https?://[^\s<>\"'`]+", "is no address (https://...)"),
+    "issue": _matching(r"|https?://[^\s<>\"'`]+", "is not an address (https://...)"),
     "engine": _NAME,
     "package": _NAME,
     "fails": _releases,
@@ -316,7 +316,7 @@ _MOST_EVENTS = 20_000
 
 
 def value_in(text: str) -> Any:
-    """The value of a YAML text. Raises ValueError, with one line, if it is no YAML or has what is not allowed here."""
+    """The value of a YAML text. Raises ValueError, with one line, if it is not YAML or has what is not allowed here."""
     loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
         events = yaml.parse(text, Loader=loader)

@@ -1,6 +1,6 @@
 """Looking up a piece among known bugs, and writing a new entry for a bug that is not known yet.
 
-A match is no proof, because two bugs may have the same pattern. So a match says what else agrees: the engine, the way
+A match is not proof, because two bugs may have the same pattern. So a match says what else agrees: the engine, the way
 in which it fails, the release.
 """
 

@@ -313,7 +313,7 @@ _OF_CONSTANT = {
 
 
 def _type_text(kind: onnx.TypeProto) -> str:
-    """The element type, with the kind of container if it is no tensor."""
+    """The element type, with the kind of container if it is not a tensor."""
     which = kind.WhichOneof("value")
     if which == "tensor_type":
         return element_type(kind.tensor_type.elem_type) if kind.tensor_type.elem_type else "any"

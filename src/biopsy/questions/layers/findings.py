@@ -67,7 +67,7 @@ class Failure:
 
 
 def failure_of(error: errors.BiopsyError) -> Failure:
-    """The failure that an exception describes; one that is no EngineFailure counts as a failure to load."""
+    """The failure that an exception describes; one that is not an EngineFailure counts as a failure to load."""
     if isinstance(error, errors.EngineFailure):
         return Failure(error.stage, error.kind, error.message)
     return Failure("load", type(error).__name__, error.message)
@@ -479,7 +479,8 @@ def ranking_in(report: Path, model: Path) -> tuple[tuple[int, ...], ...]:
         raise errors.UsageError(f"cannot read {report}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise errors.UsageError(
-            f"{report} is no report of biopsy debug layers", next_steps=["biopsy debug layers MODEL --report FILE.json"]
+            f"{report} is not a report of biopsy debug layers",
+            next_steps=["biopsy debug layers MODEL --report FILE.json"],
         ) from error
     if digest != digest_of(model):
         raise errors.UsageError(

@@ -54,8 +54,8 @@ def lint(
     ``folder`` is that of its external data, ``engine`` a spec such as ``onnxrt``. ``samples`` yields inputs to run it
     with, and then others if the first were random: a node that fails with some and runs with others is a warning.
     ``timeout`` is in seconds, for each run; ``memory`` is the limit of the engine in bytes, None: that of ``Worker``. A
-    file that is no model is an exception in the report. Raises UsageError if there is no such file, EngineMissing, and
-    what ``samples`` raises.
+    file that is not a model is an exception in the report. Raises UsageError if there is no such file, EngineMissing,
+    and what ``samples`` raises.
     """
     report = Report()
     load.require_file(path)
@@ -192,7 +192,7 @@ class NodeRuns:
         unknown = unknown_operators(index)
         for number in sorted(unknown):
             node = index.nodes[number]
-            message = f"{node.domain}::{node.op_type} is no operator of ONNX, and the model does not define it"
+            message = f"{node.domain}::{node.op_type} is not an operator of ONNX, and the model does not define it"
             self.entries.append(LintEntry(level="warning", source=self._source, message=message, nodes=(number,)))
         self._failed = set(unknown)
         self._run(neighbourhood_order(index, without_dependents(index, unknown)))

@@ -73,12 +73,12 @@ def search_of_engine(
     for example by an exception of the listener, ``findings`` are those so far. If ``model`` is a piece of
     ``whole_model``, the result is verified with that.
 
-    Raises UsageError for an engine that is no package or a check without a placeholder for it, CannotInstall if the
+    Raises UsageError for an engine that is not a package or a check without a placeholder for it, CannotInstall if the
     package index does not answer, ModelError.
     """
     packages = find_class(engine.name).distributions
     if not packages:
-        raise errors.UsageError(f"the engine {engine.name!r} is no package with releases")
+        raise errors.UsageError(f"the engine {engine.name!r} is not a package with releases")
     package = packages[0]
 
     def question_of(failing: FailingModel) -> ReleaseQuestion:

@@ -261,7 +261,7 @@ def _matching(package: str, known: Sequence[Release], versions: str) -> list[Rel
             specifiers = SpecifierSet(versions)
         except InvalidSpecifier as error:
             raise errors.UsageError(
-                f"--versions {printable(versions)} is no specifier", next_steps=["--versions '>=1.20,<1.25'"]
+                f"--versions {printable(versions)} is not a specifier", next_steps=["--versions '>=1.20,<1.25'"]
             ) from error
         return [release for release in known if specifiers.contains(release.version)]
     places = {_place(package, known, text) for text in versions.replace(",", " ").split()}
@@ -288,5 +288,5 @@ def _version(text: str, what: str) -> Version:
         numbers = _NUMBERS.findall(text)
         meant = "--versions " + "..".join(numbers) if len(numbers) == 2 else " ".join(numbers[:1])
         raise errors.UsageError(
-            f"{what}: {printable(text)!r} is no version", next_steps=[meant or "1.20.1    the form of one"]
+            f"{what}: {printable(text)!r} is not a version", next_steps=[meant or "1.20.1    the form of one"]
         ) from error

@@ -130,7 +130,7 @@ class KnownTransformer:
                 raise errors.BiopsyError(message) from error
             raise errors.CheckError(
                 f"biopsy cannot call {f'{self._name} {self.release}'.strip()}: {failure.kind}: "
-                f"{first_line(failure.message)}; this is no fault of the tool",
+                f"{first_line(failure.message)}; this is not a fault of the tool",
                 next_steps=[
                     f"--package {self._tool.package}    takes the newest release, in an environment of its own",
                     "--by 'COMMAND {} {out}'    takes any command",

@@ -36,8 +36,8 @@ class SameEngine:
 
     ``feeds`` returns the samples. ``wider`` returns one more, of larger numbers than random samples have, which is
     tried before a model counts as right; None if there is none. If ``tolerances_decide``, because the user gave them,
-    only they count; otherwise a difference is no failure if the rounding of the model's types, or of the type that the
-    tool converts to, explains it.
+    only they count; otherwise a difference is not a failure if the rounding of the model's types, or of the type that
+    the tool converts to, explains it.
     """
 
     feeds: Callable[[], Sequence[Feed]]

@@ -53,7 +53,7 @@ EXACT, AS_FLOAT32, COARSE = 64, 32, 16
 """The least precision that a changed type may have, in bits.
 
 Coarser rounding alone would make a check fail that compares values. A comparison with float64 allows for the rounding
-of float32, and a failure that is no comparison does not depend on rounding.
+of float32, and a failure that is not a comparison does not depend on rounding.
 """
 
 
@@ -384,7 +384,7 @@ def _value(entry: onnx.AttributeProto) -> Any:
 
 
 def _other_values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Other values of an attribute that is no integer, each with the kind of change."""
+    """Other values of an attribute that is not an integer, each with the kind of change."""
     if isinstance(value, float):
         wanted = {
             "halved": value / 2, "doubled": 2 * value, "zero": 0.0, "one": 1.0, "negated": -value,

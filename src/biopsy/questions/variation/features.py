@@ -57,8 +57,8 @@ class Feature:
     """A part of a model that can be changed. ``present`` is its value in words; "" if that is not short.
 
     ``alternatives`` are ordered, the most informative first. ``numbers`` is set if it is a whole number.
-    ``is_explicit``: the model states it, so that it is no default of the standard. ``values`` are the present ones, if
-    it is the values of a tensor; conditions may be about them if ``is_measured``. ``is_closed``: there are no other
+    ``is_explicit``: the model states it, so that it is not a default of the standard. ``values`` are the present ones,
+    if it is the values of a tensor; conditions may be about them if ``is_measured``. ``is_closed``: there are no other
     values than the present one and the alternatives.
     """
 

@@ -138,7 +138,7 @@ def _carried(node: onnx.NodeProto) -> int:
 
 
 def _is_free(node: onnx.NodeProto, position: int) -> bool:
-    """Whether an output is no loop-carried value, or one that only its own computation reads."""
+    """Whether an output is not a loop-carried value, or one that only its own computation reads."""
     if position >= _carried(node):
         return True
     body = next(walk.bodies(node))
@@ -299,7 +299,7 @@ class BodyNodes:
     def around(self, number: int) -> Iterator[onnx.ModelProto]:
         """The models with a node bypassed, one for each of its inputs of the same type, which is read instead.
 
-        If its output is one of the body, the input takes its name if it is computed in the body and is no output
+        If its output is one of the body, the input takes its name if it is computed in the body and is not an output
         itself; otherwise the output becomes an Identity of it.
         """
         from onnx import helper
@@ -327,7 +327,7 @@ class BodyNodes:
         return outputs[0] if len(outputs) == 1 and outputs[0] != self._goes_on else None
 
     def as_constant(self, number: int) -> onnx.ModelProto | None:
-        """The model with ones in place of a node; None if its output is no small tensor of known shape."""
+        """The model with ones in place of a node; None if its output is not a small tensor of known shape."""
         output = self._only_output(number)
         constant = None if output is None else ones(output, self._types.get(output))
         if constant is None:

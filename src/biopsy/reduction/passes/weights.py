@@ -283,7 +283,7 @@ _LISTS = frozenset({6, 7})
 """int32 and int64: the types of lists of sizes."""
 
 _MOST = 1 << 31
-"""A larger number is no size: exporters write "to the end" of a Slice as the largest integer."""
+"""A larger number is not a size: exporters write "to the end" of a Slice as the largest integer."""
 
 Resize: TypeAlias = Callable[[int], int]
 """Old size -> new size."""

@@ -49,7 +49,7 @@ def unmatched() -> NoReturn:
 
 
 def operation_in(part: ast.expr) -> tuple[str, list[ast.expr], Names] | None:
-    """The operator, operands and attributes of a part of an expression; None if it is no operation."""
+    """The operator, operands and attributes of a part of an expression; None if it is not an operation."""
     match part:
         case ast.Call(ast.Name(operator), operands, keywords):
             return operator, operands, {str(each.arg): each.value for each in keywords}
@@ -275,7 +275,7 @@ class Site:
         return results
 
     def _evaluate(self, part: ast.expr, names: Names) -> Any:
-        """Write a part of an expression and return its tensor; the value of a part that is no tensor."""
+        """Write a part of an expression and return its tensor; the value of a part that is not a tensor."""
         match part:
             case ast.Name(name):
                 return names[name]
