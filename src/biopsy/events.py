@@ -209,6 +209,12 @@ class PassDone(StageDone, kind="StageDone"):
     after: int
 
 
+class FormerNames(Event, kw_only=False):
+    """What names in an anonymized result were before: not for a report, which may be sent with the result."""
+
+    names: dict[str, str]
+
+
 class CommandEnded(Event):
     """The last event: the exit status, and the nodes of the result, if any, by operator and name, in order."""
 

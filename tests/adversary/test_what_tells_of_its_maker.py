@@ -8,11 +8,16 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from onnx import helper, numpy_helper
 
+from biopsy import events
 from biopsy.reduction.passes.names import former_names, former_names_left, names, names_left
 from biopsy.reduction.passes.removal import exporter_notes, tidy
 from biopsy.reduction.passes.weights import weights
-from support.models import info, model, weight
+from biopsy.reduction.schedule import Passes
+from support.models import chain, info, model, weight
 from support.passes import assert_valid, run_pass
+from support.reducer import Reducer, reducer
+
+__all__ = ["reducer"]
 
 Path = tuple[str, ...]
 
@@ -193,10 +198,26 @@ def test_what_stays_under_a_neutral_name_is_told_by_its_former_one_too() -> None
     former = former_names(before, after)
     renamed = [after.graph.initializer[0].name, after.graph.initializer[1].name]
     assert former == dict(zip(renamed, ("churn_w", "ids"), strict=True))
-    assert former_names_left(after, former) == [f"names      {renamed[0]} was 'churn_w', {renamed[1]} was 'ids'"]
+    assert former_names_left(after, former) == {renamed[0]: "churn_w", renamed[1]: "ids"}
     filled = run_pass(weights, after, lambda _: True).model
-    assert former_names_left(filled, former) == [f"names      {renamed[1]} was 'ids'"]
-    assert former_names_left(before, {}) == []
+    assert former_names_left(filled, former) == {renamed[1]: "ids"}
+    assert former_names_left(before, {}) == {}
+
+
+def test_the_former_name_of_a_weight_is_told_where_no_report_keeps_it(reducer: Reducer) -> None:
+    made = chain(2)
+    made.graph.node.append(helper.make_node("Mul", ["t2", "churn_w"], ["y"]))
+    made.graph.initializer.append(weight("churn_w", 0.37))
+    made.graph.output[0].CopyFrom(info("y", None))
+    heard: list[events.Event] = []
+
+    def needs_it(candidate: onnx.ModelProto) -> bool:
+        return any(numpy_helper.to_array(tensor).flat[0] == np.float32(0.37) for tensor in candidate.graph.initializer)
+
+    reducer(made, needs_it, passes=Passes(anonymize=True), allow_vacuous_check=True, listener=heard.append)
+    (told,) = (event for event in heard if isinstance(event, events.FormerNames))
+    assert told.names == {reducer.result.graph.initializer[0].name: "churn_w"}
+    assert "churn_w" not in "".join(event.text for event in heard if isinstance(event, events.Remark))
 
 
 def test_the_same_text_stays_the_same_text_everywhere() -> None:

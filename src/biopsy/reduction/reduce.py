@@ -546,9 +546,10 @@ class ReductionTask:
                     former = {name: former.get(old, old) for name, old in renamed.items()}
             if driver.refined is before:
                 break
-        texts = dict.fromkeys(text for named in passes for text in named.remarks(driver.best_model()))
-        for text in (*texts, *former_names_left(driver.best_model(), former)):
+        for text in dict.fromkeys(text for named in passes for text in named.remarks(driver.best_model())):
             driver.listener(events.Remark(text))
+        if left := former_names_left(driver.best_model(), former):
+            driver.listener(events.FormerNames(left))
 
     def _say_what_is_bound(self) -> None:
         """Say that nodes may be left only because the types between them are not known."""

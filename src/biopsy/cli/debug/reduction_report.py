@@ -208,6 +208,8 @@ class ReductionReport(SearchProgress):
                 self._live.stop()
                 if event.before != event.after or (event.checks and event.stage != "suspects"):
                     self.pass_line(event, f"{event.before} -> {count(event.after, 'node')}")
+            case events.FormerNames():
+                self.line("names", ", ".join(f"{name} was {former!r}" for name, former in event.names.items()))
             case events.Verified():
                 often = "" if event.runs == 1 else f" in {event.failed} of {event.runs} fresh processes"
                 on = f" on {event.machine}" if event.machine else ""

@@ -77,10 +77,10 @@ def former_names(before: onnx.ModelProto, after: onnx.ModelProto) -> dict[str, s
     return dict(zip(names, old_names, strict=True)) if len(names) == len(old_names) else {}
 
 
-def former_names_left(model: onnx.ModelProto, former: Mapping[str, str]) -> Sequence[str]:
-    """A line with the ``former`` names of what ``weights_left`` names; none if no name is another one now."""
-    left = [name for name in (*values_left(model), *tables(model)) if former.get(name, name) != name]
-    return [f"names      {', '.join(f'{name} was {former[name]!r}' for name in left)}"] if left else []
+def former_names_left(model: onnx.ModelProto, former: Mapping[str, str]) -> dict[str, str]:
+    """Those of the ``former`` names that are of what ``weights_left`` names, and are others now."""
+    left = (*values_left(model), *tables(model))
+    return {name: former[name] for name in left if former.get(name, name) != name}
 
 
 def _neutral_names(model: onnx.ModelProto) -> dict[Name, str]:
