@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # xdist workers, for two cores: the engines are told to use one thread each, and a fifth of the time tests wait.
 WORKERS ?= 3
+# Each worker begins with a part of its own, so that the tests of a file share what is made for all of them.
+PARALLEL := -n $(WORKERS) --dist worksteal
 
 .PHONY: demo test test-all test-lowest test-peer test-ray test-torch fuzz bench bench-quick lint types imports bytecode site clean
 
@@ -34,10 +36,10 @@ bytecode: $(VENV)/.test
 	$(BIN)/python -m compileall -q src
 
 test: lint types imports bytecode
-	$(BIN)/python -m pytest -n $(WORKERS) tests
+	$(BIN)/python -m pytest $(PARALLEL) tests
 
 test-all: lint types imports bytecode
-	$(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile thorough -m "not peer and not ray and not torch" tests
+	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile thorough -m "not peer and not ray and not torch" tests
 
 # The oldest versions that pyproject.toml allows, on the oldest Python if there is one.
 LOWEST_PYTHON ?= $(shell for p in python3.11 "$$HOME"/.pyenv/versions/3.11.*/bin/python $(PYTHON); do \
@@ -51,7 +53,7 @@ LOWEST_PYTHON ?= $(shell for p in python3.11 "$$HOME"/.pyenv/versions/3.11.*/bin
 	touch $@
 
 test-lowest: .venv-lowest/.ready
-	.venv-lowest/bin/python -m pytest -n $(WORKERS) tests
+	.venv-lowest/bin/python -m pytest $(PARALLEL) tests
 
 # The documentation as a site, in site/index.html.
 site: $(VENV)/.test

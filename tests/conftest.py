@@ -3,6 +3,7 @@
 import locale
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -21,6 +22,9 @@ _ANY_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow
 settings.register_profile("quick", max_examples=40, **_ANY_MACHINE)
 settings.register_profile("thorough", max_examples=200, **_ANY_MACHINE)  # that of make test-all
 settings.load_profile("quick")
+
+# Each worker would rewrite the asserts of all test files in every run, whatever PYTHONDONTWRITEBYTECODE says.
+sys.dont_write_bytecode = False
 
 # Started in the background of a shell, pytest and all that it starts would be deaf to Ctrl-C, which tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

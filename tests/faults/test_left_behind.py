@@ -98,7 +98,7 @@ def test_a_daemon_that_a_function_of_the_user_forks_in_our_own_run_ends_with_it(
         f"import os, time\ndef process(outputs):\n{indent(FORKS, '    ')}\n    return outputs\n"
     )
     check = ["biopsy", "run", "{}", "--engine", "fake", "--postprocess-func-script", "post.py:process"]
-    place.reduce("m.onnx", "-o", "r.onnx", *cold, "--check", *check)
+    place.reduce("m.onnx", "-o", "r.onnx", "--repeat", "1", *cold, "--check", *check)
     assert daemons(place)
     assert wait_until(lambda: not any(map(is_alive, daemons(place))), 3)
 

@@ -90,7 +90,8 @@ COMMANDS = {
 }
 
 
-MARKS = {"machine of a cluster": [pytest.mark.ray], "diagnose": [pytest.mark.slow]}
+STARTS_AS_OTHERS_DO = ("diagnose", "help", "page", "inspect", "convert", "sanitize", "extract", "known", "cold script")
+MARKS = {"machine of a cluster": [pytest.mark.ray], **{name: [pytest.mark.slow] for name in STARTS_AS_OTHERS_DO}}
 TYPED = [
     *(("the command", command) for command in COMMANDS),
     *(("python -m", command) for command in ("nothing", "onnxrt", "json", "warm", "layers")),

@@ -20,7 +20,7 @@ def in_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def reduce(*words: str) -> subprocess.CompletedProcess[str]:
-    line = [str(BIN / "biopsy"), "debug", "reduce", "m.onnx", "-o", "r.onnx", *words]
+    line = [str(BIN / "biopsy"), "debug", "reduce", "m.onnx", "-o", "r.onnx", "--repeat", "1", *words]
     return subprocess.run(line, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import onnx
@@ -53,8 +54,11 @@ def test_an_entry_recognises_its_members_and_no_near_miss(name: str, tmp_path: P
     assert min(len(PIECES[name].members), len(PIECES[name].near_misses)) >= 5
 
 
+@pytest.mark.parametrize("most", [2, pytest.param(None, marks=pytest.mark.slow)], ids=["two pieces", "all"])
 @pytest.mark.parametrize("name", ENTRIES)
-def test_an_entry_says_how_its_pieces_fare_in_the_installed_release(name: str, tmp_path: Path) -> None:
+def test_an_entry_says_how_its_pieces_fare_in_the_installed_release(
+    name: str, most: int | None, tmp_path: Path
+) -> None:
     entry = ENTRIES[name]
     try:
         release = create(entry.engine).version() or ""
@@ -62,7 +66,7 @@ def test_an_entry_says_how_its_pieces_fare_in_the_installed_release(name: str, t
         pytest.skip(str(missing))
     kind = entry.release_kind(release)
     assert kind != "unknown", f"{release}: try its pieces in it, and say so in the entry"
-    for label, piece in PIECES[name].members.items():
+    for label, piece in islice(PIECES[name].members.items(), most):
         seen = seen_with(entry, piece.SerializeToString(), entry.engine)
         assert (seen is not None) == (kind == "fails"), f"{label} in {release}"
         if seen is None:
@@ -72,7 +76,7 @@ def test_an_entry_says_how_its_pieces_fare_in_the_installed_release(name: str, t
         assert found.best.signature_agrees, label
         for workaround in filter(None, (one.engine for one in entry.workarounds)):
             assert seen_with(entry, piece.SerializeToString(), workaround) is None, workaround
-    for label, piece in PIECES[name].near_misses.items():
+    for label, piece in islice(PIECES[name].near_misses.items(), most):
         assert seen_with(entry, piece.SerializeToString(), entry.engine) is None, label
 
 
