@@ -101,7 +101,7 @@ infinities (float[1,64] x) => (float[1,64] y)
 """
 
 
-@pytest.mark.parametrize("inner", ["nan", "-inf"])
+@pytest.mark.parametrize("inner", ["-inf", pytest.param("nan", marks=pytest.mark.slow)])
 def test_an_infinity_is_not_reproduced_by_a_nan_or_by_one_of_the_other_sign(
     tmp_path: Path, planted: Callable[..., str], inner: str
 ) -> None:

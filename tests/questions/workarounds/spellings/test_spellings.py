@@ -20,7 +20,7 @@ def test_every_spelling_has_a_proof_and_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OF_SPELLING))
-@settings(max_examples=12, deadline=None, suppress_health_check=_HEALTH)
+@settings(max_examples=6, deadline=None, suppress_health_check=_HEALTH)
 @given(data=st.data())
 def test_both_spellings_are_the_same_function(name: str, data: st.DataObject) -> None:
     prove(name, OF_SPELLING[name](data.draw))
