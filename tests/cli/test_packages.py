@@ -100,7 +100,7 @@ def test_a_foreign_check_gets_the_interpreter_of_the_release(index: PackageIndex
         ("debug reduce m.onnx --package onnxruntime==1 --check python c.py {}", "say where its interpreter goes"),
         ("debug reduce m.onnx --package onnxruntime==1 --check biopsy inspect model {}", "this check runs no engine"),
         ("debug reduce m.onnx --package onnx==1 --check biopsy run {} --onnxrt", "is of the engine reference"),
-        ("debug reduce m.onnx --package onnxruntime==1 --with ./x --check biopsy run {} --onnxrt", "with=./x is no"),
+        ("debug reduce m.onnx --package onnxruntime==1 --with ./x --check biopsy run {} --onnxrt", "with=./x is not"),
     ],
 )
 def test_misuse_is_one_clear_line(

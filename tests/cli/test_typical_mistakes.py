@@ -108,8 +108,8 @@ TRANSCRIPTS = {
     "a model was never fetched": (
         "run pointer.onnx --onnxrt",
         f"""\
-{ERROR}the file pointer.onnx is not an ONNX model: it is a pointer of Git LFS; the
-  model (12345 bytes) was not fetched
+{ERROR}the file pointer.onnx is not an ONNX model: it is a pointer of Git LFS;
+  the model (12345 bytes) was not fetched
   next  git lfs pull -I pointer.onnx
 """,
         4,
