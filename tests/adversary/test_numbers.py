@@ -319,7 +319,7 @@ def test_the_element_that_is_told_is_one_that_fails_and_not_the_greatest_differe
 
 
 def test_a_file_of_numbers_is_not_of_strings(tmp_path: Path):
-    with pytest.raises(errors.DataError, match="no strings"):
+    with pytest.raises(errors.DataError, match="not strings"):
         write_feeds(tmp_path / "x.npz", [{"x": np.array([1, "a"], object)}])
 
 

@@ -51,7 +51,7 @@ def test_without_a_run_nothing_is_known() -> None:
 
 @pytest.mark.parametrize(("hits", "runs"), [(-1, 3), (4, 3), (0, -1)])
 def test_counts_that_cannot_be_are_refused(hits: int, runs: int) -> None:
-    with pytest.raises(ValueError, match="no count"):
+    with pytest.raises(ValueError, match="not a count"):
         interval(hits, runs)
 
 

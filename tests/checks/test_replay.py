@@ -121,9 +121,9 @@ def broken(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "no JSON"),
-        ("[" * 100_000, "no JSON"),
-        (b"\xff\xfe\xff", "no JSON"),
+        ("", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        (b"\xff\xfe\xff", "not JSON"),
         ([], "no JSON object"),
         ({}, "it is not a replay: one looks like"),
         ({"a": 1}, "it is not a replay: one looks like"),

@@ -47,7 +47,7 @@ def test_a_place_outside_of_the_folder_is_refused(tmp_path: Path, place: str) ->
     object.__setattr__(task, "candidate", place)
     answer = host(tmp_path / "host").run(0, task, lambda _: [])
     assert answer.error is not None
-    assert "no place" in answer.error["message"]
+    assert "not a place" in answer.error["message"]
 
 
 def test_what_a_file_holds_is_sent_anew_once_it_has_changed(tmp_path: Path) -> None:

@@ -40,9 +40,9 @@ def nested(depth: int) -> str:
 DAMAGED = {
     "empty": ("", "it is not JSON"),
     "torn": (json.dumps(reports.rich())[:-9], "it is not JSON"),
-    "no object": ("[2]", "no report of biopsy"),
-    "foreign": ('{"name": "package"}', "no report of biopsy"),
-    "another report of ours": ('{"biopsy_layers": 1}', "no report of biopsy"),
+    "no object": ("[2]", "not a report of biopsy"),
+    "foreign": ('{"name": "package"}', "not a report of biopsy"),
+    "another report of ours": ('{"biopsy_layers": 1}', "not a report of biopsy"),
     "older": ('{"biopsy_report": 1}', "version 1, not 2"),
     "newer": ('{"biopsy_report": 3}', "version 3, not 2"),
     "no version": ('{"biopsy_report": [true]}', "version [True], not 2"),

@@ -177,7 +177,7 @@ def test_a_broken_plug_in_is_named_with_its_reason(monkeypatch: pytest.MonkeyPat
 
 def test_a_plug_in_that_is_no_engine_is_broken(monkeypatch: pytest.MonkeyPatch):
     declare(monkeypatch, odd=lambda: dict)
-    with pytest.raises(errors.EngineMissing, match="no subclass of Engine"):
+    with pytest.raises(errors.EngineMissing, match="not a subclass of Engine"):
         create("odd")
 
 

@@ -122,7 +122,7 @@ class TestFreezeInputs:
     def test_an_input_that_is_no_tensor_is_refused(self) -> None:
         sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
         model = model_of([helper.make_node("SequenceLength", ["s"], ["y"])], [sequence], [tensor("y", [], 7)])
-        with pytest.raises(errors.UsageError, match="no tensor"):
+        with pytest.raises(errors.UsageError, match="not a tensor"):
             sanitize.freeze_inputs(model, {"s": (1,)})
 
 

@@ -87,5 +87,5 @@ def test_what_was_used_longest_ago_goes_when_there_is_too_much(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "", "A" * 64])
 def test_what_is_no_digest_is_no_file(tmp_path: Path, name: str) -> None:
-    with pytest.raises(errors.BiopsyError, match="no digest"):
+    with pytest.raises(errors.BiopsyError, match="not a digest"):
         ContentStore(tmp_path / "store").copy_to(tmp_path / "a", name, 1, never)

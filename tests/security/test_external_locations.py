@@ -263,7 +263,7 @@ def test_an_address_in_memory_is_no_location(engine: str, folder: Path, capsys: 
 
 def test_a_fifo_holds_no_weights_and_nobody_waits_for_it(folder: Path) -> None:
     os.mkfifo(folder / "w.bin")
-    with pytest.raises(errors.ModelError, match="no plain file"):
+    with pytest.raises(errors.ModelError, match="not a plain file"):
         ModelInput(in_initializer(referring("w.bin")).SerializeToString(), folder)
 
 

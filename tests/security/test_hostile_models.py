@@ -144,7 +144,7 @@ def test_no_engine_is_handed_functions_that_nobody_could_write_out(
         ("an input of rank 10^6", "tensor 'x' has more than 64 dimensions"),
         ("10,000 nested graphs", "damaged"),
         ("a location of a megabyte", "that is not a file name"),
-        ("a pipe as a location", "no plain file"),
+        ("a pipe as a location", "not a plain file"),
     ],
 )
 def test_the_message_says_what_is_wrong(name: str, told: str, folder: Path, confined: Confinement) -> None:

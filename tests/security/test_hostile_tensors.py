@@ -78,7 +78,7 @@ def test_a_hostile_file_is_refused_or_harmless(name: str, command: str, folder: 
         ("npy in npz: objects", "a pickle"),
         ("npy in npz: records in a text", "records, not numbers"),
         ("npy in npz: 2^62 texts of no character", "elements of no byte"),
-        ("npy in json: characters that do not exist", "no characters"),
+        ("npy in json: characters that do not exist", "not characters"),
         ("npy in json: rank 100", "it has 100 dimensions"),
         ("safetensors: rank 10^5", "it has 100000 dimensions"),
     ],

@@ -351,8 +351,8 @@ def test_changed_bytes_are_read_or_refused_and_never_crash(extension: str, flips
         ('{"lst": [["r", [3]]], "polygraphy_class": "RunResults"}', "runner 'r', iteration 0"),
         ('{"lst": [], "polygraphy_class": "RunResults"}', "no iteration"),
         ('{"replay": {}, "polygraphy_class": "TacticReplayData"}', "TacticReplayData, which is neither"),
-        ("[" * 100_000, "no JSON"),
-        ("\x93", "no JSON"),
+        ("[" * 100_000, "not a JSON file"),
+        ("\x93", "not a JSON file"),
     ],
 )
 def test_json_that_is_no_file_of_tensors_is_told_as_that(tmp_path: Path, text: str, match: str) -> None:

@@ -112,7 +112,7 @@ def one_tensor(path: Path, damage: Mapping[str, str]) -> Feed:
     [
         ({"AAA": "A=A"}, "base64"),
         ({"k05VTVB": "k05VTVC"}, "no .npy data"),
-        ({"AAA": "AAAA"}, "no multiple of 4"),
+        ({"AAA": "AAAA"}, "not a multiple of 4"),
         ({"k05VTVBZ": "k05VTVBZAAAA"}, "header"),
         ({'"polygraphy_class"': '"biopsy_dtype": "int9", "polygraphy_class"'}, "int9"),
     ],

@@ -59,7 +59,7 @@ def test_an_option_that_was_not_given_says_nothing() -> None:
         (types.parse_ranges, "[1]", "two numbers"),
         (types.parse_ranges, "0,1", "two numbers"),
         (types.parse_ranges, "[0,inf]", "two numbers"),
-        (types.parse_ranges, "[a,b]", "no number"),
+        (types.parse_ranges, "[a,b]", "not a number"),
         (comparing.parse_stats, "out:maximum", "none of elemwise, max, mean, median, quantile"),
     ],
 )

@@ -306,7 +306,7 @@ def test_a_report_of_another_model_or_no_report_is_refused(here: Path, two_wrong
     shutil.copy(two_wrong.folder / "l.json", here)
     save(chain(31), here / "m.onnx")
     (here / "no.json").write_text("[]")
-    for report, reason in (("l.json", "of another model"), ("no.json", "no report"), ("none.json", "cannot read")):
+    for report, reason in (("l.json", "of another model"), ("no.json", "not a report"), ("none.json", "cannot read")):
         assert main(["debug", "reduce", "m.onnx", "-o", "r.onnx", "--order-by", report, "--check", "false"]) == 2
         assert reason in capsys.readouterr().err
 
@@ -342,7 +342,7 @@ def test_a_model_that_is_not_there_or_is_none_is_told(here: Path, capsys) -> Non
     assert main(["debug", "layers", "none.onnx", "--suspect", "onnxrt"]) == 2
     (here / "m.onnx").write_bytes(b"\x08\x01")
     assert layers("--suspect", "onnxrt") == 4
-    assert "no ONNX model" in capsys.readouterr().err
+    assert "not an ONNX model" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def test_a_literal_is_an_expression_that_gives_the_value_back_and_is_printable(v
 
 
 def test_what_is_no_literal_is_refused() -> None:
-    with pytest.raises(TypeError, match="no literal"):
+    with pytest.raises(TypeError, match="not a literal"):
         literal(np.float32(1))  # type: ignore[arg-type]
 
 

@@ -146,7 +146,7 @@ def test_a_build_that_fails_is_told_and_a_machine_that_is_lost_is_not(plan: Buil
 
 
 REFUSED = {
-    "import os; os.mkdir('log.txt')": "no plain file",
+    "import os; os.mkdir('log.txt')": "not a plain file",
     "import os; os.symlink('/etc/passwd', 'log.txt')": "symbolic link",
     "open('log.txt', 'wb').truncate(1 << 30)": "at most 256.0 MB",
 }
