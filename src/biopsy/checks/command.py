@@ -67,10 +67,10 @@ class CommandCheck(Check):
     ) -> None:
         if not words:
             raise errors.UsageError("--check needs a command", next_steps=["--check biopsy run {} --onnxrt"])
-        script = missing_script(words, default_name)
+        self.command = parse(words)
+        script = None if isinstance(self.command, OwnCommand) else missing_script(words, default_name)
         if script is not None:
             raise errors.UsageError(f"there is no file {script}", next_steps=files_meant(script, (".py",), "scripts"))
-        self.command = parse(words)
         self.words = self.command.words  # as they were typed
         self.sees_values = not isinstance(self.command, OwnInspect)
         self.names_candidate = self.command.names_candidate(default_name)

@@ -548,7 +548,7 @@ class ReductionTask:
                 break
         for text in dict.fromkeys(text for named in passes for text in named.remarks(driver.best_model())):
             driver.listener(events.Remark(text))
-        if left := former_names_left(driver.best_model(), former):
+        if former and (left := former_names_left(driver.best_model(), former)):
             driver.listener(events.FormerNames(left))
 
     def _say_what_is_bound(self) -> None:
