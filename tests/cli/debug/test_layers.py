@@ -342,7 +342,7 @@ def test_a_model_that_is_not_there_or_is_none_is_told(here: Path, capsys) -> Non
     assert main(["debug", "layers", "none.onnx", "--suspect", "onnxrt"]) == 2
     (here / "m.onnx").write_bytes(b"\x08\x01")
     assert layers("--suspect", "onnxrt") == 4
-    assert "not an ONNX model" in capsys.readouterr().err
+    assert "no ONNX model" in capsys.readouterr().err
 
 
 @pytest.mark.slow
