@@ -72,8 +72,13 @@ def test_an_engine_that_the_check_does_not_blame_is_not_blamed(capsys: pytest.Ca
 
 
 @pytest.mark.usefixtures("here")
-def test_a_piece_that_passes_its_check_is_not_looked_up() -> None:
+def test_a_piece_that_passes_its_check_or_cannot_be_checked_is_not_looked_up(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert known("chain.onnx", "--check", "biopsy", "run", "{}", "--onnxrt") == 3
+    assert "next  it compares nothing: name a second engine" in capsys.readouterr().err
+    assert known("chain.onnx", "--check", "biopsy", "run", "{}", "--engine", "onxrt") == 4
+    assert "hint  did you mean 'onnxrt'?" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("here")

@@ -41,7 +41,7 @@ from biopsy.questions.known_failures.pattern import (
 from biopsy.questions.known_failures.reading import pattern_of
 from biopsy.questions.workarounds.spellings.site import Scope
 from biopsy.records import plain
-from biopsy.session.trial import FailureJudge
+from biopsy.session.trial import FailureJudge, cannot_run, steps_after_pass
 from biopsy.text import count, first_of, html_table, printable
 
 
@@ -70,8 +70,11 @@ def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
     judged = FailureJudge(Rules()).judge(check.run(piece))
     if judged.outcome is Outcome.PASSES:
         raise errors.OriginalPasses(
-            f"{piece} does not fail this check ({judged.reason}), so there is nothing to look up"
+            f"{piece} does not fail this check ({judged.reason}), so there is nothing to look up",
+            next_steps=steps_after_pass(judged, check.line(piece)),
         )
+    if judged.outcome is Outcome.INFRASTRUCTURE:
+        raise cannot_run(judged, check.line(piece))
     if judged.outcome not in (Outcome.REPRODUCES, Outcome.OTHER_FAILURE):
         raise errors.CheckError(f"the check says nothing about {piece}: {judged.reason}")
     signature = signature_of(judged.evidence)

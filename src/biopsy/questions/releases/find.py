@@ -258,7 +258,7 @@ class ReleaseSearch:
         if findings.answer == "no release tried fails":
             raise errors.OriginalPasses(
                 f"{findings.text}: the failure is in none of them",
-                next_steps=[f"run it by hand: {self._line(self._span.releases[self._span.start])}"],
+                next_steps=[start.hint or f"run it by hand: {self._line(self._span.releases[self._span.start])}"],
             )
 
     def _require_a_check_that_may_pass(self) -> None:
