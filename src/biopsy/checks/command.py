@@ -334,8 +334,8 @@ def _no_program(word: str, given: Sequence[str]) -> tuple[str, list[str]]:
     if "/" not in word:
         if Path(word).exists():
             return reason, [f"--check ./{line_of(given)}"]
-        here = [f"./{file}" for file in similar_files(Path(word), (Path(word).suffix,))]
-        meant = ask_for(here or similar(word, [NAME, *_programs()], most=1, cutoff=0.7))
+        near = [f"./{file}" for file in similar_files(Path(word), (Path(word).suffix,))]
+        meant = ask_for(near or similar(word, [NAME, *_programs()], most=1, cutoff=0.7))
         return reason, meant or ["write the path to the program, as in --check ./check.sh {}: it is not on PATH"]
     path = Path(word)
     here = "./" if word.startswith("./") else ""
