@@ -75,6 +75,8 @@ def pack(job: BundleJob, own: RunOptions | None, console: Console, words: Mappin
     members = [f"{name} ({size_text(bundle.members[name])})" for name in _SHOWN_WITH_SIZE if name in bundle.members]
     members += [name for name in bundle.members if name not in _SHOWN_WITH_SIZE]
     console.say(f"bundle   {bundle.path}, {size_text(bundle.size)}: {', '.join(members)}")
+    if job.no_issue:
+        console.note(f"         without ISSUE.md: {job.no_issue}")
     for remark in bundle.remarks:
         console.warn(f"the bundle: {remark}")
     if bundle.reproduced == "alone":

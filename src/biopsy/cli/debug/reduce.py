@@ -161,7 +161,7 @@ def _reduced(
 
             assert options.check is not None
             written = report.as_bytes(status, partial(of_result, options.bundle))
-            notes = [] if variation is None else [Note(label="may vary", text=variation.sentence)]
+            notes = [] if variation is None else [Note(label="cause", text=f"It {variation.sentence}.")]
             job = BundleJob(
                 target=options.bundle,
                 original=options.model,
