@@ -134,7 +134,7 @@ class DiagnosisProgress(Progress):
             case events.Measured():
                 self._update(f"{event.stage}: {event.done} of {event.total}")
             case events.Resumed():
-                self.line("resumed", f"{count(event.runs, 'answer')} remembered in {event.journal}")
+                self.line("resumed", f"{count(event.runs, 'answer')} remembered in {event.journal}; --fresh asks again")
             case _:
                 super().show(event)
 

@@ -68,9 +68,7 @@ def test_it_is_short_however_much_is_known() -> None:
 
 
 def test_lines_of_the_script_s_own_traceback_are_left_out() -> None:
-    printed = (
-        'Traceback (most recent call last):\n  File "reproduce.py", line 3, in <module>\n    run()\nValueError: no'
-    )
+    printed = 'Traceback (most recent call last):\n  File "reproduce.py", line 3, in <module>\n    f()\nValueError: no'
     made = facts("onnxrt")
     text = issue_text(replace(made, reproduction=replace(made.reproduction, output=printed)))
     assert "\nValueError: no\n```" in text and "Traceback" not in text
