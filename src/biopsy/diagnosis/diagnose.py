@@ -11,7 +11,7 @@ from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
-from biopsy.diagnosis.context import PERSON, TIME, DiagnosisStep, StepContext, TimeUpError, is_user_interrupt
+from biopsy.diagnosis.context import NOT_ASKED, PERSON, TIME, DiagnosisStep, StepContext, TimeUpError, is_user_interrupt
 from biopsy.diagnosis.evidence import PLAN, EvidenceFile, KnownSteps, identity_of
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts, ModelFailure, Outcome, RoundingFacts, StepReport
 from biopsy.diagnosis.question import DiagnosisQuestion, path_of, require_no_placeholder
@@ -87,7 +87,7 @@ class _PlanRun:
     def _report(self, step: DiagnosisStep, number: int) -> StepReport:
         report = StepReport(name=step.name, question=step.question, outcome="skipped", answer="")
         if self._stopped is not None:
-            return replace(report, outcome="stopped", answer=f"not asked: {self._stopped} came before")
+            return replace(report, outcome="stopped", answer=f"{NOT_ASKED}{self._stopped} came before")
         why_not = step.reason_to_skip(self._facts, self._context)
         if why_not is not None:
             return replace(report, answer=why_not)

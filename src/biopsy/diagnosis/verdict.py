@@ -9,7 +9,7 @@ from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.comparison.mismatch import NOT_FINITE, special_of
-from biopsy.diagnosis.context import LEAVES_OPEN
+from biopsy.diagnosis.context import LEAVES_OPEN, NOT_ASKED
 from biopsy.diagnosis.facts import KnownFacts, MendingSwitch, ModelFailure, StepReport
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
@@ -269,9 +269,13 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
 
 
 def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
+    unasked = [step for step in steps if step.outcome == "stopped" and step.answer.startswith(NOT_ASKED)]
     for step in steps:
-        if step.outcome in ("stopped", "failed") or (step.outcome == "skipped" and step.answer in LEAVES_OPEN):
+        is_open = step.outcome in ("stopped", "failed") and step not in unasked
+        if is_open or (step.outcome == "skipped" and step.answer in LEAVES_OPEN):
             yield f"{sentence(step.question)} ({step.answer})"
+    if unasked:
+        yield f"Not asked: {series([step.name for step in unasked])} ({unasked[0].answer.removeprefix(NOT_ASKED)})."
     if facts.compared is not None:
         yield from (f"{sentence(text)}." for text in facts.compared.not_compared)
     is_precision = facts.precision is not None and bool(facts.precision.high)
