@@ -186,7 +186,7 @@ def _pack(bundle: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, repor
         check=CommandCheck(words, "{}"),
         rules=question.judging.rules,
         inputs=given if given is not None and given.exists() else None,
-        reports=bundling.reports_of(report, console),
+        reports=bundling.reports_of(report),
         earlier=EarlierFindings(
             title=issue_title(facts),
             notes=list(issue_notes(facts, question, verdict)),

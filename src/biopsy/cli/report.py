@@ -175,13 +175,9 @@ class ReportOption(Options):
     started: float = 0
 
     def report_file(self, console: Console) -> ReportFile:
-        """The report to write. Raises UsageError if it could not be written, BiopsyError if no pages can be made."""
+        """The report to write. Raises UsageError if it could not be written."""
         if self.report is not None:
             require_writable(self.report)
-            if self.report.suffix == _PAGE:
-                from biopsy.findings.page.document import require_possible
-
-                require_possible()
         return ReportFile(options=self, console=console)
 
 

@@ -50,14 +50,9 @@ def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
     return None if args.bundle is None or not args.anonymize else words_of_model(args.model)
 
 
-def reports_of(report: bytes, console: Console) -> dict[str, bytes]:
-    """The files of a report in a bundle: its JSON, and its page. Warns if no page can be made of it."""
-    try:
-        page = page_in(report)
-    except errors.BiopsyError as error:
-        console.warn(f"the bundle has no report.html: {error.summary}")
-        return {"report.json": report}
-    return {"report.json": report, "report.html": page}
+def reports_of(report: bytes) -> dict[str, bytes]:
+    """The files of a report in a bundle: its JSON, and its page."""
+    return {"report.json": report, "report.html": page_in(report)}
 
 
 def pack(job: BundleJob, own: RunOptions | None, console: Console, words: Mapping[str, str] | None = None) -> None:

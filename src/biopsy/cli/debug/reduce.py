@@ -171,7 +171,7 @@ def _reduced(
                 rules=options.rules(),
                 inputs=result.inputs,
                 # A report describes the whole original.
-                reports={} if hidden is not None else bundling.reports_of(written, console),
+                reports={} if hidden is not None else bundling.reports_of(written),
                 earlier=EarlierFindings(notes=notes, how_often=progress.history.how_often),
             )
             bundling.pack(job, own_run, console, hidden)
