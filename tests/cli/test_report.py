@@ -97,15 +97,13 @@ def test_the_page_of_a_real_run_shows_the_engines_and_how_the_output_differs(wri
     assert 'data-marks="heat-0"' in page
 
 
-@pytest.mark.parametrize("package", ["jinja2", "fast_sugiyama"])
-def test_without_a_package_of_the_extra_it_is_named(
-    write: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, capsys: Captured, package: str
+def test_the_drawing_needs_no_package(
+    write: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     missing: Any = None
-    monkeypatch.setitem(sys.modules, package, missing)
-    write(json.dumps(reports.tiny()))
-    assert made() == 4
-    said = capsys.readouterr().err
-    assert f"needs the package {package}" in said
-    assert 'pip install "biopsy[report]"' in said
-    assert not Path("page.html").exists()
+    monkeypatch.setitem(sys.modules, "fast_sugiyama", missing)
+    save(chain(3), Path("model.onnx"))
+    check = ["--check", sys.executable, "-c", "import sys; sys.exit(3)", "{}"]
+    words = ["debug", "reduce", "model.onnx", "-o", "r.onnx", "--allow-vacuous-check", "--report", "page.html"]
+    assert main([*words, *check]) == 0
+    assert "<svg" in Path("page.html").read_text(encoding="utf-8")

@@ -228,3 +228,10 @@ def test_questions_without_an_answer_are_left_open_and_those_that_need_none_are_
         "not answered in time)", f"{TWO_ENGINES})", "broken)",
     ]  # fmt: skip
     assert not of(KnownFacts(), step("skipped", "nothing fails"), step("done", "yes")).not_tried
+
+
+def test_questions_after_the_one_that_was_cut_short_are_one_line() -> None:
+    found = of(
+        facts(), step("stopped", "interrupted"), *[step("stopped", "not asked: the end of time came before")] * 9
+    )
+    assert [line.partition("(")[2] for line in found.not_tried[:2]] == ["interrupted)", "the end of time came before)."]

@@ -12,7 +12,8 @@ from markdown_it.token import Token
 from onnx import helper, numpy_helper
 
 from biopsy.engines.registry import create
-from biopsy.findings.bundle.issue import IssueFacts, ObservedFailure, issue_text
+from biopsy.findings.bundle.failure import ObservedFailure
+from biopsy.findings.bundle.issue import IssueFacts, issue_text
 from biopsy.findings.bundle.job import EarlierFindings
 from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.findings.report import versions_tree
@@ -112,17 +113,16 @@ def facts(attack: str) -> IssueFacts:
             against=attack,
         ),
         reproduction=Reproduction(reproduced="alone", status=1, output=attack),
-        model=attack,
         script=attack,
         versions=versions_tree(["onnxrt"]),
-        excluded=[attack, f"the model: the same engine, run as '{attack}', gives the expected values"],
+        excluded=[(attack, True), (f"the model: the same engine, run as '{attack}', gives the expected values", False)],
         earlier=EarlierFindings(
-            notes=[Note(label=label, text=text, line=attack)
-                   for label, text in (("found", quoted), ("may vary", attack), ("known", attack),
+            notes=[Note(label=label, text=text, line=attack, code=[attack] if text == attack else [])
+                   for label, text in (("found", quoted), ("cause", attack), ("cause", quoted),
                                        ("workaround", attack), ("workaround", quoted))]
         ),
         remarks=[attack, f"left out: {attack}: no such file"],
-        sizes={"model.onnx": 118, attack: 5},
+        members=["model.onnx", attack],
         places=[attack],
     )  # fmt: skip
 
@@ -159,14 +159,18 @@ def test_sentences_of_ours_are_prose_around_ordinary_names() -> None:
         "-> Add in 'logits' [3, 4]. With inputs of x:[1,2] it doesn't fail. float16 differs (9.25e+05 times)."
     )
     variation = "fails only with keepdims = 0 of 'Reduce Mean'; values of x_1, y may be anything; 'w' was <= 3"
-    told = {"found": verdict, "may vary": variation, "known": "name-7: it has the pattern of <x>, as known"}
-    found = EarlierFindings(notes=[Note(label=label, text=said) for label, said in told.items()])
-    text = issue_text(replace(facts("harmless"), earlier=found, excluded=["the model: run as 'x', it's right"]))
+    notes = [
+        Note(label="found", text=verdict),
+        Note(label="cause", text=variation),
+        Note(label="cause", text="name-7: it has the pattern of <x>, as known"),
+    ]
+    excluded = [("the model: run as 'x', it's right", False)]
+    text = issue_text(replace(facts("harmless"), earlier=EarlierFindings(notes=notes), excluded=excluded))
     outside = "".join("¤" if token.type == "code_inline" else token.content for token in tokens(text) if not token.map)
     for sentence in (
         "ONNX Runtime 1.32.0's optimizer LayerNormFusion computes something else, by more than rounding, for Pow "
         "-> Add in ¤ ¤. With inputs of x:¤ it doesn't fail. float16 differs (9.25e+05 times).",
-        "as far as it was tried: fails only with keepdims = 0 of ¤; values of x_1, y may be anything; ¤ was ¤ 3",
+        "fails only with keepdims = 0 of ¤; values of x_1, y may be anything; ¤ was ¤ 3",
         "name-7: it has the pattern of ¤ as known",
         "the model: run as ¤, it's right",
     ):
@@ -181,7 +185,9 @@ def test_no_mixture_of_signs_is_markdown() -> None:
     expected = headings(issue_text(made))
     for _ in range(100):
         words = "".join(dice.choices(signs, k=dice.randint(1, 12)))
-        text = issue_text(replace(made, failure=replace(made.failure, title=words), excluded=[words, f"the {words}"]))
+        text = issue_text(
+            replace(made, failure=replace(made.failure, title=words), excluded=[(words, True), (f"the {words}", False)])
+        )
         assert alive(text) == [] and headings(text) == expected, words
         assert not any(sign in plain(text) for sign in ("<b", "@x", "www", "](", ":x:")), words
 

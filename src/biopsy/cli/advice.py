@@ -53,7 +53,14 @@ def fresh_line(words: Sequence[str], rest: Collection[str], command: str) -> str
 def line_with(
     words: Sequence[str], rest: Collection[str], command: str, added: Sequence[str], without: Collection[str] = ()
 ) -> str:
-    """The line of a command with options ``added`` after ``command``, the last word of its name.
+    """The line of ``words_with``."""
+    return line_of(words_with(words, rest, command, added, without))
+
+
+def words_with(
+    words: Sequence[str], rest: Collection[str], command: str, added: Sequence[str], without: Collection[str] = ()
+) -> list[str]:
+    """The words of a command with options ``added`` after ``command``, the last word of its name.
 
     Otherwise like ``resume_line``.
     """
@@ -65,7 +72,7 @@ def line_with(
         skip = not skip and word in without
     kept += words[end:]
     place = kept.index(command) + 1 if command else len(kept)
-    return line_of(["biopsy", *kept[:place], *added, *kept[place:]])
+    return ["biopsy", *kept[:place], *added, *kept[place:]]
 
 
 def begun_anew(error: errors.CheckChanged, line: str) -> errors.CheckChanged:

@@ -17,7 +17,7 @@ from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import bundling, checking
 from biopsy.cli.diagnose_options import DiagnoseOptions, add
 from biopsy.cli.progress import Progress
-from biopsy.findings.verdict import Note, notes_of
+from biopsy.findings.verdict import notes_of
 from biopsy.model.load import require_file
 from biopsy.processes.writing import require_writable
 from biopsy.text import count
@@ -134,7 +134,7 @@ class DiagnosisProgress(Progress):
             case events.Measured():
                 self._update(f"{event.stage}: {event.done} of {event.total}")
             case events.Resumed():
-                self.line("resumed", f"{count(event.runs, 'answer')} remembered in {event.journal}")
+                self.line("resumed", f"{count(event.runs, 'answer')} remembered in {event.journal}; --fresh asks again")
             case _:
                 super().show(event)
 
@@ -152,8 +152,8 @@ def _say_result(console: Console, diagnosis: Diagnosis, following: Sequence[advi
     console.say(f"{word} | {diagnosis.verdict.text}")
     for note in notes_of(diagnosis.verdict):
         console.say(f"{note.label:<{COLUMN}} {note.text}")
-        if note.line is not None:
-            console.say(f"{'':<{COLUMN}} {note.line}")
+        for line in (*note.code, *([] if note.line is None else [note.line])):
+            console.say(f"{'':<{COLUMN}} {line}")
     console.note(f"{'evidence':<{COLUMN}} {diagnosis.folder} · {diagnosis.seconds:.1f} s")
     advice.say_advice(console, following)
 
@@ -164,21 +164,19 @@ def _pack(bundle: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, repor
     Raises CheckError if the script of the bundle does not show the failure.
     """
     from biopsy.diagnosis.question import path_of, without_weights_folder
+    from biopsy.diagnosis.verdict import issue_notes, issue_title, no_issue
     from biopsy.findings.bundle.job import BundleJob, EarlierFindings
+    from biopsy.reduction.result import inputs_file
 
     facts, verdict = diagnosis.facts, diagnosis.verdict
-    failure, piece, known, links = facts.failure, facts.piece, facts.known_bug, dict[str, str]()
+    failure, piece, known = facts.failure, facts.piece, facts.known_bug
     if failure is None:
         console.warn(f"{bundle} is not written: no failure was found that could be packed")
         return
-    notes = [Note(label="found", text=verdict.text)]
-    notes += [Note(label="may vary", text=piece.variation)] if piece is not None and piece.variation else []
-    if known is not None and known.reference:
-        notes.append(Note(label="known", text=f"{known.reference}: {known.evidence}"))
-        links = {known.reference: known.issue} if known.issue else {}
-    notes += [note for note in notes_of(verdict) if note.label == "workaround"]
+    links = {known.reference: known.issue} if known is not None and known.reference and known.issue else {}
     words = list(without_weights_folder(failure.check))
-    model = question.model if piece is None else Path(piece.path)
+    model = question.model if piece is None else Path(piece.plain or piece.path)
+    given = None if piece is None else inputs_file(model) if piece.plain else path_of(piece.inputs)
     often = "" if facts.steadiness is None else facts.steadiness.how_often
     job = BundleJob(
         target=bundle,
@@ -187,8 +185,14 @@ def _pack(bundle: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, repor
         folder=(question.weights_folder if piece is None else None) or model.parent,
         check=CommandCheck(words, "{}"),
         rules=question.judging.rules,
-        inputs=None if piece is None else path_of(piece.inputs),
-        reports=bundling.reports_of(report, console),
-        earlier=EarlierFindings(notes=notes, how_often=often, links=links),
+        inputs=given if given is not None and given.exists() else None,
+        reports=bundling.reports_of(report),
+        earlier=EarlierFindings(
+            title=issue_title(facts),
+            notes=list(issue_notes(facts, question, verdict)),
+            how_often=often,
+            links=links,
+        ),
+        no_issue=no_issue(facts, verdict),
     )
     bundling.pack(job, checking.own_run(words), console)

@@ -73,6 +73,7 @@ def question_of(options: DiagnoseOptions, console: Console, held: ExitStack) -> 
         ),
         fresh=options.fresh,
         tool=tool,
+        line=tuple(options.words),
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from biopsy import errors
-from biopsy.cli import commands
+from biopsy.cli import advice, commands
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option
 from biopsy.processes.writing import require_writable, write_whole
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 The page is one file that loads nothing: attach it to an issue, or open it in any browser, offline. It is made of the
-report alone, so it can be made on another machine than the one that had the failure.
+report alone, so it can be made on another machine than the one that had the failure. Of the folder of a diagnosis, the
+bundle to send is made too, if the model fails.
 
   biopsy run model.onnx --onnxrt --openvino --report report.json
-  biopsy report report.json -o page.html"""
+  biopsy report report.json -o page.html
+  biopsy report model_diagnosis/                       model_diagnosis.html and model_diagnosis.zip"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,16 +37,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "report",
         type=types.READ,
-        metavar="FILE.json",
-        help="the report, as the option --report of a command has written it",
+        metavar="FILE.json|DIR",
+        help="the report, as the option --report of a command has written it, or the folder of a diagnosis",
     )
     parser.add_argument(
-        "-o", "--output", type=types.WRITTEN, required=True, metavar="PAGE.html", help="the page to write"
+        "-o", "--output", type=types.WRITTEN, metavar="PAGE.html", help="the page to write (default: beside the report)"
     )
+
+
+def derived_files(args: argparse.Namespace) -> types.Derived:
+    """The page, if no option names it, and the bundle of a diagnosis."""
+    bundle = args.report.with_name(f"{args.report.resolve().name}.zip") if args.report.is_dir() else None
+    return {
+        "the page": (None if args.output else _page_beside(args.report), types.WRITTEN),
+        "the bundle": (bundle, types.WRITTEN),
+    }
+
+
+def _page_beside(report: Path) -> Path:
+    return report.with_name(f"{report.resolve().name}{_PAGE}") if report.is_dir() else report.with_suffix(_PAGE)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Make the page."""
+    """Make the page; of a diagnosis, also the bundle."""
+    args.output = args.output or _page_beside(args.report)
+    if args.report.is_dir():
+        return _of_diagnosis(args.report, args.output)
     from biopsy.findings.page.document import page_of
     from biopsy.findings.page.reading import DamagedReport, read_report
 
@@ -57,6 +75,21 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     write_whole(args.output, [page])
     console.say(f"{args.output}: {size_text(len(page))}")
     return 0
+
+
+_MADE_ANEW = ("--report", "--bundle")
+
+
+def _of_diagnosis(folder: Path, page: Path) -> int:
+    """Ask the question of a folder again, which has its answers, and write them as a page and a bundle."""
+    from biopsy.cli.app import main
+    from biopsy.cli.arguments.checks import REST_OPTIONS
+    from biopsy.diagnosis.evidence import line_of_evidence
+
+    words = line_of_evidence(folder)
+    bundle = folder.with_name(f"{folder.resolve().name}.zip")
+    made = ["--report", str(page), "--bundle", str(bundle)]
+    return main(advice.words_with(words, REST_OPTIONS, "diagnose", made, _MADE_ANEW)[1:])
 
 
 Sections: TypeAlias = "Callable[[], Mapping[str, Any]]"
@@ -142,13 +175,9 @@ class ReportOption(Options):
     started: float = 0
 
     def report_file(self, console: Console) -> ReportFile:
-        """The report to write. Raises UsageError if it could not be written, BiopsyError if no pages can be made."""
+        """The report to write. Raises UsageError if it could not be written."""
         if self.report is not None:
             require_writable(self.report)
-            if self.report.suffix == _PAGE:
-                from biopsy.findings.page.document import require_possible
-
-                require_possible()
         return ReportFile(options=self, console=console)
 
 

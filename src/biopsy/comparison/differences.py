@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from biopsy.comparison import metrics
 from biopsy.comparison.metrics import (
@@ -30,6 +29,9 @@ from biopsy.comparison.metrics import (
 from biopsy.comparison.tolerance import Tolerance, TopK
 from biopsy.tensors.results import Array
 from biopsy.tensors.types import is_float, number_info
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,17 +6,19 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from biopsy.comparison.mismatch import Mismatch, Special
 from biopsy.tensors.results import Array, RunnerResult, release
 from biopsy.tensors.types import is_extended, is_text, text_bytes, widened
 
-Floats: TypeAlias = npt.NDArray[np.floating[Any]]
-Bools: TypeAlias = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Floats: TypeAlias = "npt.NDArray[np.floating[Any]]"
+Bools: TypeAlias = "npt.NDArray[np.bool_]"
 Index: TypeAlias = tuple[int, ...]
 
 Scalar: TypeAlias = float | int | bool | complex | str | bytes

@@ -206,5 +206,8 @@ NO_PIECE = "there is no smallest part to ask about"
 NOT_THOROUGH = "it takes minutes: --thorough asks it"
 NO_DOWNLOAD = "--no-download"
 
+NOT_ASKED = "not asked: "
+"""The beginning of the answer to each question that comes after the one that was cut short."""
+
 LEAVES_OPEN = frozenset({TWO_ENGINES, UNKNOWN_ENGINE, NO_PLACE, UNKNOWN_COMPARISON})
 """Reasons that leave a question open, for the verdict to say. For any other reason, it needs no answer."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
-from biopsy.diagnosis.context import PERSON, TIME, DiagnosisStep, StepContext, TimeUpError, is_user_interrupt
+from biopsy.diagnosis.context import NOT_ASKED, PERSON, TIME, DiagnosisStep, StepContext, TimeUpError, is_user_interrupt
 from biopsy.diagnosis.evidence import PLAN, EvidenceFile, KnownSteps, identity_of
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts, ModelFailure, Outcome, RoundingFacts, StepReport
 from biopsy.diagnosis.question import DiagnosisQuestion, path_of, require_no_placeholder
@@ -30,9 +30,9 @@ from biopsy.session.workspace import sources
 def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ignore) -> Diagnosis:
     """Ask one question after the other, until the cause is known or the time is over.
 
-    The caller holds ``question.folder`` (``held_folder``), which keeps the evidence; a diagnosis that was interrupted
-    there is resumed. Ctrl-C ends a diagnosis with what is known by then. Raises UsageError if the folder cannot be
-    used, CheckError if nothing can be said of the model, EngineMissing.
+    The caller holds ``question.folder`` (``held_folder``), which keeps the evidence: questions that it answers are not
+    asked again. Ctrl-C ends a diagnosis with what is known by then. Raises UsageError if the folder cannot be used,
+    CheckError if nothing can be said of the model, EngineMissing.
     """
     started = time.monotonic()
     if question.check is None:
@@ -42,7 +42,7 @@ def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ign
     with as_private_as(sources(question.index)):
         words = question.check if question.check is not None else question.original_words(question.rivals[0])
         check = CommandCheck(words, str(question.candidate))
-        evidence = EvidenceFile(question.folder, identity_of(question, check), fresh=question.fresh)
+        evidence = EvidenceFile(question.folder, identity_of(question, check), question.line, fresh=question.fresh)
         if evidence.resumed:
             listener(events.Resumed(str(evidence.path), len(evidence.known.steps)))
         else:  # an older journal there belongs to another question
@@ -87,7 +87,7 @@ class _PlanRun:
     def _report(self, step: DiagnosisStep, number: int) -> StepReport:
         report = StepReport(name=step.name, question=step.question, outcome="skipped", answer="")
         if self._stopped is not None:
-            return replace(report, outcome="stopped", answer=f"not asked: {self._stopped} came before")
+            return replace(report, outcome="stopped", answer=f"{NOT_ASKED}{self._stopped} came before")
         why_not = step.reason_to_skip(self._facts, self._context)
         if why_not is not None:
             return replace(report, answer=why_not)

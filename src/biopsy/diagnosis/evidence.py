@@ -19,7 +19,7 @@ from biopsy.checks.outcome import Check
 from biopsy.checks.words import as_word
 from biopsy.diagnosis.context import DiagnosisStep
 from biopsy.diagnosis.facts import KnownFacts, StepReport
-from biopsy.diagnosis.question import DiagnosisQuestion, require_no_placeholder
+from biopsy.diagnosis.question import DiagnosisQuestion, Words, require_no_placeholder
 from biopsy.diagnosis.steps import causes, parts
 from biopsy.diagnosis.steps.failing import failing
 from biopsy.diagnosis.steps.rounding import rounding, steadiness
@@ -36,7 +36,7 @@ _LOCK = f".{STATE}.lock"
 _MOST_BYTES = 64 << 20
 _VERSION = 1
 _FRESH = "--fresh    begins anew"
-_FORM = "3"  # of its facts and steps; another form cannot be resumed
+_FORM = "4"  # of its facts and steps; another form cannot be resumed
 _MOST_NAMED = 3
 
 
@@ -144,11 +144,15 @@ def identity_of(question: DiagnosisQuestion, check: Check) -> dict[str, str]:
 
 
 class EvidenceFile:
-    """``diagnosis.json`` of a folder. ``known`` is what an interrupted diagnosis of the same question knew."""
+    """``diagnosis.json`` of a folder. ``known`` is what an earlier diagnosis of the same question knew.
 
-    def __init__(self, folder: Path, identity: Mapping[str, str], *, fresh: bool) -> None:
+    ``line`` are the words of the command line that asks the question; see ``line_of_evidence``.
+    """
+
+    def __init__(self, folder: Path, identity: Mapping[str, str], line: Words = (), *, fresh: bool) -> None:
         """Raises UsageError if an interrupted diagnosis of another question is there, unless ``fresh``."""
         self.path = folder / STATE
+        self._line = line
         self.known = KnownSteps()
         self.resumed = False
         self._identity = dict(identity)
@@ -157,10 +161,11 @@ class EvidenceFile:
             self._resume()
 
     def save(self, known: KnownSteps, *, complete: bool) -> None:
-        """Write what is known so far. A ``complete`` diagnosis is not resumed."""
+        """Write what is known so far. ``complete``: no question was cut short."""
         content = {
             "biopsy_diagnosis": _VERSION,
             "complete": complete,
+            "line": self._line,
             "identity": self._identity,
             "facts": plain(known.facts),
             "steps": plain(known.steps),
@@ -170,14 +175,17 @@ class EvidenceFile:
 
     def _resume(self) -> None:
         tree = _read(self.path)
-        if tree is None or tree.get("complete") is not False:
+        if tree is None or "identity" not in tree:
             return
+        is_complete = tree.get("complete") is True
         if not _is_sealed(tree, self._key):
             raise errors.UsageError(
                 f"{self.path} was not written by this user: what it says is not believed", next_steps=[_FRESH]
             )
         before = tree["identity"]
         names = sorted(name for name in {*before, *self._identity} if before.get(name) != self._identity.get(name))
+        if names and is_complete:
+            return
         if names:
             differing = first_of(names, _MOST_NAMED)
             raise errors.UsageError(
@@ -201,6 +209,19 @@ class EvidenceFile:
                 next_steps=[_FRESH],
             )
         self.resumed = bool(self.known.steps)
+
+
+def line_of_evidence(folder: Path) -> list[str]:
+    """The words of the command line that has asked the question of a folder.
+
+    Raises UsageError if this user's diagnosis left no such line there, or if its files have changed since.
+    """
+    tree = _sealed_record(folder)
+    line = None if tree is None else tree.get("line")
+    if tree is None or not line or _objection(folder) is not None:
+        reason = _objection(folder) or "holds no diagnosis that a command line has asked for"
+        raise errors.UsageError(f"{folder} {reason}", next_steps=["biopsy diagnose MODEL.onnx ..."])
+    return [str(word) for word in line]
 
 
 def _files_of(steps: Sequence[StepReport]) -> list[str]:

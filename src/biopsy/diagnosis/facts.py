@@ -171,7 +171,8 @@ class FailingPiece:
     ``stopped`` names the limit that ended the search, so that a smaller part may exist; None if no single node can be
     removed. ``other_failures`` are (reason, count) of failures met during the search. ``places`` are the source lines
     that the nodes come from, if an exporter noted them. ``variation`` says in a sentence what may vary; "" if nothing
-    was varied, None if that was not asked.
+    was varied, None if that was not asked. ``plain`` is the file of the piece with the least sizes and the simplest
+    values with which it still fails, None if there is none; its inputs are beside it.
     """
 
     path: str
@@ -186,6 +187,7 @@ class FailingPiece:
     error_after: str = ""
     places: tuple[str, ...] = ()
     variation: str | None = None
+    plain: str | None = None
 
     def joined(self, names: Sequence[str]) -> str:
         """The ``names`` of its nodes in one line, with arrows if the nodes are a chain."""

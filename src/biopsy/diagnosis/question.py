@@ -71,8 +71,9 @@ class DiagnosisQuestion:
     ``engines`` are specs; of several, the first is trusted. ``check`` is a command that decides instead; the engines
     are then those that it runs, if known. ``template`` is that command with ``{engine}`` or ``{settings}`` in place of
     the last engine, if it has such a place. ``folder`` keeps the evidence. ``weights_folder`` holds the external
-    weights, if the model's own folder does not. ``fresh`` does not resume an interrupted diagnosis. ``tool`` transforms
-    the model before it fails, as ``debug transform --by`` takes it.
+    weights, if the model's own folder does not. ``fresh`` asks again what the folder answers. ``tool`` transforms
+    the model before it fails, as ``debug transform --by`` takes it. ``line`` are the words of the command line that
+    asks this, for whoever reads the folder later.
     """
 
     index: ModelIndex
@@ -87,6 +88,7 @@ class DiagnosisQuestion:
     effort: Effort = field(default_factory=Effort)
     fresh: bool = False
     tool: str | None = None
+    line: Words = ()
 
     @property
     def candidate(self) -> Path:

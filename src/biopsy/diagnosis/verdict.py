@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.comparison.mismatch import NOT_FINITE, special_of
-from biopsy.diagnosis.context import LEAVES_OPEN
+from biopsy.diagnosis.context import LEAVES_OPEN, NOT_ASKED
 from biopsy.diagnosis.facts import KnownFacts, MendingSwitch, ModelFailure, StepReport
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
@@ -26,7 +27,8 @@ from biopsy.diagnosis.steps.causes import reasons_against
 from biopsy.diagnosis.steps.causes import releases as release_step
 from biopsy.engines import registry
 from biopsy.engines.registry import find_class, parse_spec
-from biopsy.findings.verdict import Verdict, Workaround
+from biopsy.findings.bundle.engine_script import calls_of
+from biopsy.findings.verdict import Note, Verdict, Workaround, notes_of
 from biopsy.text import can_be_typed, count, first_line, first_of, line_of, series
 
 _MOST_NODES = 8
@@ -144,7 +146,7 @@ def _subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     if not report.stage:
         return f"{who} fails {on}: {report.signature}."
     message = first_line(report.message)[:_LONGEST_MESSAGE]
-    detail = f": {message}" if message else f" ({report.signature})"
+    detail = f": {message.rstrip('.')}" if message else f" ({report.signature})"
     with_it = "" if optimizer is None else f"With its optimizer {optimizer}, "
     return f"{with_it}{engine} cannot {report.stage} {where}{detail}."
 
@@ -267,9 +269,13 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
 
 
 def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
+    unasked = [step for step in steps if step.outcome == "stopped" and step.answer.startswith(NOT_ASKED)]
     for step in steps:
-        if step.outcome in ("stopped", "failed") or (step.outcome == "skipped" and step.answer in LEAVES_OPEN):
+        is_open = step.outcome in ("stopped", "failed") and step not in unasked
+        if is_open or (step.outcome == "skipped" and step.answer in LEAVES_OPEN):
             yield f"{sentence(step.question)} ({step.answer})"
+    if unasked:
+        yield f"Not asked: {series([step.name for step in unasked])} ({unasked[0].answer.removeprefix(NOT_ASKED)})."
     if facts.compared is not None:
         yield from (f"{sentence(text)}." for text in facts.compared.not_compared)
     is_precision = facts.precision is not None and bool(facts.precision.high)
@@ -277,6 +283,40 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
     was_asked = any(step.name == release_step.name and step.seconds for step in steps)
     if facts.suspect is not None and is_of_engine and facts.releases is None and not was_asked:
         yield f"Other releases of {title_of(facts.suspect)} were not tried."
+
+
+def issue_title(facts: KnownFacts) -> str:
+    """The failure in a line for a tracker: the engine, what it does wrong, the operators, and what switches it off."""
+    failure, piece = facts.known_failure, facts.piece
+    if failure.suspect is None or piece is None:
+        return ""
+    operators = [node.partition(" ")[0] for node in piece.nodes]
+    pattern = piece.joined(operators) if len(operators) <= _MOST_NODES else f"a graph of {len(operators)} nodes"
+    report, engine = failure.report, _suspect(facts)
+    if special := special_of(report.kind):
+        does = f"{engine} gives {special} for {pattern}"
+    elif report.stage == "compare":
+        does = f"{engine} computes {pattern} wrongly"
+    elif report.stage:
+        does = f"{engine} cannot {report.stage} {pattern}"
+    else:
+        does = f"{engine} fails for {pattern}: {report.signature}"
+    switches = [" + ".join(switch.optimizers) for switch in facts.mending_switches if switch.optimizers]
+    return f"{does}, unless {series(switches, 'or')} is disabled" if switches else does
+
+
+def issue_notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> Iterator[Note]:
+    """What an issue says beside the failure: what fails, what it depends on, and what avoids it."""
+    yield Note(label="found", text=sentence(_subject(facts, question)))
+    yield from (Note(label="cause", text=text) for text in (*_circumstances(facts), *_causes(facts)))
+    yield from (note for note in notes_of(verdict) if note.label == "workaround")
+
+
+def no_issue(facts: KnownFacts, verdict: Verdict) -> str:
+    """Why no engine is to blame, so that nothing is to be filed; "" if one is."""
+    if facts.fault is not None or verdict.kind in ("rounding", "precision"):
+        return f"the verdict is that no engine is at fault ({verdict.kind})"
+    return ""
 
 
 def sentence(text: str) -> str:
@@ -326,7 +366,8 @@ def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[W
     is_refused = failure.report.stage != "compare" and not facts.is_flaky
     if failure.trusted is not None and question.check is None and is_refused:
         line = _line(question.original_words([failure.trusted]), model)
-        yield Workaround(text=f"Another engine: {failure.trusted} runs it.", line=line)
+        calls = _calls(failure.trusted, question)
+        yield Workaround(text=f"Another engine: {failure.trusted} runs it.", line=line, code=calls)
 
 
 def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQuestion) -> Workaround:
@@ -344,7 +385,18 @@ def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQues
     assigned = [f"{name}={value}" for name, value in switch.change.environment.items() if can_be_typed(value)]
     prefix = f"{line_of(['env', *assigned])} " if assigned else ""
     line = f"{prefix}{_line(_with_engine(switch.engine, facts, question), question.model)}"
-    return Workaround(text=f"{what}: the model passes{exact}{more}.", line=line)
+    return Workaround(
+        text=f"{what}: the model passes{exact}{more}.", line=line, code=_calls(switch.engine, question, assigned)
+    )
+
+
+def _calls(engine: str, question: DiagnosisQuestion, environment: Sequence[str] = ()) -> Sequence[str]:
+    """Lines of Python that run the model in an engine with these settings; none if there are none."""
+    try:
+        calls = calls_of(parse_spec(engine), question.index)
+    except errors.BiopsyError:
+        return ()
+    return (*(f"# with {assignment} in the environment" for assignment in environment), *calls) if calls else ()
 
 
 def _with_engine(engine: str, facts: KnownFacts, question: DiagnosisQuestion) -> Words:
@@ -370,7 +422,8 @@ def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Work
     if releases is not None and not releases.doubt and releases.changes and releases.changes[-1].verified:
         last = releases.changes[-1]
         line = _line(_with_engine(last.engine, facts, question), question.model)
-        yield Workaround(text=f"{releases.package} {last.right}: the model passes.", line=line)
+        calls = _calls(last.engine, question)
+        yield Workaround(text=f"{releases.package} {last.right}: the model passes.", line=line, code=calls)
 
 
 def _line(words: Words, model: Path) -> str:

@@ -10,10 +10,15 @@ from biopsy import errors
 
 @dataclass(frozen=True, kw_only=True)
 class Workaround:
-    """What avoids a failure: it was tried, and passed. ``line`` is a command line or line of code to paste."""
+    """What avoids a failure: it was tried, and passed.
+
+    ``line`` is a command line that shows it, ``code`` are lines for the application: Python with the engine's own
+    package, where ``path`` is the model.
+    """
 
     text: str
     line: str | None = None
+    code: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,17 +44,18 @@ def verdict_of_error(error: errors.BiopsyError) -> Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A sentence about a verdict under a label such as ``workaround``, with its line to paste, if there is one."""
+    """A sentence about a verdict under a label such as ``workaround``; ``line`` and ``code`` as of a workaround."""
 
     label: str
     text: str = ""
     line: str | None = None
+    code: Sequence[str] = ()
 
 
 def notes_of(verdict: Verdict, following: Iterable[tuple[str | None, str | None]] = ()) -> Iterator[Note]:
     """The notes ``sure``, ``workaround``, ``open``, and ``next`` for each line that follows, given with its reason."""
     if verdict.certainty:
         yield Note(label="sure", text=verdict.certainty)
-    yield from (Note(label="workaround", text=each.text, line=each.line) for each in verdict.workarounds)
+    yield from (Note(label="workaround", **vars(each)) for each in verdict.workarounds)
     yield from (Note(label="open", text=text) for text in verdict.not_tried)
     yield from (Note(label="next", text=reason or "", line=line) for line, reason in following)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
 import shutil
@@ -342,6 +341,8 @@ class ContentStore:
 
     def _receive(self, kept: Path, digest: str, size: int, parts: Iterable[bytes]) -> None:
         part = kept.with_name(f"{digest}.part")  # no other process writes it while this one has the lock
+        import hashlib
+
         content_digest, length = hashlib.sha256(), 0
         try:
             part.unlink(missing_ok=True)

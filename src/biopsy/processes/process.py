@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import IO, TypeVar
 
 from biopsy import errors
@@ -37,6 +38,7 @@ class Process:
 
     ``stdin``, ``stdout`` and ``stderr`` are as for Popen; the process inherits ``descriptors``, too. ``environment`` is
     added to that of this process; None removes a variable. ``patient``: it gets time to clean up when it is to end.
+    ``folder`` is its current folder, by default ours.
 
     Raises CannotStartError.
     """
@@ -45,6 +47,7 @@ class Process:
         self,
         words: Sequence[str],
         *,
+        folder: Path | None = None,
         stdin: int = subprocess.DEVNULL,
         stdout: int = subprocess.DEVNULL,
         stderr: int = subprocess.DEVNULL,
@@ -63,6 +66,7 @@ class Process:
             with _interruptible():
                 self._popen = subprocess.Popen(
                     words,
+                    cwd=folder,
                     stdin=stdin,
                     stdout=stdout,
                     stderr=stderr,
@@ -161,6 +165,7 @@ class PrintingProcess:
         self,
         words: Sequence[str],
         *,
+        folder: Path | None = None,
         environment: Mapping[str, str | None] | None = None,
         descriptors: Sequence[int] = (),
         patient: bool = True,
@@ -169,7 +174,9 @@ class PrintingProcess:
         ordered = {**IN_ORDER, **os.environ, **(environment or {})}
         streams = {"stdout": pipe.writing, "stderr": pipe.writing}
         try:
-            self.process = Process(words, **streams, environment=ordered, descriptors=descriptors, patient=patient)
+            self.process = Process(
+                words, folder=folder, **streams, environment=ordered, descriptors=descriptors, patient=patient
+            )
         except BaseException:
             pipe.close()
             raise
@@ -218,6 +225,7 @@ def run(
     limits: Callable[[], Limits],
     stop: Stop | None = None,
     *,
+    folder: Path | None = None,
     environment: Mapping[str, str | None] | None = None,
     descriptors: Sequence[int] = (),
     kept: int = KEPT_OUTPUT,
@@ -227,7 +235,7 @@ def run(
 
     Raises CannotStartError and StillRunningError.
     """
-    process = PrintingProcess(words, environment=environment, descriptors=descriptors, patient=patient)
+    process = PrintingProcess(words, folder=folder, environment=environment, descriptors=descriptors, patient=patient)
     return process.watched(limits, stop, kept=kept)
 
 

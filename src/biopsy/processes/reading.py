@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import os
 import select
@@ -117,6 +116,8 @@ def read_plain(path: Path, most: int, *, follow: bool = False) -> bytes:
 
 def digest_of(path: Path) -> str:
     """The SHA-256 of a file in hexadecimal, without weights in other files. Raises OSError."""
+    import hashlib  # loads OpenSSL, which takes 5 ms
+
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -70,10 +70,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_comparison_is_shown_without_biopsy_by_the_worst_element_of_both_sides(compared: Compared) -> None:
+def test_a_comparison_is_shown_without_biopsy_with_both_sides(compared: Compared) -> None:
     assert (compared.made.reproduced, compared.made.status, compared.made.needs_biopsy) == ("alone", 1, "")
-    assert "1 of 4 elements are beyond atol 1e-05, rtol 1e-05" in compared.made.output
-    assert "the worst, at [0, 1]: 1.0 instead of 1.5, difference 0.5" in compared.made.output
+    assert "Mismatched elements: 1 / 4" in compared.made.output
+    assert "DESIRED: array([[0. , 1.5]," in compared.made.output
 
 
 def test_only_values_that_the_result_needs_are_in_it_and_it_is_small(compared: Compared) -> None:
@@ -87,7 +87,7 @@ def test_the_script_is_plain_python_without_biopsy(compared: Compared) -> None:
     tree = ast.parse((compared.unpacked / "reproduce.py").read_text())
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert imported == {"sys", "traceback", "pathlib", "numpy", "onnxruntime"}
+    assert imported == {"numpy", "onnx", "onnxruntime"}
 
 
 def test_versions_and_reports_are_members(compared: Compared) -> None:
@@ -106,12 +106,6 @@ def test_members_are_plain_files_of_one_date_and_mode(compared: Compared) -> Non
     assert not any("/" in info.filename for info in infos)
 
 
-def test_what_cannot_be_said_is_neither_0_nor_1(compared: Compared, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(compared.unpacked, tmp_path / "copy"))
-    bare = run_script(folder, python=[sys.executable, "-I", "-S"])  # without NumPy and the engine
-    assert (bare.status, "No module named" in bare.printed) == (125, True)
-
-
 @pytest.mark.slow
 def test_the_archive_is_the_same_each_time(compared: Compared, tmp_path: Path) -> None:
     words = golden(compared.folder)
@@ -124,11 +118,10 @@ def test_once_the_bug_is_mended_the_script_ends_with_0_and_the_test_passes(compa
     folder = Path(shutil.copytree(compared.unpacked, tmp_path / "copy"))
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_regression.py"]
     assert subprocess.run(test, cwd=folder, capture_output=True).returncode == 1
-    np.savez(folder / "expected.npz", t2=np.load(compared.folder / "in.npz")["t0"])
+    script = (folder / "reproduce.py").read_text()
+    (folder / "reproduce.py").write_text(script.replace("expected = np.array([[0, 1.5]", "expected = np.array([[0, 1]"))
     assert run_script(folder).status == 0
     assert subprocess.run(test, cwd=folder, capture_output=True).returncode == 0
-    (folder / "inputs.npz").unlink()
-    assert run_script(folder).status == 125
 
 
 @pytest.mark.slow
@@ -139,10 +132,9 @@ def test_an_engine_that_refuses_the_model_is_shown_with_its_message(here: Path) 
     ended = run_script(here / "bundle")
     assert ended.status == 1
     assert "NOT_IMPLEMENTED" in ended.printed
-    save(chain(1), here / "bundle" / "model.onnx")
+    script = (here / "bundle" / "reproduce.py").read_text()
+    (here / "bundle" / "reproduce.py").write_text(script.replace("double[", "float["))
     assert run_script(here / "bundle").status == 0  # it is built now
-    (here / "bundle" / "model.onnx").write_bytes(b"no model")
-    assert run_script(here / "bundle").status == 125  # it fails, in another way
 
 
 @pytest.mark.slow
@@ -254,7 +246,8 @@ def test_a_model_without_inputs_is_compared_too(here: Path) -> None:
     loaded = ["--load-inputs", "nothing.npz", "--load-outputs", "golden.npz"]
     made = bundle_of(here / "constant.onnx", here / "bundle", "biopsy", "run", "{}", "--onnxrt", *loaded)
     assert (made.reproduced, "inputs.npz" in made.members) == ("alone", False)
-    np.savez(here / "bundle" / "expected.npz", y=np.full(2, 3, np.float32))
+    script = (here / "bundle" / "reproduce.py").read_text()
+    (here / "bundle" / "reproduce.py").write_text(script.replace("np.array([4, 4]", "np.array([3, 3]"))
     assert run_script(here / "bundle").status == 0
 
 

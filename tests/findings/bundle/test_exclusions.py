@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from biopsy import events
 from biopsy.checks.outcome import Evidence
-from biopsy.findings.bundle.issue import ObservedFailure, exclusions
+from biopsy.findings.bundle.failure import ObservedFailure, exclusions
 from biopsy.findings.bundle.job import Observation
 from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.findings.search_history import SearchHistory
@@ -13,24 +13,24 @@ FAILURE = ObservedFailure(kind="command", title="It fails", engine=None, stage="
 SHOWN = Reproduction(reproduced="alone", status=1, output="")
 
 
-def told(runs: int, how_often: str = "") -> list[str]:
+def excluded(runs: int, how_often: str = "") -> list[tuple[str, bool]]:
     observation = Observation(evidence=Evidence(status=1), reason="exit status 1", runs=runs)
     return list(exclusions(observation, FAILURE, SHOWN, how_often))
 
 
 def test_chance_is_excluded_only_for_what_failed_each_time() -> None:
-    assert told(1) == ["chance: it failed in the check and in reproduce.py, each in a process of its own"]
-    assert told(3) == ["not excluded, chance: it failed only in run 3 of the check"]
+    assert excluded(1) == [("chance: it failed in the check and in reproduce.py, each in a process of its own", False)]
+    assert excluded(3) == [("chance: it failed only in run 3 of the check", True)]
 
 
 def test_a_script_that_passed_once_does_not_exclude_it() -> None:
     observation = Observation(evidence=Evidence(status=1), reason="exit status 1", runs=1)
-    (said,) = exclusions(observation, FAILURE, replace(SHOWN, steady=False))
-    assert said.startswith("not excluded, chance")
+    ((cause, is_open),) = exclusions(observation, FAILURE, replace(SHOWN, steady=False))
+    assert cause.startswith("chance: ") and is_open
 
 
 def test_it_is_not_excluded_for_a_flaky_failure_that_showed_in_the_first_run() -> None:
     history = SearchHistory()
     assert history.how_often == ""
     history(events.FlakyFailure(11, 20, 5, 0.99))
-    assert told(1, history.how_often) == ["not excluded, chance: it fails in 11 of 20 runs"]
+    assert excluded(1, history.how_often) == [("chance: it fails in 11 of 20 runs", True)]

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from biopsy.engines.registry import create
-from biopsy.findings.bundle.issue import IssueFacts, ObservedFailure, issue_text
+from biopsy.findings.bundle.failure import ObservedFailure
+from biopsy.findings.bundle.issue import IssueFacts, issue_text
 from biopsy.findings.bundle.job import EarlierFindings
 from biopsy.findings.bundle.reproduction import Reproduced, Reproduction
 from biopsy.findings.report import versions_tree
@@ -22,11 +23,10 @@ def facts(
             kind="engine failure", title=title, engine=create(engine), stage="build", message=message
         ),
         reproduction=Reproduction(reproduced=reproduced, status=status, output=message),
-        model=message,
         script="pass",
         versions=versions_tree([engine]),
-        excluded=["rounding: it is larger"],
-        sizes={"model.onnx": 118},
+        excluded=[("rounding: it is larger", False), ("chance: it is flaky", True)],
+        members=["model.onnx"],
     )
 
 
@@ -35,37 +35,48 @@ def found(**texts: str) -> EarlierFindings:
 
 
 @pytest.mark.parametrize(
-    ("engine", "headings"),
+    ("engine", "headings", "field"),
     [
-        ("onnxrt", ["Describe the issue", "To reproduce", "ONNX Runtime Version or Commit ID", "Execution Provider"]),
-        (
-            "openvino",
-            ["OpenVINO Version", "Device used for inference", "Issue description", "Step by step reproduction"],
-        ),
-        ("trt", ["Description", "Environment", "Steps To Reproduce"]),
-        ("reference", ["Describe the bug", "System information", "Reproduction instructions"]),
-        ("fake", ["What happens", "How to reproduce it", "Environment"]),
+        ("onnxrt", ["Describe the issue", "To reproduce", "System information"], "ONNX Runtime Version or Commit ID"),
+        ("openvino", ["Issue description", "Step-by-step reproduction", "System information"], "OpenVINO Version"),
+        ("trt", ["Description", "Steps To Reproduce", "Environment"], "Operating System"),
+        ("reference", ["Describe the bug", "Reproduction instructions", "System information"], "ONNX version"),
+        ("fake", ["What happens", "How to reproduce it", "Environment"], "Python"),
     ],
 )
-def test_headings_are_those_of_the_form(engine: str, headings: list[str]) -> None:
-    told = re.findall(r"^## (.*)$", issue_text(facts(engine)), re.MULTILINE)
-    assert [heading for heading in told if heading in headings] == headings
+def test_headings_and_fields_are_those_of_the_form(engine: str, headings: list[str], field: str) -> None:
+    text = issue_text(facts(engine))
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == headings
+    assert f"\n- {field}: " in text
 
 
 def test_it_says_what_happens_what_was_excluded_and_on_what() -> None:
     text = issue_text(facts("onnxrt"))
     assert text.startswith("# It fails\n")
-    assert "- rounding: it is larger" in text
-    assert "- `model.onnx`, 118 bytes" in text
-    assert "- processor: " in text
+    assert "- Excluded: rounding: it is larger" in text
+    assert "- Not excluded: chance: it is flaky" in text
+    assert "Attached: `model.onnx`." in text
+    assert "- Processor: " in text
+
+
+def test_it_is_short_however_much_is_known() -> None:
+    long = "\n".join(f"line {number}" for number in range(200))
+    notes = [Note(label="found", text="It is wrong."), *(Note(label="cause", text="why") for _ in range(50))]
+    notes += [Note(label="workaround", text="it passes", code=["session = 1"], line="biopsy run m")] * 5
+    full = replace(facts("onnxrt", long), script=long, places=["m.py:1"] * 9, earlier=EarlierFindings(notes=notes))
+    assert len(issue_text(full).splitlines()) <= 60
+
+
+def test_lines_of_the_script_s_own_traceback_are_left_out() -> None:
+    printed = 'Traceback (most recent call last):\n  File "reproduce.py", line 3, in <module>\n    f()\nValueError: no'
+    made = facts("onnxrt")
+    text = issue_text(replace(made, reproduction=replace(made.reproduction, output=printed)))
+    assert "\nValueError: no\n```" in text and "Traceback" not in text
 
 
 def test_the_lines_that_the_nodes_come_from_stand_in_code() -> None:
-    places = [f"m.py:{number} in M.forward: ```@all" for number in range(10)]
-    text = issue_text(replace(facts("onnxrt"), places=places))
-    assert "\n````text\nm.py:0 in M.forward: ```@all\n" in text
-    assert "m.py:7 in M.forward: ```@all\nand 2 more\n````\n" in text
-    assert "lines of code" not in issue_text(facts("onnxrt"))
+    text = issue_text(replace(facts("onnxrt"), places=[f"m.py:{number} in M.forward: ```@all" for number in range(10)]))
+    assert "m.py:0" in text and "and 7 more" in text
 
 
 @pytest.mark.parametrize("chain", ["Pow -> Add -> Sqrt", "one node, Pow"])
@@ -95,23 +106,24 @@ def test_a_strangers_text_is_never_markdown() -> None:
 
 
 def test_what_a_diagnosis_has_found_stands_beside_the_failure() -> None:
-    earlier = found(**{"found": "Its optimizer is wrong.", "may vary": "any x"})
+    earlier = found(found="Its optimizer is wrong.", cause="It needs any x.")
     workaround = Note(label="workaround", text="Fusion off: it passes.", line="biopsy run m")
     text = issue_text(replace(facts("onnxrt"), earlier=replace(earlier, notes=[*earlier.notes, workaround])))
-    assert "Its optimizer is wrong." in text and "as far as it was tried: any x\n" in text
-    assert "A workaround that was tried: Fusion off: it passes.\n\n```text\nbiopsy run m\n```" in text
+    assert "\nIts optimizer is wrong.\n" in text and "\n- It needs any x.\n" in text
+    assert "Workaround: Fusion off: it passes.\n\n```python\nbiopsy run m\n```" in text
 
 
 ISSUE = "https://github.com/owner/name/issues/7"
 
 
 def test_a_reference_of_our_catalogue_is_a_link_and_that_of_anybody_else_is_code() -> None:
-    words = {"found": "It looks like owner/name#7: 'x'.", "known": "owner/name#7: the same fingerprint, owner/name#8"}
+    words = {"found": "It looks like owner/name#7: 'x'.", "cause": "owner/name#7: as known, owner/name#8"}
     text = issue_text(replace(facts("onnxrt"), earlier=replace(found(**words), links={"owner/name#7": ISSUE})))
     assert f"\nIt looks like [owner/name#7]({ISSUE}): `x`.\n" in text
-    assert f"known failure: [owner/name#7]({ISSUE}): the same fingerprint, `owner/name#8`\n" in text
-    text = issue_text(replace(facts("onnxrt"), earlier=found(**words)))
-    assert "How it compares with a known failure: `owner/name#7:` the same fingerprint, `owner/name#8`\n" in text
+    assert f"\n- [owner/name#7]({ISSUE}): as known, `owner/name#8`\n" in text
+    assert "\n- `owner/name#7:` as known, `owner/name#8`\n" in issue_text(
+        replace(facts("onnxrt"), earlier=found(**words))
+    )
 
 
 def test_what_was_not_reproduced_is_said_first() -> None:

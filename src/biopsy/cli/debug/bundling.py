@@ -50,14 +50,9 @@ def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
     return None if args.bundle is None or not args.anonymize else words_of_model(args.model)
 
 
-def reports_of(report: bytes, console: Console) -> dict[str, bytes]:
-    """The files of a report in a bundle: its JSON, and its page. Warns if no page can be made of it."""
-    try:
-        page = page_in(report)
-    except errors.BiopsyError as error:
-        console.warn(f"the bundle has no report.html: {error.summary}")
-        return {"report.json": report}
-    return {"report.json": report, "report.html": page}
+def reports_of(report: bytes) -> dict[str, bytes]:
+    """The files of a report in a bundle: its JSON, and its page."""
+    return {"report.json": report, "report.html": page_in(report)}
 
 
 def pack(job: BundleJob, own: RunOptions | None, console: Console, words: Mapping[str, str] | None = None) -> None:
@@ -75,6 +70,8 @@ def pack(job: BundleJob, own: RunOptions | None, console: Console, words: Mappin
     members = [f"{name} ({size_text(bundle.members[name])})" for name in _SHOWN_WITH_SIZE if name in bundle.members]
     members += [name for name in bundle.members if name not in _SHOWN_WITH_SIZE]
     console.say(f"bundle   {bundle.path}, {size_text(bundle.size)}: {', '.join(members)}")
+    if job.no_issue:
+        console.note(f"         without ISSUE.md: {job.no_issue}")
     for remark in bundle.remarks:
         console.warn(f"the bundle: {remark}")
     if bundle.reproduced == "alone":

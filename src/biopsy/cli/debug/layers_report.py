@@ -201,7 +201,7 @@ def _pack(
             rules=Rules(),
             inputs=inputs,
             folder=(options.external_data_dir if model is options.model else None) or model.parent,
-            reports=bundling.reports_of(report, console),
+            reports=bundling.reports_of(report),
         )
         bundling.pack(job, checking.own_run(words), console)
 

@@ -161,7 +161,7 @@ def _reduced(
 
             assert options.check is not None
             written = report.as_bytes(status, partial(of_result, options.bundle))
-            notes = [] if variation is None else [Note(label="may vary", text=variation.sentence)]
+            notes = [] if variation is None else [Note(label="cause", text=f"It {variation.sentence}.")]
             job = BundleJob(
                 target=options.bundle,
                 original=options.model,
@@ -171,7 +171,7 @@ def _reduced(
                 rules=options.rules(),
                 inputs=result.inputs,
                 # A report describes the whole original.
-                reports={} if hidden is not None else bundling.reports_of(written, console),
+                reports={} if hidden is not None else bundling.reports_of(written),
                 earlier=EarlierFindings(notes=notes, how_often=progress.history.how_often),
             )
             bundling.pack(job, own_run, console, hidden)

@@ -40,6 +40,7 @@ from biopsy.findings.search_history import SearchHistory
 from biopsy.model.index import index_file
 from biopsy.model.tensor_type import TensorType
 from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.writing import write_whole
 from biopsy.questions.known_failures.catalogue import ORIGIN
 from biopsy.questions.known_failures.lookup import look_up, seen_in
 from biopsy.questions.layers.examination import Examination, non_finite_in_weight
@@ -49,6 +50,7 @@ from biopsy.questions.layers.recorded import non_finite
 from biopsy.questions.precision.mixed_models import Precisions, mixed_models
 from biopsy.questions.precision.search import PrecisionJob, precision_tree
 from biopsy.questions.precision.task import run_job as run_precision_job
+from biopsy.questions.variation.features import FedModel
 from biopsy.questions.variation.vary import USUAL_CHECKS, VariationJob, vary
 from biopsy.reduction.problem import Border
 from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
@@ -57,6 +59,7 @@ from biopsy.session.checked_search import SearchOptions
 from biopsy.session.files import Resume
 from biopsy.session.pool import Parallelism
 from biopsy.session.trial import Budget
+from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Feed
 from biopsy.text import count, first_of
 
@@ -372,7 +375,9 @@ def high_precision(facts: KnownFacts, context: StepContext) -> StepAnswer:
 
 
 VARIATION_REPORT = "variation.json"
-"""The changes that were tried, in the folder of the evidence."""
+PLAIN = "plain.onnx"
+"""The changes that were tried, and the piece with the least sizes and the simplest values that fail, in the folder of
+the evidence."""
 
 _MOST_NODES = 30
 """A larger piece is not varied, since each of its features takes several checks."""
@@ -391,7 +396,7 @@ _MOST_FIXED_SHOWN = 3
         f"the piece has more than {_MOST_NODES} nodes": facts.piece and len(facts.piece.nodes) > _MOST_NODES,
     },
     evidence="variation",
-    files=(VARIATION_REPORT,),
+    files=(VARIATION_REPORT, PLAIN, inputs_file(Path(PLAIN)).name),
     share=0.7,
 )
 def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
@@ -412,6 +417,7 @@ def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
         listener = events.without(events.ModelRead, context.listener)
         variation = vary(index_file(Path(piece.path)), check, job, listener)
     context.keep(VARIATION_REPORT, variation.as_json())
+    piece = replace(piece, plain=None if variation.plain is None else _kept_plain(variation.plain, context))
     line = variation.sentence
     if len(line) > _LONGEST_LINE and variation.fixed:
         known = [f"{each.title} {each.short}" for each in variation.fixed if each.short]
@@ -424,3 +430,12 @@ def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
         line = " · ".join(parts)
     piece = replace(piece, variation="" if variation.kept else variation.sentence)
     return StepAnswer(replace(facts, piece=piece), line)
+
+
+def _kept_plain(plain: FedModel, context: StepContext) -> str:
+    """Write the plain form of the piece and its inputs, and return the path of the model."""
+    path = context.question.folder / PLAIN
+    write_whole(path, [plain.model.SerializeToString(deterministic=True)])
+    if plain.feeds is not None:
+        write_feeds(inputs_file(path), plain.feeds)
+    return str(path)

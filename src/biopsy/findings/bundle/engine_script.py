@@ -15,7 +15,7 @@ from biopsy.engines.onnxrt import LEVELS
 from biopsy.engines.onnxrt_facts import Providers
 from biopsy.engines.registry import EngineSpec, create, find_class, without_release
 from biopsy.engines.trt_settings import load, profiles_of
-from biopsy.findings.bundle.issue import ObservedFailure
+from biopsy.findings.bundle.failure import ObservedFailure
 from biopsy.findings.bundle.job import RunQuestion
 from biopsy.findings.bundle.script import Literal, Script
 from biopsy.model.index import ModelIndex
@@ -61,30 +61,16 @@ class EngineScript:
 
     def _of_kind(self, call: ScriptedEngine) -> tuple[Mapping[str, Literal], Sequence[str]]:
         """The constants of the script, and its work."""
-        kind, error = self.failure.kind, {"KIND": self.failure.name, "MESSAGE": self.failure.message}
-        needs_run = kind in ("comparison", "non-finite") or (kind == "engine failure" and self.failure.stage == "run")
-        if needs_run and not call.runs:
+        kind = self.failure.kind
+        if kind == "comparison" and not call.runs:
             raise OnlyBiopsyError("running what TensorRT has built")
         if kind == "comparison":
             return self._comparison()
-        if kind == "non-finite":
-            find = f"return find_special(lambda feed: run(model, feed, OUTPUTS), {_INPUTS}, SPECIAL)"
-            return {**self._run_constants, "SPECIAL": self.failure.name}, [f"model = {_LOAD}", find]
-        if kind == "engine failure" and not needs_run:
-            return {**error}, [f"return expect_failure(lambda: {_LOAD}, None, kind=KIND, message=MESSAGE)"]
-        if kind == "engine failure":
-            work = [
-                f"feeds = {_INPUTS}",
-                "return expect_failure(",
-                f"    lambda: {_LOAD},",
-                "    lambda model: [run(model, feed, OUTPUTS) for feed in feeds],",
-                "    kind=KIND,",
-                "    message=MESSAGE,",
-                ")",
-            ]
-            return {**self._run_constants, **error}, work
+        if kind == "engine failure" and self.failure.stage != "run":
+            error: dict[str, Literal] = {"KIND": self.failure.name, "MESSAGE": self.failure.message}
+            return error, [f"return expect_failure(lambda: {_LOAD}, kind=KIND, message=MESSAGE)"]
         if kind not in ("crash", "timeout"):
-            raise OnlyBiopsyError("a comparison that is not known")
+            raise OnlyBiopsyError("a failure that no script judges")
         ends: dict[str, Literal] = {"ENDS_BY": self.failure.name, "SECONDS": self.seconds}
         watch = ["", "return watch_child(work, __file__, ends_by=ENDS_BY, seconds=SECONDS)"]
         if not self.inputs or not call.runs:
@@ -94,12 +80,7 @@ class EngineScript:
 
     @property
     def _run_constants(self) -> dict[str, Literal]:
-        for tensor in (*self.index.fed_inputs(), *self.index.outputs):
-            name, kind = self.index.names[tensor], self.index.value_type(tensor)
-            if kind is not None and not isinstance(kind, TensorType):
-                raise OnlyBiopsyError(f"{name!r}, which is not a tensor")
-            if kind is not None and kind.elem != STRING and is_extended(dtype_named(kind.dtype)):
-                raise OnlyBiopsyError(f"{name!r}, whose type {kind.dtype} is not one of NumPy's own")
+        require_plain_types(self.index)
         return {"OUTPUTS": [self.index.names[tensor] for tensor in self.index.outputs], "INPUTS": list(self.inputs)}
 
     def _comparison(self) -> tuple[Mapping[str, Literal], Sequence[str]]:
@@ -110,7 +91,7 @@ class EngineScript:
         if not values:
             raise OnlyBiopsyError("a comparison of outputs that are missing")
         criteria = {name: criteria_for(name, judge.tolerances, judge.stats, judge.limits) for name in values}
-        limits = {name: _limits(name, criteria[name], value) for name, value in values.items()}
+        limits = {name: limits_of_output(name, criteria[name], value) for name, value in values.items()}
         is_plain = all(set(of_output) == {"atol", "rtol"} for of_output in limits.values())
         work = [
             f"model = {_LOAD}",
@@ -123,11 +104,21 @@ class EngineScript:
         return {**self._run_constants, "EXPECTED": list(self.expected), "LIMITS": limits}, work
 
 
+def require_plain_types(index: ModelIndex) -> None:
+    """Raise OnlyBiopsyError if an input or output of the model is not a tensor of a type of NumPy's own."""
+    for tensor in (*index.fed_inputs(), *index.outputs):
+        name, kind = index.names[tensor], index.value_type(tensor)
+        if kind is not None and not isinstance(kind, TensorType):
+            raise OnlyBiopsyError(f"{name!r}, which is not a tensor")
+        if kind is not None and kind.elem != STRING and is_extended(dtype_named(kind.dtype)):
+            raise OnlyBiopsyError(f"{name!r}, whose type {kind.dtype} is not one of NumPy's own")
+
+
 _MEASURED = frozenset({"l2", "cosine", "psnr", "snr"})
 """Metrics whose limits a script can check."""
 
 
-def _limits(name: str, criteria: Criteria, expected: Array) -> dict[str, Literal]:
+def limits_of_output(name: str, criteria: Criteria, expected: Array) -> dict[str, Literal]:
     """The arguments of ``differs`` or ``differs_by`` for an output. Raises OnlyBiopsyError for other metrics."""
     other = [limit.metric for limit in criteria.limits if limit.metric not in _MEASURED]
     if other:
@@ -265,39 +256,68 @@ def calls_of(spec: EngineSpec, index: ModelIndex) -> tuple[str, ...]:
     plain = without_release(spec)
     release = None if "release" in plain.settings else spec.settings.get("release")
     try:
-        settings = scripted_engine(create(plain), index).settings
+        lines = tuple(PythonCalls(engine=create(plain), index=index).building("path"))
     except OnlyBiopsyError:
         return ()
-    if spec.name not in _PYTHON:
-        return ()
-    lines = tuple(_PYTHON[spec.name](settings))
     if release is None:
         return lines
     distribution = find_class(spec.name).distributions[0]
     return (f"# pip install {release if '==' in release else f'{distribution}=={release}'}", *lines)
 
 
-def _python_of_onnxrt(settings: Mapping[str, Any]) -> Iterator[str]:
-    yield "options = onnxruntime.SessionOptions()"
-    if "level" in settings:
-        yield f"options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.{settings['level']}"
-    if "mode" in settings:
-        yield f"options.execution_mode = onnxruntime.ExecutionMode.{settings['mode']}"
+def _building_by_onnxrt(settings: Mapping[str, Any], model: str) -> Iterator[str]:
+    attributes = {
+        "graph_optimization_level": f"onnxruntime.GraphOptimizationLevel.{settings.get('level')}",
+        "execution_mode": f"onnxruntime.ExecutionMode.{settings.get('mode')}",
+    }
+    lines = [f"options.{name} = {value}" for name, value in attributes.items() if not value.endswith(".None")]
     if "threads" in settings:
-        yield f"options.intra_op_num_threads, options.inter_op_num_threads = {settings['threads']!r}"
-    for key, value in settings.get("config", ()):
-        yield f"options.add_session_config_entry({key!r}, {value!r})"
-    names = [name for name in ("providers", "provider_options", "disabled_optimizers") if name in settings]
-    more = "".join(f", {name}={settings[name]!r}" for name in names)
-    yield f"session = onnxruntime.InferenceSession(path, options{more})"
+        lines.append(f"options.intra_op_num_threads, options.inter_op_num_threads = {settings['threads']!r}")
+    lines += [f"options.add_session_config_entry({key!r}, {value!r})" for key, value in settings.get("config", ())]
+    yield from ["options = onnxruntime.SessionOptions()", *lines] if lines else []
+    given = {"providers": ["CPUExecutionProvider"], **settings}
+    names = [name for name in ("providers", "provider_options", "disabled_optimizers") if name in given]
+    more = "".join(f", {name}={given[name]!r}" for name in names)
+    yield f"session = onnxruntime.InferenceSession({model}{', options' if lines else ''}{more})"
 
 
-def _python_of_openvino(settings: Mapping[str, Any]) -> Iterator[str]:
+def _building_by_openvino(settings: Mapping[str, Any], model: str) -> Iterator[str]:
     config = {"INFERENCE_PRECISION_HINT": settings.get("precision", "f32"), **settings.get("config", {})}
-    yield f"compiled = openvino.compile_model(path, {settings.get('device', 'CPU')!r}, {config!r})"
+    yield "core = openvino.Core()"
+    yield f"compiled = core.compile_model(core.read_model({model}), {settings.get('device', 'CPU')!r}, {config!r})"
 
 
-_PYTHON: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
-    "onnxrt": _python_of_onnxrt,
-    "openvino": _python_of_openvino,
+def _building_by_reference(settings: Mapping[str, Any], model: str) -> Iterator[str]:
+    del settings
+    yield f"evaluator = onnx.reference.ReferenceEvaluator({model})"
+
+
+_BUILDING: Mapping[str, Callable[[Mapping[str, Any], str], Iterator[str]]] = {
+    "onnxrt": _building_by_onnxrt,
+    "openvino": _building_by_openvino,
+    "reference": _building_by_reference,
 }
+_RUNNING = {
+    "onnxrt": "actual = session.run([{}], {})[0]",
+    "openvino": "actual = compiled({1})[{0}]",
+    "reference": "actual = evaluator.run([{}], {})[0]",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonCalls:
+    """Lines of Python that use an engine's own package; raises OnlyBiopsyError where there are none for its options."""
+
+    engine: Engine
+    index: ModelIndex
+
+    def building(self, model: str) -> list[str]:
+        """The lines that build a model, which the expression ``model`` gives as a path or as bytes."""
+        settings = scripted_engine(self.engine, self.index).settings
+        if self.engine.name not in _BUILDING:
+            raise OnlyBiopsyError(f"lines of Python for the engine {self.engine.name}")
+        return list(_BUILDING[self.engine.name](settings, model))
+
+    def running(self, output: str, feeds: str) -> list[str]:
+        """The lines that compute an output from inputs; both are expressions: the name, and a mapping by name."""
+        return [_RUNNING[self.engine.name].format(output, feeds)]

@@ -1,58 +1,54 @@
-"""The texts of a bundle for a maintainer: the failure and what was excluded, ``ISSUE.md`` in the form of the engine's
-tracker, and a regression test.
+"""``ISSUE.md``: the failure in the form of the engine's tracker, at most some 60 lines; and a regression test.
+
+Whoever maintains an engine reads two sentences, runs a script of some ten lines, and looks for a version. All further
+evidence is in the report beside it.
 """
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, groupby
-from pathlib import Path
+from dataclasses import dataclass, field
+from itertools import groupby
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-from biopsy import errors
-from biopsy.checks.judge import signature_of, status_text
-from biopsy.comparison.mismatch import NOT_FINITE
-from biopsy.comparison.runs import compare_runs
-from biopsy.engines.base import Engine
-from biopsy.engines.registry import title_of
-from biopsy.findings.bundle.job import BundleJob, EarlierFindings, Observation, RunQuestion
+from biopsy.findings.bundle.failure import ObservedFailure
+from biopsy.findings.bundle.job import EarlierFindings
 from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.findings.bundle.script import docstring
 from biopsy.findings.document import Bullets, DocumentBlock, Facts, Listing, Passage
-from biopsy.model.describe import describe
-from biopsy.questions.layers.question import Judge
-from biopsy.tensors.files import read_results
-from biopsy.tensors.results import Array, RunnerResult
-from biopsy.text import first_line, printable, shortened, size_text
+from biopsy.text import first_of, printable, shortened
 
-_MOST_OF_MODEL = 6000  # characters
-_MOST_OF_SCRIPT = 7000
-_MOST_PLACES = 8
-_MOST_OF_OUTPUT = 4000
+_MOST_OF_SCRIPT = 40
+_MOST_OF_OUTPUT = 8
+_MOST_OF_MESSAGE = 4
+_MOST_REASONS = 6
+_MOST_PLACES = 3
+"""Lines that the text shows of each; all of them are in the attached files."""
+
+_LONGEST_LINE = 240
 
 
 @dataclass(frozen=True, kw_only=True)
 class IssueFacts:
     """The facts for ``ISSUE.md``.
 
-    ``model`` is the model as text, ``versions`` those of the packages and the machine that it failed with. ``excluded``
-    and ``remarks`` (on what the bundle lacks) are sentences; ``earlier`` is what was found out before. ``sizes`` are
-    the bytes of each member by name. ``places`` are the lines of code that the nodes come from. ``settings`` are the
+    ``versions`` are those of the packages and the machine that the model failed with. ``excluded`` are possible causes,
+    each with whether it is still open; ``earlier`` is what was found out before. ``remarks`` say what the bundle lacks,
+    ``members`` are the attached files. ``places`` are the lines of code that the nodes come from. ``settings`` are the
     options that settings files gave to the check, in words.
     """
 
     failure: ObservedFailure
     reproduction: Reproduction
-    model: str
     script: str
     versions: Mapping[str, Any]
-    excluded: Sequence[str] = ()
+    excluded: Sequence[tuple[str, bool]] = ()
     earlier: EarlierFindings = field(default_factory=EarlierFindings)
     remarks: Sequence[str] = ()
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    members: Sequence[str] = ()
     places: Sequence[str] = ()
     settings: str = ""
 
@@ -63,98 +59,98 @@ def issue_text(facts: IssueFacts) -> str:
     parts = [f"# {_prose(facts.failure.title)}"]
     if reproduction.reproduced == "not":
         parts.append(
-            f"**NOT REPRODUCED: `reproduce.py` ended with status {reproduction.status} where it was tried, and not "
-            "with 1. This text describes what biopsy saw; do not send it as it is.**"
+            f"**NOT REPRODUCED: `reproduce.py` ended with status {reproduction.status} where it was tried, and not as "
+            "the failure does. This text describes what biopsy saw; do not send it as it is.**"
         )
     elif reproduction.reproduced == "with biopsy":
         parts.append(
             "**`reproduce.py` needs more than the engine: it was seen to fail only where biopsy is installed.**"
         )
-    for heading, blocks in FORMS.get("" if engine is None else engine.name, FORMS[""]):
-        lines = (
-            [blocks] if isinstance(blocks, str) else [_markdown(each, facts.earlier.links) for each in blocks(facts)]
-        )
-        parts += [f"## {heading}", *lines] if lines else []
+    form = FORMS.get("" if engine is None else engine.name, FORMS[""])
+    rows = [(name, value if isinstance(value, str) else value(facts)) for name, value in form.fields]
+    sections = {
+        form.description: _description(facts),
+        form.reproduction: _steps(facts),
+        form.environment: [Facts(rows=[(name, value) for name, value in rows if value])],
+    }
+    for heading, blocks in sections.items():
+        parts += [f"## {heading}", *(_markdown(block, facts.earlier.links) for block in blocks)]
     return "\n\n".join(parts) + "\n"
 
 
 # The functions below give the blocks under a heading. They quote names from a model with ``repr``.
 
-_NOTES = {
-    "found": "{}",
-    "may vary": "What may vary, as far as it was tried: {}",
-    "known": "How it compares with a known failure: {}",
-    "workaround": "A workaround that was tried: {}",
-}
-"""Sentences for notes of earlier findings, by their labels."""
-
-
-def _notes(facts: IssueFacts, *labels: str) -> Iterator[DocumentBlock]:
-    for note in (note for note in facts.earlier.notes if note.label in labels):
-        yield Passage(text=_NOTES[note.label].format(note.text))
-        if note.line:
-            yield Listing(lines=[printable(note.line)])
-
 
 def _description(facts: IssueFacts) -> Iterator[DocumentBlock]:
-    failure = facts.failure
-    yield from _notes(facts, "found")
-    if failure.message:
-        yield Listing(lines=failure.message.splitlines())
+    failure, earlier = facts.failure, facts.earlier
+    yield from (Passage(text=note.text) for note in earlier.notes if note.label == "found")
+    if failure.message and not any(failure.message[:_LONGEST_LINE] in note.text for note in earlier.notes):
+        yield _listing(failure.message.splitlines(), _MOST_OF_MESSAGE)
+    reasons = [note.text for note in earlier.notes if note.label == "cause"]
     if failure.against:
-        yield Passage(text=f"The expected values are those of {failure.against!r}.")
-    yield Passage(text=f"'reproduce.py' prints (exit status {facts.reproduction.status}):")
-    yield from _log(facts)
+        reasons.append(f"The expected values are those of {failure.against!r}.")
+    reasons += [f"{'Not excluded' if is_open else 'Excluded'}: {text}" for text, is_open in facts.excluded]
     if facts.settings:
-        yield Passage(text=f"The check was run with options that a settings file gave: {facts.settings!r}")
-    yield from _notes(facts, "may vary", "known", "workaround")
-    yield Passage(text="What was excluded:" if facts.excluded else "Nothing else was excluded yet.")
-    if facts.excluded:
-        yield Bullets(items=facts.excluded)
+        reasons.append(f"The check was run with options that a settings file gave: {facts.settings!r}")
+    if facts.places:
+        reasons.append(f"The exporter noted that the nodes come from {first_of(facts.places, _MOST_PLACES)}")
+    if reasons:
+        yield Bullets(items=reasons[:_MOST_REASONS])
+    for note in [note for note in earlier.notes if note.label == "workaround"][:1]:
+        yield Passage(text=f"Workaround: {note.text}")
+        if note.code or note.line:
+            yield Listing(lines=[printable(line) for line in note.code or [note.line or ""]], language="python")
 
 
 def _steps(facts: IssueFacts) -> Iterator[DocumentBlock]:
-    yield Passage(text="Unpack the attached files and run 'python reproduce.py':")
-    yield Bullets(items=[f"{name!r}, {size_text(size)}" for name, size in facts.sizes.items()])
-    yield Passage(text="The model ('model.onnx'):")
-    yield Listing(lines=shortened(facts.model, _MOST_OF_MODEL).splitlines())
-    if facts.places:
-        more = len(facts.places) - _MOST_PLACES
-        yield Passage(text="Its nodes come from these lines of code, by the notes of its exporter:")
-        yield Listing(lines=[*map(printable, facts.places[:_MOST_PLACES]), *([f"and {more} more"] if more > 0 else [])])
-    if len(facts.script) <= _MOST_OF_SCRIPT:
-        yield Passage(text="'reproduce.py':")
-        yield Listing(lines=facts.script.strip().splitlines(), language="python")
+    lines = facts.script.strip().splitlines()
+    if len(lines) <= _MOST_OF_SCRIPT:
+        yield Listing(lines=lines, language="python")
+    else:
+        yield Passage(text="Unpack the attached files and run 'python reproduce.py'.")
+    yield Passage(text="It prints:")
+    yield _listing(_without_frames(facts.reproduction.output.strip().splitlines()), _MOST_OF_OUTPUT)
+    if facts.members:
+        yield Passage(text=f"Attached: {', '.join(map(repr, facts.members))}.")
     if facts.remarks:
         yield Bullets(items=facts.remarks)
 
 
-def _log(facts: IssueFacts) -> Iterator[DocumentBlock]:
-    yield Listing(lines=shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT).splitlines())
+def _without_frames(lines: Sequence[str]) -> Sequence[str]:
+    """The lines without the frames of a traceback at their beginning, which the script itself shows."""
+    last = max((at for at, line in enumerate(lines) if line.startswith('  File "')), default=-1)
+    after = [line for line in lines[last + 1 :] if last < 0 or not line.startswith("    ")]
+    return after if after and lines[0].startswith("Traceback") else lines
 
 
-def _environment(facts: IssueFacts) -> Iterator[DocumentBlock]:
-    versions = facts.versions
-    names = {"Python": "python", "operating system": "os", "processor": "cpu", "graphics card": "gpu"}
-    known = {**versions["packages"], **{name: versions[key] for name, key in names.items()}}
-    known |= {"its features": ", ".join(versions["cpu_features"]), "its driver": versions["driver"]}
-    yield Facts(rows=[(str(name), str(value)) for name, value in known.items() if value])
+def _listing(lines: Sequence[str], most: int) -> Listing:
+    """The first and the last lines, ``most`` in all."""
+    kept = (
+        lines if len(lines) <= most else [*lines[: most // 2], "[...]", *lines[len(lines) - (most - most // 2) + 1 :]]
+    )
+    return Listing(lines=[shortened(line, _LONGEST_LINE) for line in kept])
 
 
-def _version(facts: IssueFacts) -> Iterator[DocumentBlock]:
+def _version(facts: IssueFacts) -> str:
     name = facts.failure.engine and facts.failure.engine.name
-    versions = [str(each["version"]) for each in facts.versions["engines"] if each["name"] == name and each["version"]]
-    yield from (Passage(text=repr(version)) for version in versions[:1])
+    return next((str(each["version"]) for each in facts.versions["engines"] if each["name"] == name), "")
 
 
-def _device(facts: IssueFacts) -> Iterator[DocumentBlock]:
+def _device(facts: IssueFacts) -> str:
     options: Mapping[str, Any] = {} if facts.failure.engine is None else facts.failure.engine.options
     wanted = options.get("providers") or options.get("device") or "CPU"
-    yield Passage(text=repr(wanted if isinstance(wanted, str) else ", ".join(wanted)))
+    return wanted if isinstance(wanted, str) else ", ".join(wanted)
 
 
-def _operating_system(facts: IssueFacts) -> Iterator[DocumentBlock]:
-    yield Passage(text=repr(str(facts.versions["os"])))
+def _fact(name: str) -> Callable[[IssueFacts], str]:
+    return lambda facts: str(facts.versions[name] or "")
+
+
+def _packages(facts: IssueFacts) -> str:
+    engine = facts.failure.engine
+    needed = {"numpy", "onnx", *(() if engine is None else engine.distributions)}
+    packages: Mapping[str, str] = facts.versions["packages"]
+    return ", ".join(f"{name} {version}" for name, version in packages.items() if engine is None or name in needed)
 
 
 def _markdown(block: DocumentBlock, links: Mapping[str, str]) -> str:
@@ -164,7 +160,7 @@ def _markdown(block: DocumentBlock, links: Mapping[str, str]) -> str:
         fence = "`" * max(3, longest + 1)
         return "\n".join([f"{fence}{block.language}", *lines, fence])
     if isinstance(block, Bullets):
-        return "\n".join(f"- {_prose(str(item))}" for item in block.items)
+        return "\n".join(f"- {_prose(str(item), links)}" for item in block.items)
     if isinstance(block, Facts):
         return "\n".join(f"- {_prose(term)}: {_inline(str(value))}" for term, value in block.rows)
     assert isinstance(block, Passage)
@@ -218,174 +214,91 @@ def _inline(text: str) -> str:
     return f"{ticks}{pad}{plain}{pad}{ticks}"
 
 
-def model_text(path: Path) -> str:
-    """A model in ONNX's text format, which onnx.parser can read; a description of it if it is too large."""
-    if path.stat().st_size > _MOST_OF_MODEL:
-        return describe(path, ("layers", "attrs"))
-    import onnx
-
-    try:
-        return onnx.printer.to_text(onnx.load(str(path), load_external_data=False))
-    except UnicodeDecodeError:
-        return describe(path, ("layers", "attrs"))
-
-
-FORMS: Mapping[str, Sequence[tuple[str, str | Callable[[IssueFacts], Iterator[DocumentBlock]]]]] = {
-    "onnxrt": (
-        ("Describe the issue", _description),
-        ("To reproduce", _steps),
-        ("OS Version", _operating_system),
-        ("ONNX Runtime Installation", "Released Package"),
-        ("ONNX Runtime Version or Commit ID", _version),
-        ("ONNX Runtime API", "Python"),
-        ("Execution Provider", _device),
-        ("System information", _environment),
-    ),
-    "openvino": (
-        ("OpenVINO Version", _version),
-        ("Operating System", _operating_system),
-        ("Device used for inference", _device),
-        ("Framework", "ONNX"),
-        ("Issue description", _description),
-        ("Step by step reproduction", _steps),
-        ("Relevant log output", _log),
-        ("Environment", _environment),
-    ),
-    "trt": (("Description", _description), ("Environment", _environment), ("Steps To Reproduce", _steps)),
-    "reference": (
-        ("Is the issue related to model conversion?", "No: the model is loaded as it is."),
-        ("Describe the bug", _description),
-        ("System information", _environment),
-        ("Reproduction instructions", _steps),
-    ),
-    "": (("What happens", _description), ("How to reproduce it", _steps), ("Environment", _environment)),
-}
-"""The form of each engine's tracker in 2026, as headings with what belongs under each; "" is for any other engine."""
-
-Kind: TypeAlias = Literal["comparison", "non-finite", "engine failure", "crash", "timeout", "command"]
-
-_LONGEST_MESSAGE = 300
+_MACHINE = (("Processor", _fact("cpu")), ("Graphics card", _fact("gpu")), ("Driver", _fact("driver")))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObservedFailure:
-    """How the model of a bundle failed.
+class IssueForm:
+    """The form of a tracker: its headings, and the fields under the last one with what belongs there."""
 
-    ``engine`` is the engine at fault, None if it is not known. ``stage``, ``name`` (of an exception or a signal) and
-    ``message`` are as the check reported them. ``expected`` are the expected outputs of each sample, empty if none were
-    compared; ``against`` says where they are from.
-    """
-
-    kind: Kind
-    title: str
-    engine: Engine | None = None
-    stage: str = ""
-    name: str = ""
-    message: str = ""
-    expected: Sequence[Mapping[str, Array]] = ()
-    against: str = ""
+    description: str
+    reproduction: str
+    environment: str
+    fields: Sequence[tuple[str, str | Callable[[IssueFacts], str]]]
 
 
-def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
-    """The failure that was observed, under the title of the earlier findings, if they have one."""
-    evidence, verdict = observation.evidence, observation.evidence.verdict
-    engines = () if job.run is None else job.run.engines
-    if job.run is None:
-        words = str(signature_of(evidence).words)
-        failure = ObservedFailure(kind="command", title=f"The check fails: {observation.reason}", message=words)
-    elif evidence.timed_out:
-        engine = engines[0] if len(engines) == 1 else None
-        title = f"{_name(engine)} does not end"
-        failure = ObservedFailure(kind="timeout", title=title, engine=engine, name="no end in time")
-    elif verdict.stage == "compare":
-        failure = _wrong_outputs(job.run, observation)
-    else:
-        # The verdict names the engine that failed; it is not among those that gave outputs.
-        named = [engine for engine in engines if verdict.message.startswith(f"{engine.label} ")]
-        without_outputs = [engine for place, engine in enumerate(engines) if place not in observation.results]
-        failing = next((engine for engine in (*named, *without_outputs) if verdict.engine in ("", engine.name)), None)
-        is_crash = verdict.kind.startswith("SIG") or evidence.status < 0
-        name = verdict.kind or status_text(evidence.status).removeprefix("signal ")
-        does = {"load": "loads", "build": "builds"}.get(verdict.stage, "runs")
-        failure = ObservedFailure(
-            kind="crash" if is_crash else "engine failure",
-            title=f"{_name(failing)} {'crashes' if is_crash else 'fails'} when it {does} the model: {name}",
-            engine=failing,
-            stage=verdict.stage,
-            name=name,
-            message="" if is_crash else _line(first_line(verdict.message)),
-        )
-    return replace(failure, title=_line(job.earlier.title or failure.title))
-
-
-def _line(text: str) -> str:
-    return shortened(printable(" ".join(text.split())), _LONGEST_MESSAGE)
-
-
-def _name(engine: Engine | None) -> str:
-    """The name of the engine at the beginning of a sentence."""
-    title = "the engine" if engine is None else title_of(engine.name)
-    return title[:1].upper() + title[1:]
-
-
-def _wrong_outputs(question: RunQuestion, observation: Observation) -> ObservedFailure:
-    """The failure of an engine whose outputs differ from those of the first engine, or from golden values."""
-    verdict, engines, results = observation.evidence.verdict, question.engines, observation.results
-    place = next((at for at, engine in enumerate(engines) if engine.label == verdict.engine), None)
-    names = ", ".join(map(repr, verdict.outputs[:3]))
-    engine = engines[place or 0]
-    if verdict.kind in NOT_FINITE:
-        title = f"{_name(engine)} gives {NOT_FINITE[verdict.kind]} for {names}"
-        return ObservedFailure(kind="non-finite", title=title, engine=engine, stage="compare", name=verdict.kind)
-    actual = None if place is None else results.get(place)
-    if actual is None:
-        return ObservedFailure(kind="command", title=f"Outputs differ: {verdict.kind}")
-    title = f"{_name(engine)} computes {names or 'an output'} wrongly"
-    failure = ObservedFailure(kind="comparison", title=title, engine=engine, stage="compare", name=verdict.kind)
-    first = [(engines[0].label, results[0])] if place and 0 in results else []
-    golden = (("golden values", result) for path in question.golden for result in read_results(path))
-    for against, expected in chain(first, golden):
-        if question.unscriptable or not _agrees(question.judge, actual, expected):
-            samples = [  # golden values may hold every tensor of the original
-                {name: golden.outputs[name] for name in given.outputs if name in golden.outputs}
-                for given, golden in zip(actual.iterations, expected.iterations, strict=False)
-            ]
-            return replace(failure, expected=samples, against=against)
-    return failure
-
-
-def _agrees(judge: Judge, actual: RunnerResult, expected: RunnerResult) -> bool:
-    try:
-        return compare_runs(actual, expected, judge.tolerances, judge.stats, limits=judge.limits, detail="brief").passed
-    except errors.CannotCompare:
-        return True
-
-
-def exclusions(
-    observation: Observation, failure: ObservedFailure, reproduction: Reproduction, how_often: str = ""
-) -> Iterator[str]:
-    """A sentence on each cause that was or was not excluded. ``how_often`` is that of ``EarlierFindings``."""
-    rounding = observation.evidence.verdict.rounding
-    if failure.kind == "comparison" and rounding is not None:
-        if rounding.verdict == "bug":
-            times = "" if rounding.times is None else f", {rounding.times:.3g} times that of plain float32"
-            yield f"rounding: the error is larger than rounding explains, measured against float64{times}"
-        else:
-            why = f" ({rounding.reason})" if rounding.reason else ""
-            yield f"not excluded, rounding: measured against float64, the verdict is '{rounding.verdict}'{why}"
-    if how_often:
-        yield f"not excluded, chance: {how_often}"
-    elif not reproduction.steady:
-        yield "not excluded, chance: reproduce.py fails in some runs and not in others"
-    elif observation.runs > 1:
-        yield f"not excluded, chance: it failed only in run {observation.runs} of the check"
-    elif reproduction.reproduced != "not":
-        yield "chance: it failed in the check and in reproduce.py, each in a process of its own"
-    engine = failure.engine
-    if engine is not None and failure.against.partition(":")[0] == engine.name:
-        yield f"the model: the same engine, run as '{failure.against}', gives the expected values"
-    elif failure.against and failure.against != "golden values":
-        yield f"the model: {failure.against} gives the expected values"
+FORMS: Mapping[str, IssueForm] = {
+    "onnxrt": IssueForm(
+        description="Describe the issue",
+        reproduction="To reproduce",
+        environment="System information",
+        fields=(
+            ("Urgency", "none stated"),
+            ("Platform", lambda facts: platform.system()),
+            ("OS Version", _fact("os")),
+            ("ONNX Runtime Installation", "Released Package"),
+            ("ONNX Runtime Version or Commit ID", _version),
+            ("ONNX Runtime API", "Python"),
+            (
+                "Architecture",
+                lambda facts: {"x86_64": "X64", "aarch64": "ARM64"}.get(platform.machine(), platform.machine()),
+            ),
+            ("Execution Provider", _device),
+            *_MACHINE,
+            ("Packages", _packages),
+        ),
+    ),
+    "openvino": IssueForm(
+        description="Issue description",
+        reproduction="Step-by-step reproduction",
+        environment="System information",
+        fields=(
+            ("OpenVINO Version", _version),
+            ("Operating System", _fact("os")),
+            ("Device used for inference", _device),
+            ("Framework", "ONNX"),
+            *_MACHINE,
+            ("Packages", _packages),
+        ),
+    ),
+    "trt": IssueForm(
+        description="Description",
+        reproduction="Steps To Reproduce",
+        environment="Environment",
+        fields=(
+            ("TensorRT Version", _version),
+            ("NVIDIA GPU", _fact("gpu")),
+            ("NVIDIA Driver Version", _fact("driver")),
+            ("Operating System", _fact("os")),
+            ("Python Version", _fact("python")),
+            ("Packages", _packages),
+        ),
+    ),
+    "reference": IssueForm(
+        description="Describe the bug",
+        reproduction="Reproduction instructions",
+        environment="System information",
+        fields=(
+            ("Is the issue related to model conversion?", "No: the model is loaded as it is."),
+            ("OS Platform", _fact("os")),
+            ("ONNX version", _version),
+            ("Python version", _fact("python")),
+            ("Packages", _packages),
+        ),
+    ),
+    "": IssueForm(
+        description="What happens",
+        reproduction="How to reproduce it",
+        environment="Environment",
+        fields=(
+            ("Operating system", _fact("os")),
+            ("Python", _fact("python")),
+            *_MACHINE,
+            ("Packages", _packages),
+        ),
+    ),
+}
+"""The form of each engine's tracker in 2026; "" is for any other engine."""
 
 
 _TEST = """\
@@ -397,17 +310,20 @@ from pathlib import Path
 {imports}
 
 def test_the_model_does_not_fail() -> None:
-    script = Path(__file__).with_name("reproduce.py")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    folder = Path(__file__).parent
+    words = [sys.executable, "{script}"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 """
 
 
-def regression_test(title: str, modules: Sequence[str]) -> str:
-    """The text of a test for pytest that fails as long as the script does.
+def regression_test(title: str, modules: Sequence[str], script: str = "reproduce.py") -> str:
+    """The text of a test for pytest that fails as long as ``script`` does.
 
     The test is skipped if one of ``modules``, which the script imports, is missing.
     """
     needed = "".join(f'pytest.importorskip("{module}")\n' for module in modules)
     imports = f"\nimport pytest\n\n{needed}" if needed else ""
-    return _TEST.format(docstring=docstring(f"{title}: reproduce.py beside this file shows it."), imports=imports)
+    return _TEST.format(
+        docstring=docstring(f"{title}: reproduce.py beside this file shows it."), imports=imports, script=script
+    )

@@ -42,11 +42,10 @@ class RunQuestion:
 class EarlierFindings:
     """What a command has found out about a failure before it is packed, in words.
 
-    ``title`` is the failure in a line if the check alone would accuse the wrong engine; else "". ``notes`` have the
-    labels ``found`` (what fails and why), ``may vary`` (in the model), ``known`` (how it compares with the known bug
-    that it looks like) and ``workaround`` (what was tried and passed). ``how_often`` says how many runs a flaky failure
-    shows in; "" if it is not known to be flaky. ``links`` are references in these words to bugs of biopsy's own
-    catalogue, each with its address.
+    ``title`` is the failure in a line; "" if the check alone tells it. ``notes`` have the labels ``found`` (what fails,
+    in a sentence or two), ``cause`` (what it depends on) and ``workaround`` (what was tried and passed). ``how_often``
+    says how many runs a flaky failure shows in; "" if it is not known to be flaky. ``links`` are references in these
+    words to bugs of biopsy's own catalogue, each with its address.
     """
 
     title: str = ""
@@ -66,7 +65,8 @@ class BundleJob:
 
     ``secrets`` are words that no member may hold, each with what it is; members may then hold no paths and no names of
     the user and the machine either. None hides nothing. ``reports`` are further members by name: the report as JSON and
-    as a page. ``settings`` are the options that settings files gave to the check, in words; "" if none.
+    as a page. ``settings`` are the options that settings files gave to the check, in words; "" if none. ``no_issue``
+    says why no engine is to blame, so that no issue is to be written; "" if one may be.
     """
 
     target: Path
@@ -81,6 +81,7 @@ class BundleJob:
     secrets: Mapping[str, str] | None = None
     reports: Mapping[str, bytes] = field(default_factory=dict)
     settings: str = ""
+    no_issue: str = ""
 
 
 _MOST_TRIES = 10

@@ -6,27 +6,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from biopsy import errors
 from biopsy.checks.command_line import LOAD_INPUTS, LOAD_OUTPUTS, CommandLine, OwnCommand
 from biopsy.findings.bundle.disclosures import disclosures, words_of_machine
 from biopsy.findings.bundle.engine_script import EngineScript, OnlyBiopsyError
-from biopsy.findings.bundle.issue import (
-    IssueFacts,
-    ObservedFailure,
-    exclusions,
-    failure_of,
-    issue_text,
-    model_text,
-    regression_test,
-)
+from biopsy.findings.bundle.failure import ObservedFailure, exclusions, failure_of
+from biopsy.findings.bundle.issue import IssueFacts, issue_text, regression_test
 from biopsy.findings.bundle.job import BundleJob, Observation, observe, own_words, packed_words
 from biopsy.findings.bundle.packing import publish, require_target, write_archive
 from biopsy.findings.bundle.reproduction import Reproduced, reproduce
-from biopsy.findings.bundle.script import CopiedFiles, Script, command_script, copied_files
+from biopsy.findings.bundle.script import CopiedFiles, Ending, command_script, copied_files
+from biopsy.findings.bundle.short_script import ShownFailure
 from biopsy.findings.report import versions_tree
 from biopsy.model.extract import choose_outputs
 from biopsy.model.index import ModelIndex, index_bytes
@@ -93,28 +87,26 @@ def make_bundle(job: BundleJob) -> Bundle:
         failure, evidence = failure_of(job, observation), observation.evidence
         seconds = round(evidence.seconds if evidence.timed_out else _TIMES_OF_CHECK * evidence.seconds, 1)
         seconds = seconds if evidence.timed_out else max(_LEAST_SECONDS, seconds)
-        script, copied, needs_biopsy = _write_script(job, observation, failure, folder, index, seconds)
-        names = ["model.onnx", "model.onnx.data", "inputs.npz", "expected.npz", "reproduce.py", "test_regression.py"]
-        members = [folder / name for name in (*names, *copied.contents) if (folder / name).exists()]
-        write_archive(trial, members)
-        reproduction = reproduce(
-            trial,
-            scratch,
-            Limits(_TIMES_OF_SCRIPT * seconds, job.check.memory),
-            needs_biopsy=bool(needs_biopsy),
-            tries=_TRIES_IF_FLAKY if job.earlier.how_often else 1 if observation.runs == 1 else 4 * observation.runs,
-        )
+        tries = _TRIES_IF_FLAKY if job.earlier.how_often else 1 if observation.runs == 1 else 4 * observation.runs
+        for script in _scripts(job, observation, failure, folder, index, seconds):
+            members = [folder / name for name in (*_TENSOR_FILES, *script.contents) if (folder / name).exists()]
+            write_archive(trial, members)
+            limits = Limits(_TIMES_OF_SCRIPT * seconds, job.check.memory)
+            reproduction = reproduce(
+                trial, scratch, limits, script.ending, needs_biopsy=bool(script.needs_biopsy), tries=tries
+            )
+            if reproduction.reproduced == "alone":
+                break
         facts = IssueFacts(
             failure=failure,
             reproduction=reproduction,
-            model=model_text(model),
-            script=script.text(),
+            script=script.contents[SCRIPT].decode(),
             versions=versions_tree([] if job.run is None else [engine.label for engine in job.run.engines]),
             excluded=list(exclusions(observation, failure, reproduction, job.earlier.how_often)),
             earlier=job.earlier,
             settings=job.settings if job.secrets is None or not job.settings else "not told here",
-            remarks=[f"left out: {text}" for text in copied.left_out],
-            sizes={member.name: member.stat().st_size for member in members},
+            remarks=[f"left out: {text}" for text in script.left_out],
+            members=[*(member.name for member in members), *job.reports],
             places=_places(job, model),
         )
         members += _write_texts(job, facts, folder)
@@ -128,7 +120,7 @@ def make_bundle(job: BundleJob) -> Bundle:
             reproduced=reproduction.reproduced,
             status=reproduction.status,
             output=reproduction.output,
-            needs_biopsy=needs_biopsy,
+            needs_biopsy=script.needs_biopsy,
             remarks=facts.remarks,
         )
 
@@ -151,7 +143,8 @@ def _write_texts(job: BundleJob, facts: IssueFacts, folder: Path) -> list[Path]:
     if reproduction.reproduced == "not":
         text = f"reproduce.py ended with status {reproduction.status}, and not with 1:\n\n{reproduction.output}"
         texts[_NOT_REPRODUCED] = text.encode("utf-8", "backslashreplace")
-    texts["ISSUE.md"] = issue_text(facts).encode("utf-8", "backslashreplace")
+    if not job.no_issue:
+        texts["ISSUE.md"] = issue_text(facts).encode("utf-8", "backslashreplace")
     for name, data in texts.items():
         write_whole(folder / name, [data])
     return [folder / name for name in texts]
@@ -184,44 +177,84 @@ def _write_model(job: BundleJob, path: Path) -> ModelIndex:
     return index_bytes(read_bytes(path), path.parent)
 
 
-def _write_script(
-    job: BundleJob,
-    observation: Observation,
-    failure: ObservedFailure,
-    folder: Path,
-    index: ModelIndex,
-    seconds: float,
-) -> tuple[Script, CopiedFiles, str]:
-    """Write the script, the tensors, the test and the files of the check that the script needs to ``folder``.
+SCRIPT = "reproduce.py"
+IN_A_CHILD = "git_bisect.py"
+"""The script that shows the failure; and one that runs it in a child, for a failure that ends the process."""
 
-    Returns the script, those files, and what the script cannot do without biopsy, "" if nothing. The script takes a run
-    of more than ``seconds`` for one that does not end.
+_TENSOR_FILES = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WrittenScript:
+    """A script in the folder of the bundle: its files by name, with those that it needs, and how it ends.
+
+    ``left_out`` says of each file that was not copied why not.
+    """
+
+    contents: Mapping[str, bytes]
+    modules: Sequence[str]
+    ending: Ending = field(default_factory=Ending)
+    needs_biopsy: str = ""
+    left_out: Sequence[str] = ()
+
+
+def _scripts(
+    job: BundleJob, observation: Observation, failure: ObservedFailure, folder: Path, index: ModelIndex, seconds: float
+) -> Iterator[_WrittenScript]:
+    """The scripts that may show the failure, the shortest first, each written to ``folder`` with its test and tensors.
+
+    A script takes a run of more than ``seconds`` for one that does not end.
     """
     inputs = _write_tensors(folder / "inputs.npz", observation.feeds)
     expected = _write_tensors(folder / "expected.npz", failure.expected)
     command: CommandLine = job.check.command
-    script, copied, why = None, CopiedFiles(), ""
+    long, copied, why = None, CopiedFiles(), ""
     if job.run is not None:
         try:
-            script = EngineScript(
+            long = EngineScript(
                 question=job.run, failure=failure, index=index, inputs=inputs, expected=expected, seconds=seconds
             ).script()
         except OnlyBiopsyError as error:
             command, why = own_words(job).without_option((*LOAD_INPUTS, *LOAD_OUTPUTS)), str(error)
+        shown = ShownFailure(
+            question=job.run,
+            failure=failure,
+            path=folder / "model.onnx",
+            index=index,
+            inputs=(*observation.feeds, {})[failure.sample],
+            expected=(*failure.expected, {})[failure.sample],
+            keys=((*inputs, {})[failure.sample], (*expected, {})[failure.sample]),
+        )
+        ends_the_process = failure.kind in ("crash", "timeout") and long is not None
+        for short in shown.scripts():
+            contents = {SCRIPT: short.text.encode()}
+            if long is not None and ends_the_process:
+                contents[IN_A_CHILD] = long.text().encode()
+            tested = SCRIPT if IN_A_CHILD not in contents else IN_A_CHILD
+            contents["test_regression.py"] = regression_test(failure.title, short.modules, tested).encode()
+            yield _written(folder, _WrittenScript(contents=contents, modules=short.modules, ending=short.ending))
     elif isinstance(command, OwnCommand):
         why = f"what 'biopsy {command.arguments[0]}' tells"
-    if script is None:
+    if long is None:
         copied = copied_files(command, job.check.default_name)
         words = copied.words_of(command, job.check.default_name)
         if job.run is not None:
             golden = any(expected) and bool(job.run.golden)
             words = list(packed_words(words, inputs=any(inputs), expected=golden).words)
-        script = command_script(failure.title, words, observation.evidence, job.rules, seconds, why)
-    texts = {**copied.contents, "reproduce.py": script.text().encode()}
-    texts["test_regression.py"] = regression_test(failure.title, script.modules).encode()
-    for name, data in texts.items():
+        long = command_script(failure.title, words, observation.evidence, job.rules, seconds, why)
+    contents = {**copied.contents, SCRIPT: long.text().encode()}
+    contents["test_regression.py"] = regression_test(failure.title, long.modules).encode()
+    yield _written(
+        folder,
+        _WrittenScript(contents=contents, modules=long.modules, needs_biopsy=why, left_out=copied.left_out),
+    )
+
+
+def _written(folder: Path, script: _WrittenScript) -> _WrittenScript:
+    (folder / IN_A_CHILD).unlink(missing_ok=True)
+    for name, data in script.contents.items():
         write_whole(folder / name, [data])
-    return script, copied, why
+    return script
 
 
 def _write_tensors(path: Path, samples: Sequence[Feed]) -> list[dict[str, str]]:

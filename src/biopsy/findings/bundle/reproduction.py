@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from biopsy import errors
+from biopsy.findings.bundle.script import Ending
 from biopsy.processes import process
 from biopsy.processes.watch import Limits
-
-FAILS = 1
-"""The exit status of a script while the failure is there."""
 
 Reproduced = Literal["alone", "with biopsy", "not"]
 """Where a script reproduces the failure: without biopsy, only with it, or not at all."""
@@ -42,8 +40,10 @@ class Reproduction:
     steady: bool = True
 
 
-def reproduce(bundle: Path, scratch: Path, limits: Limits, *, needs_biopsy: bool, tries: int) -> Reproduction:
-    """Unpack a bundle (.zip) into ``scratch`` and run its script up to ``tries`` times until it fails.
+def reproduce(
+    bundle: Path, scratch: Path, limits: Limits, ending: Ending, *, needs_biopsy: bool, tries: int
+) -> Reproduction:
+    """Unpack a bundle (.zip) into ``scratch`` and run its script up to ``tries`` times until it ends as it should.
 
     It runs without biopsy, unless it is known to need it, and then with biopsy. Raises CheckError if it cannot be
     started.
@@ -55,39 +55,47 @@ def reproduce(bundle: Path, scratch: Path, limits: Limits, *, needs_biopsy: bool
             without = clean_environment(scratch / "environment")
         except OSError as error:
             raise errors.CheckError(f"no environment without biopsy can be made: {error}") from error
-        clean = _run_script("alone", bundle, scratch, limits, without, tries)
+        clean = _run_script("alone", bundle, scratch, limits, ending, without, tries)
         if clean.reproduced == "alone":
             return clean
     path = os.pathsep.join([str(Path(sys.executable).parent), *filter(None, [os.environ.get("PATH")])])
     here = _run_script(
-        "with biopsy", bundle, scratch, limits, CleanEnvironment(Path(sys.executable), {"PATH": path}), tries
+        "with biopsy", bundle, scratch, limits, ending, CleanEnvironment(Path(sys.executable), {"PATH": path}), tries
     )
     if here.reproduced == "not" or without is None:
         return clean if here.reproduced == "not" and clean is not None else here
-    again = _run_script("alone", bundle, scratch, limits, without, _TRIES_BEFORE_BIOPSY_IS_NEEDED)
+    again = _run_script("alone", bundle, scratch, limits, ending, without, _TRIES_BEFORE_BIOPSY_IS_NEEDED)
     return replace(again, steady=False) if again.reproduced == "alone" else here
 
 
 def _run_script(
-    reproduced: Reproduced, bundle: Path, scratch: Path, limits: Limits, interpreter: CleanEnvironment, tries: int
+    reproduced: Reproduced,
+    bundle: Path,
+    scratch: Path,
+    limits: Limits,
+    ending: Ending,
+    interpreter: CleanEnvironment,
+    tries: int,
 ) -> Reproduction:
     """Run the script in fresh copies of the bundle until it fails. The output does not name the folder of the copy."""
-    folder, status, output = scratch / "unpacked", 0, b""
-    words = [str(interpreter.python), str(folder / "reproduce.py")]
+    folder, status, output, shown = scratch / "unpacked", 0, b"", False
+    words = [str(interpreter.python), "reproduce.py"]
     for _ in range(tries):
         with zipfile.ZipFile(bundle) as stream:
             stream.extractall(folder)
         try:
-            ended = process.run(words, lambda: limits, environment=interpreter.variables, kept=_MOST_OUTPUT)
+            ended = process.run(
+                words, lambda: limits, folder=folder, environment=interpreter.variables, kept=_MOST_OUTPUT
+            )
         except process.CannotStartError as error:
             raise errors.CheckError(f"{words[0]} could not be started: {error.reason}") from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        status, output = ended.status, ended.output
-        if status == FAILS:
+        status, output, shown = ended.status, ended.output, ending.is_that_of(ended)
+        if shown:
             break
     text = output.decode("utf-8", "replace").replace(f"{folder}{os.sep}", "")
-    return Reproduction(reproduced=reproduced if status == FAILS else "not", status=status, output=text)
+    return Reproduction(reproduced=reproduced if shown else "not", status=status, output=text)
 
 
 _BLOCKER = """\

@@ -21,6 +21,7 @@ from biopsy.checks.words import NAME, names_path
 from biopsy.findings.bundle import script_parts
 from biopsy.findings.bundle.script_parts.failures import TIMEOUT
 from biopsy.processes.reading import read_plain
+from biopsy.processes.watch import Ended
 from biopsy.text import printable
 
 Literal: TypeAlias = "bool | int | float | str | Sequence[Literal] | Mapping[str, Literal] | None"
@@ -67,6 +68,28 @@ def _plain(value: object) -> object:
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [_plain(each) for each in value]
     raise TypeError(f"{type(value).__name__} is not a literal")
+
+
+FAILS = 1
+"""The exit status of a script while the failure is there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a script ends while the failure is there: its exit status, or minus a signal, and a text that it prints.
+
+    ``status`` is None if it does not end by itself. ``runs`` is False if it only builds the model.
+    """
+
+    status: int | None = FAILS
+    text: str = ""
+    runs: bool = True
+
+    def is_that_of(self, ended: Ended) -> bool:
+        """Whether a run of the script ended so."""
+        if self.status is None:
+            return ended.cause == "time"
+        return ended.status == self.status and self.text.encode() in ended.output
 
 
 _STATUSES = """\

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from biopsy import errors
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
 from biopsy.findings.document import Columns, DocumentBlock, Section
 from biopsy.findings.page import failure, model_map, sections
 from biopsy.findings.page.drawing import Drawing, Graph
@@ -24,9 +26,6 @@ from biopsy.findings.page.search import search_blocks
 from biopsy.findings.page.sections import LABELS, top
 from biopsy.findings.page.wording import cut
 from biopsy.text import printable
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -60,20 +59,12 @@ blocks. A section without blocks is left out.
 """
 
 
-def require_possible() -> None:
-    """Raise BiopsyError if a package of the extra `report`, which pages need, is not installed."""
-    _environment()
-
-
 def page_of(report: Mapping[str, Any]) -> str:
     """The HTML page of a report, which is the tree of a report.json.
 
-    Raises DamagedReport if a key holds a value of the wrong kind, and BiopsyError if a package of the extra `report` is
-    not installed.
+    Raises DamagedReport if a key holds a value of the wrong kind.
     """
     environment = _environment()
-    from markupsafe import Markup
-
     tree = Branch(report)
     first = top(tree)
     shown = []
@@ -109,16 +100,6 @@ def page_of(report: Mapping[str, Any]) -> str:
 
 
 def _environment() -> Environment:
-    try:
-        import fast_sugiyama  # noqa: F401 -- needed only for the drawing of a piece, but missed at once
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-        from markupsafe import escape
-    except ImportError as error:
-        raise errors.BiopsyError(
-            f"a page needs the package {error.name}, which is not installed",
-            next_steps=['pip install "biopsy[report]"'],
-        ) from error
-
     def finalized(value: Any) -> Any:
         """The value of any expression of a template: a text is made one printable line of bounded length."""
         return cut(printable(value), _LONGEST) if type(value) is str else value

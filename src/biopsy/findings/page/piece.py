@@ -285,8 +285,10 @@ def _connected(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
     """The layout of a connected graph. For an unconnected one, fast_sugiyama confuses waypoints with items."""
     if not edges:
         return Layout(columns=[0.0], layers=[0], paths=[])
-    from fast_sugiyama import from_edges
-
+    try:
+        from fast_sugiyama import from_edges
+    except ImportError:  # it has no wheel for every platform
+        return _plain(count, edges)
     ((positions, _, _, lines),) = from_edges(sorted(set(edges)), vertex_spacing=1.0, dummy_vertices=True)
     at = {int(item): place for item, place in positions}
     top = max(y for _, y in at.values())
@@ -297,6 +299,20 @@ def _connected(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
         layers=[round(top - at[item][1]) for item in range(count)],
         paths=[paths.get(edge, ()) for edge in edges],
     )
+
+
+def _plain(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
+    """The layout with each item below all that it reads, in the order of the items, and with straight edges."""
+    layers = [0] * count
+    for source, target in sorted(edges):
+        layers[target] = max(layers[target], layers[source] + 1)
+    columns = [float(layers[:item].count(layers[item])) for item in range(count)]
+    paths = []
+    for source, target in edges:
+        steps = layers[target] - layers[source]
+        slope = (columns[target] - columns[source]) / steps
+        paths.append([columns[source] + slope * step for step in range(1, steps)])
+    return Layout(columns=columns, layers=layers, paths=paths)
 
 
 def _paths(

@@ -112,7 +112,8 @@ def top(report: Branch) -> Top:
         text=cut(finding.text("text").replace(" -> ", " → "), 2000),
         certainty=finding.loose("certainty"),
         workarounds=[
-            Workaround(text=each.text("text"), line=each.text("line")) for each in finding.parts("workarounds")[:20]
+            Workaround(text=each.text("text"), line=each.text("line"), code=each.texts("code")[:20])
+            for each in finding.parts("workarounds")[:20]
         ],
         not_tried=finding.texts("not_tried")[:50],
     )

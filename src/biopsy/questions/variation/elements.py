@@ -200,7 +200,7 @@ def edits_of_others(fed: FedModel, feature: Feature) -> list[Edit]:
     return [
         chained([*(partial(FedModel.with_input, name=name, changed=change) for name in inputs), *with_weights])
         for change in changes
-        for with_weights in ([], [_with_changed_weights(weights, change)])
+        for with_weights in ([], [with_changed_weights(weights, change)])
         if (inputs or with_weights) and (weights or not with_weights)
     ]
 
@@ -215,12 +215,12 @@ def weight_features(fed: FedModel) -> Iterator[Feature]:
             weights.append((number, name or UNNAMED, values))
     if len(weights) > _MOST_WEIGHTS:
         numbers = [number for number, _, values in weights if values.dtype.kind == "f"]
-        changes = _alternatives(np.ones(2, np.float32), partial(_with_changed_weights, numbers))
+        changes = _alternatives(np.ones(2, np.float32), partial(with_changed_weights, numbers))
         name = f"all {len(numbers)} weights"
         yield Feature(what="weight", name=name, present="", alternatives=changes, values=np.ones(2), is_measured=False)
         return
     for number, name, values in weights:
-        edit_by = partial(_with_changed_weights, [number])
+        edit_by = partial(with_changed_weights, [number])
         if values.size > 1 or values.dtype.kind not in "iu":
             present = f"{values.reshape(-1)[0]:g}" if values.size == 1 and values.dtype.kind == "f" else ""
             changes = _alternatives(values, edit_by)
@@ -228,7 +228,7 @@ def weight_features(fed: FedModel) -> Iterator[Feature]:
             continue
 
         def filled(value: int, number: int = number) -> Edit:
-            return _with_changed_weights([number], partial(np.full_like, fill_value=value))
+            return with_changed_weights([number], partial(np.full_like, fill_value=value))
 
         value, limits = int(values.reshape(-1)[0]), np.iinfo(values.dtype)
         wanted = {value + 1: "one more", value - 1: "one less", 0: "zero", 2 * value: "doubled"}
@@ -242,7 +242,9 @@ def weight_features(fed: FedModel) -> Iterator[Feature]:
         )
 
 
-def _with_changed_weights(numbers: list[int], change: Callable[[Array], Array]) -> Edit:
+def with_changed_weights(numbers: list[int], change: Callable[[Array], Array]) -> Edit:
+    """The edit that changes the values of weights, by their numbers among ``named_tensors``."""
+
     def edit(fed: FedModel) -> FedModel | None:
         copy = fed.copied()
         tensors = list(named_tensors(copy.model))

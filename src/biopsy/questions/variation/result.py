@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from biopsy.questions.variation.features import ExaminedFeature, What, consistent_forms, count_kinds, is_ambiguous
+from biopsy.questions.variation.features import (
+    ExaminedFeature,
+    FedModel,
+    What,
+    consistent_forms,
+    count_kinds,
+    is_ambiguous,
+)
 from biopsy.questions.variation.values import value_condition
 from biopsy.records import plain
 from biopsy.text import count, first_of, html_table, printable, series
@@ -69,7 +76,8 @@ class Variation:
     ``free``: changes of several kinds still failed, and none passed. ``fixed``: some change passed, so it must stay or
     satisfy a simple condition. ``unknown``: neither is known. ``together``: whether it still fails if all free features
     are changed at once; None if not tried. ``checks`` counts runs of the check. ``complete``: the budget sufficed.
-    ``kept`` says why nothing was varied at all, else "".
+    ``kept`` says why nothing was varied at all, else "". ``plain`` is the model with the least sizes and the simplest
+    values with which it still fails; None if it got no plainer.
     """
 
     free: tuple[Finding, ...] = ()
@@ -79,6 +87,7 @@ class Variation:
     checks: int = 0
     complete: bool = True
     kept: str = ""
+    plain: FedModel | None = None
 
     @property
     def sentence(self) -> str:

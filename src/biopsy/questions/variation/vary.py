@@ -47,6 +47,7 @@ from biopsy.questions.variation.features import (
     chained,
     proposed_changes,
 )
+from biopsy.questions.variation.plain import make_plain
 from biopsy.questions.variation.result import Claim, Finding, Together, Variation, claim_of, condition_of, finding_of
 from biopsy.questions.variation.shapes import joined_size_features, rank_features, size_features
 from biopsy.questions.variation.validity import Validity
@@ -269,6 +270,9 @@ class VariationTask:
             self._variation = replace(self._variation, complete=False)
             for each in self._examinations:  # no condition on values was confirmed
                 each.is_entangled = True
+        with contextlib.suppress(BudgetSpentError), self._oracle.budget.enforced():
+            assert self._trial_maker is not None
+            make_plain(self._trial_maker.base, self._examinations, self._is_plainer)
         self._oracle.pool.abandon_all()
         self._require_meaningful_check()
         return True
@@ -378,6 +382,15 @@ class VariationTask:
             return None
         return "sometimes" if len(set(answers)) > 1 else "always" if answers[0] == "fails" else "never"
 
+    def _is_plainer(self, edit: Edit, description: str) -> bool:
+        """Whether the model still fails after an edit that makes it plainer; if so, the edited model is kept."""
+        assert self._trial_maker is not None
+        edited = self._trial_maker.edited(edit)
+        if edited is None or self._answer(self._trial_maker.trial(edited, description)) != "fails":
+            return False
+        self._variation = replace(self._variation, plain=edited)
+        return True
+
     def _require_meaningful_check(self) -> None:
         """Raise CheckError if the check fails on anything: no change passes, and a lone Identity node fails too."""
         if self._job.allow_vacuous_check or any(each.with_answer("passes") for each in self._examinations):
@@ -448,16 +461,19 @@ class TrialMaker:
         """A trial of the unchanged model."""
         return self.trial(self.base, "the model as it is")
 
+    def edited(self, edit: Edit) -> FedModel | None:
+        """The edited model; None if the edit is impossible or gives no valid model."""
+        edited = edit(self.base)
+        if edited is None or edited.model is self.base.model:
+            return edited
+        valid = self.validity.validated(edited.model)
+        return None if valid is None else replace(edited, model=valid)
+
     def changed(self, edit: Edit, description: str) -> Trial | None:
         """A trial of the edited model; None if the edit is impossible, gives no valid model, or changes nothing."""
-        edited = edit(self.base)
-        if edited is not None and edited.model is not self.base.model:
-            valid = self.validity.validated(edited.model)
-            edited = None if valid is None else replace(edited, model=valid)
-        if edited is None:
-            return None
-        trial = self.trial(edited, description)
-        return None if trial.digest == self.unchanged.digest else trial
+        edited = self.edited(edit)
+        trial = None if edited is None else self.trial(edited, description)
+        return None if trial is None or trial.digest == self.unchanged.digest else trial
 
     def trial(self, fed: FedModel, description: str) -> Trial:
         """A trial of a model with its inputs."""

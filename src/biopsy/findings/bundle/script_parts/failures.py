@@ -150,40 +150,15 @@ def measure(name, actual, expected, error):
         return 20 * np.log10(np.float64(signal) / norms[2])
 
 
-def find_special(outputs_of, inputs, special):
-    """1 if any output of any sample holds NaN ("nan") or infinity ("inf"), else 0; prints which."""
-    import numpy as np
-
-    wrong, is_special = False, np.isnan if special == "nan" else np.isinf
-    if not inputs:
-        raise CannotSay("there is nothing to run")
-    for number, feed in enumerate(inputs):
-        for name, value in outputs_of(feed).items():
-            if value.dtype.kind in "fc":
-                odd = is_special(value).sum()
-                print(f"sample {number}, output {name!r}: {odd} of {value.size} elements are {special}")
-                wrong = wrong or odd > 0
-    return int(wrong)
-
-
-def expect_failure(load, run, kind, message):
-    """1 if running the model (or building it, if run is None) fails with an error of this kind, else 0."""
+def expect_failure(load, kind, message):
+    """1 if building the model fails with an error of this kind, else 0."""
     try:
-        model = load()
+        load()
     except (CannotSay, ImportError):
         raise
     except Exception as error:
-        if run is not None:
-            raise CannotSay(f"it cannot even be built: {error}") from error
         return judged(error, kind, message)
     print("it is built")
-    if run is None:
-        return 0
-    try:
-        run(model)
-    except Exception as error:
-        return judged(error, kind, message)
-    print("it runs")
     return 0
 
 

@@ -1,0 +1,229 @@
+"""``reproduce.py`` in some ten lines, as a maintainer would write it: the model as text, its inputs, one call of the
+engine, and an assertion. It calls the engine's own package and nothing of biopsy.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from biopsy.comparison.tolerance import criteria_for
+from biopsy.findings.bundle.engine_script import OnlyBiopsyError, PythonCalls, limits_of_output, require_plain_types
+from biopsy.findings.bundle.failure import ObservedFailure
+from biopsy.findings.bundle.job import RunQuestion
+from biopsy.findings.bundle.script import Ending
+from biopsy.model.index import ModelIndex
+from biopsy.questions.variation.features import values_of
+from biopsy.questions.variation.plain import FEW, plain_expression
+from biopsy.tensors.results import Array, Feed
+from biopsy.text import printable
+
+if TYPE_CHECKING:
+    import onnx
+
+_LONGEST_LINE = 110
+_MOST_NODES = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortScript:
+    """A script that shows a failure by one call of an engine: its text, what it imports, and how it ends.
+
+    ``files`` are the members of the bundle that it reads.
+    """
+
+    text: str
+    modules: Sequence[str]
+    ending: Ending
+    files: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownFailure:
+    """What a short script shows: the failure of ``question`` by the model at ``path``.
+
+    ``inputs`` and ``expected`` are tensors by name of the sample that fails, ``keys`` those of the inputs in
+    ``inputs.npz`` and of what is expected in ``expected.npz``.
+    """
+
+    question: RunQuestion
+    failure: ObservedFailure
+    path: Path
+    index: ModelIndex
+    inputs: Feed
+    expected: Mapping[str, Array]
+    keys: tuple[Mapping[str, str], Mapping[str, str]]
+
+    def scripts(self) -> Iterator[ShortScript]:
+        """The scripts that may show it, the shortest first: with the model as text, and with the model's file."""
+        engine = self.failure.engine
+        if engine is None or self.question.unscriptable:
+            return
+        try:
+            require_plain_types(self.index)
+            calls = PythonCalls(engine=engine, index=self.index)
+            calls.building("")
+            ending, judging = self._judging()
+        except OnlyBiopsyError:
+            return
+        import onnx
+
+        loaded = onnx.load(str(self.path), load_external_data=False)
+        for model in filter(None, (_model_as_text(loaded), _ModelLines(lines=(), given='"model.onnx"'))):
+            feeds, needed_files = self._feeds()
+            expected, more_files = self._expected(model)
+            names = [self.index.names[tensor] for tensor in self.index.outputs]
+            call = calls.running(_literal(self.failure.output or names[0]), "feeds" if feeds else "{}")
+            call = call if ending.runs else []
+            body = [*model.lines, *(feeds if call else ()), *calls.building(model.given), *call, *expected, *judging]
+            text = "\n".join([f"# {_comment(self.failure.title)}", *_imports(body), "", *body, ""])
+            files = (*needed_files, *more_files) if call else ()
+            yield ShortScript(
+                text=text,
+                modules=[name for name in ("numpy", "onnx", "onnxruntime", "openvino") if f"import {name}" in text],
+                ending=ending,
+                files=files if model.lines else ("model.onnx", *files),
+            )
+
+    def _judging(self) -> tuple[Ending, Sequence[str]]:
+        """How the script ends, and the lines that compare. Raises OnlyBiopsyError for what no such lines can say."""
+        failure = self.failure
+        if failure.kind == "comparison" and failure.output:
+            judge, values = self.question.judge, self.expected[failure.output]
+            criteria = criteria_for(failure.output, judge.tolerances, judge.stats, judge.limits)
+            limits = limits_of_output(failure.output, criteria, values)
+            if set(limits) != {"atol", "rtol"}:
+                raise OnlyBiopsyError("other limits than tolerances")
+            how = f"rtol={limits['rtol']!r}, atol={limits['atol']!r}"
+            exactly = "np.testing.assert_array_equal(actual, expected)"
+            within = f"np.testing.assert_allclose(actual, expected, {how})"
+            return Ending(text="AssertionError"), [exactly if values.dtype.kind in "OUS" else within]
+        if failure.kind == "non-finite" and failure.output:
+            test = {"nan": "np.isnan(actual).any()"}.get(failure.name, "np.isinf(actual).any()")
+            return Ending(text="AssertionError"), [f"assert not {test}, actual"]
+        if failure.kind == "engine failure":
+            says = [f"# {_comment(failure.message)}"] if failure.message else []
+            return Ending(text=failure.name, runs=failure.stage == "run"), says
+        if failure.kind == "crash" and failure.name in signal.Signals.__members__:
+            does = "runs" if self.inputs else "builds"
+            ending = Ending(status=-signal.Signals[failure.name].value, runs=bool(self.inputs))
+            return ending, [f"# {failure.name} when it {does}"]
+        if failure.kind == "timeout":
+            return Ending(status=None, runs=bool(self.inputs)), ["# it does not end"]
+        raise OnlyBiopsyError("a failure that is not of one output")
+
+    def _feeds(self) -> tuple[list[str], list[str]]:
+        """The lines that make the inputs, and the files that they read."""
+        wanted = {self.index.names[tensor] for tensor in self.index.fed_inputs()}
+        parts, loaded = [], False
+        for name, values in self.inputs.items():
+            if name in wanted:
+                expression = plain_expression(values)
+                loaded = loaded or expression is None
+                parts.append(f"{_literal(name)}: {expression or f'inputs[{_literal(self.keys[0][name])}]'}")
+        load = ['inputs = np.load("inputs.npz")'] if loaded else []
+        if not parts:
+            return [], []
+        line = f"feeds = {{{', '.join(parts)}}}"
+        lines = [line] if len(line) <= _LONGEST_LINE else ["feeds = {", *(f"    {part}," for part in parts), "}"]
+        return [*load, *lines], ["inputs.npz"] if loaded else []
+
+    def _expected(self, model: _ModelLines) -> tuple[list[str], list[str]]:
+        """The lines that say what is expected, and the files that they read."""
+        name = self.failure.output
+        if self.failure.kind != "comparison" or not name:
+            return [], []
+        values = self.expected[name]
+        expression = plain_expression(values)
+        if expression is not None:
+            return [f"expected = {expression}"], []
+        if values.size > FEW and self.failure.against == "reference":
+            evaluator = f"onnx.reference.ReferenceEvaluator({model.evaluated})"
+            return [f"expected = {evaluator}.run([{_literal(name)}], feeds)[0]"], []
+        return [f'expected = np.load("expected.npz")[{_literal(self.keys[1][name])}]'], ["expected.npz"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ModelLines:
+    """The lines that make a model, and the expression that gives it to an engine, as bytes or as a path."""
+
+    lines: Sequence[str]
+    given: str
+
+    @property
+    def evaluated(self) -> str:
+        """The expression that gives it to the reference evaluator."""
+        return "model" if self.lines else self.given
+
+
+def _model_as_text(model: onnx.ModelProto) -> _ModelLines | None:
+    """The lines that make a model of its text and of short expressions for its weights; None if that is impossible.
+
+    The text is that of ``onnx.printer``; it is used only if ``onnx.parser`` makes the same nodes and weights of it.
+    """
+    import onnx
+
+    if len(model.graph.node) > _MOST_NODES:
+        return None
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    for field in ("producer_name", "producer_version", "domain", "doc_string", "metadata_props", "model_version"):
+        bare.ClearField(field)
+    for field in ("doc_string", "value_info", "metadata_props"):
+        bare.graph.ClearField(field)
+    for node in bare.graph.node:
+        node.ClearField("doc_string")
+        node.ClearField("metadata_props")
+    large = [weight for weight in bare.graph.initializer if np.prod(weight.dims) > FEW]
+    lines = []
+    for weight in large:
+        values = values_of(weight)
+        expression = None if values is None else plain_expression(values)
+        if expression is None:
+            return None
+        made = f"onnx.numpy_helper.from_array({expression}, {_literal(weight.name)})"
+        lines.append(f"model.graph.initializer.append({made})")
+        bare.graph.initializer.remove(weight)
+    try:
+        text = onnx.printer.to_text(bare)
+        parsed = onnx.parser.parse_model(text)
+    except Exception:  # an element type, a name or an attribute that the text has no form for
+        return None
+    is_same = onnx.printer.to_text(parsed) == text and _weights(parsed) == _weights(bare)
+    if not is_same or '"""' in text or "\\" in text or not text.replace("\n", "").isprintable():
+        return None
+    head, _, graph = text.partition(">\n")
+    head = " ".join(head.removeprefix("<").split())
+    body = [line.rstrip() for line in graph.strip().splitlines()]
+    source = ['model = onnx.parser.parse_model("""', f"<{head}>", *body, '""")']
+    return _ModelLines(lines=[*source, *lines], given="model.SerializeToString()")
+
+
+def _weights(model: onnx.ModelProto) -> dict[str, tuple[object, ...]]:
+    """The type, shape and bytes of each weight by its name."""
+    values = {weight.name: values_of(weight) for weight in model.graph.initializer}
+    return {name: () if each is None else (each.dtype, each.shape, each.tobytes()) for name, each in values.items()}
+
+
+def _imports(body: Sequence[str]) -> Iterator[str]:
+    text = "\n".join(body)
+    yield from ["import numpy as np"] if "np." in text else []
+    yield from ["import onnx"] if "onnx." in text else []
+    yield from ["import onnx.reference"] if "onnx.reference" in text else []
+    yield from (f"import {name}" for name in ("onnxruntime", "openvino") if f"{name}." in text)
+
+
+def _literal(text: str) -> str:
+    """Text as a Python expression of printable ASCII, in double quotes if that is possible."""
+    quoted = ascii(text)
+    return f'"{quoted[1:-1]}"' if quoted[0] == "'" and '"' not in quoted else quoted
+
+
+def _comment(text: str) -> str:
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."

@@ -1,0 +1,150 @@
+"""The plainest form of a small failing model: the least sizes and the simplest values with which it still fails.
+
+A person who reads a bug report wants ``np.ones((2, 3))`` and not 4 KB of measured numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from biopsy.model.external import is_external
+from biopsy.questions.variation.elements import with_changed_weights
+from biopsy.questions.variation.features import Edit, ExaminedFeature, FedModel, chained, values_of
+from biopsy.reduction.passes.weights import lists_of_sizes, named_tensors
+from biopsy.tensors.results import Array
+
+Fails = Callable[[Edit, str], bool]
+"""Whether the model still fails in the same way after an edit, which the text describes."""
+
+_READABLE_SIZES = (2, 3, 4, 1)
+"""Sizes in the order in which a reader prefers them: an axis of one element hides what the axis is for."""
+
+FEW = 12
+"""So many elements can be read as a list of numbers."""
+
+
+def make_plain(base: FedModel, examinations: Sequence[ExaminedFeature], fails: Fails) -> None:
+    """Make a failing model plainer step by step: first its sizes, then each of its tensors.
+
+    ``fails`` is called with edits of ``base``, each of which includes those that failed before. Only sizes that are
+    known to fail are tried.
+    """
+    kept: list[Edit] = []
+    sizes = [edit for each in examinations if (edit := _least_size(each)) is not None]
+    if len(sizes) > 1 and fails(chained(sizes), "the least sizes"):
+        kept = sizes
+    else:
+        for edit in sizes:
+            kept = [*kept, edit] if fails(chained([*kept, edit]), "a smaller size") else kept
+    resized = chained(kept)(base) if kept else base
+    for tensor in _tensors(resized) if resized is not None else ():
+        for change in tensor.changes:
+            if fails(chained([*kept, tensor.edit(change)]), f"plain values of {tensor.name}"):
+                kept.append(tensor.edit(change))
+                break
+
+
+def _least_size(examination: ExaminedFeature) -> Edit | None:
+    """The edit to the most readable smaller size that is known to fail; None if there is none."""
+    numbers = examination.feature.numbers
+    if examination.feature.what != "size" or numbers is None:
+        return None
+    failing = {each.value: each for each in examination.with_answer("fails") if each.value is not None}
+    smaller = sorted(value for value in failing if value < numbers.present)
+    chosen = next((value for value in (*_READABLE_SIZES, *smaller) if value in smaller), None)
+    return None if chosen is None else failing[chosen].edit
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PlainTensor:
+    """An input or a weight, the changes that make it plainer, the plainest first, and how to edit the model so."""
+
+    name: str
+    changes: Sequence[Callable[[Array], Array]]
+    edit: Callable[[Callable[[Array], Array]], Edit]
+
+
+def _tensors(fed: FedModel) -> Iterator[_PlainTensor]:
+    for name, values in fed.feeds[0].items() if fed.feeds else ():
+        changes = [] if len(fed.feeds or ()) > 1 else list(_plainer(values))
+        yield _PlainTensor(name=name, changes=changes, edit=partial(_with_input, name))
+    lists = lists_of_sizes(fed.model)
+    for number, (name, tensor) in enumerate(named_tensors(fed.model)):
+        weight = None if name in lists or is_external(tensor) else values_of(tensor)
+        if weight is not None:
+            yield _PlainTensor(name=name, changes=list(_plainer(weight)), edit=partial(with_changed_weights, [number]))
+
+
+def _with_input(name: str, change: Callable[[Array], Array]) -> Edit:
+    return partial(FedModel.with_input, name=name, changed=change)
+
+
+def _plainer(values: Array) -> Iterator[Callable[[Array], Array]]:
+    """Changes of values that give plainer ones: a repeated pattern, or a few numbers with fewer decimals."""
+    expression = plain_expression(values)
+    is_short = expression is not None and all(len(str(value)) <= _SHORT for value in values.ravel()[:FEW])
+    if is_short or not values.size or values.dtype.kind not in "fiu":
+        return
+    for pattern in ((1,), (1, 2, 3), (1, -2, 3, -4)):
+        if values.dtype.kind != "u" or min(pattern) > 0:
+            yield partial(_repeated, pattern)
+    if values.size <= FEW and values.dtype.kind == "f":
+        for decimals in (0, 1, 2):
+            yield partial(_rounded, decimals)
+
+
+_SHORT = 4
+"""Characters of a number that needs no rounding to be read."""
+
+
+def _repeated(pattern: Sequence[int], values: Array) -> Array:
+    return np.resize(np.array(pattern, values.dtype), values.shape)
+
+
+def _rounded(decimals: int, values: Array) -> Array:
+    return np.round(values.astype(np.float64), decimals).astype(values.dtype)
+
+
+_LONGEST = 100
+
+
+def plain_expression(values: Array) -> str | None:
+    """The values as a short expression of Python with ``np`` that gives the same bytes; None if there is none.
+
+    Few elements are a list, more of them a fill, or a pattern of up to four numbers that is repeated.
+    """
+    if values.dtype.kind not in "fiub" or not values.dtype.isnative or values.dtype.name not in _NUMPYS_OWN:
+        return None
+    dtype = "bool" if values.dtype.kind == "b" else f"np.{values.dtype.name}"
+    if values.size <= FEW:
+        listed = f"np.array({_listed(values)}, {dtype})"
+        if len(listed) <= _LONGEST and 0 not in values.shape:
+            return listed
+    flat = values.ravel()
+    for length in range(1, 5 if values.size else 0):
+        pattern = flat[:length]
+        if np.resize(pattern, values.shape).tobytes() == values.tobytes():
+            if length == 1:
+                return f"np.full({values.shape}, {_number(flat[0])}, {dtype})"
+            return f"np.resize(np.array({_listed(pattern)}, {dtype}), {values.shape})"
+    return None if values.size else f"np.zeros({values.shape}, {dtype})"
+
+
+_NUMPYS_OWN = frozenset(
+    {"bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "float32", "float64"}
+)
+
+
+def _listed(values: Array) -> str:
+    return f"[{', '.join(map(_listed, values))}]" if values.ndim else _number(values[()])
+
+
+def _number(value: Any) -> str:
+    """The shortest text that gives the number in its type; NaN and infinity as NumPy names them."""
+    text = str(value)
+    return text.replace("inf", "np.inf").replace("nan", "np.nan").removesuffix(".0")

@@ -1,0 +1,77 @@
+"""The script of a bundle is what a maintainer would write: the model as text, one call, one assertion."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from support.bundles import bundle_of, run_script
+from support.models import chain, save
+from support.real_failures import normalization_of_columns, product_and_slopes_of_channels
+
+MOST_LINES = 15
+
+
+def script_of(folder: Path) -> str:
+    return (folder / "reproduce.py").read_text()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_wrong_value_is_shown_by_the_model_as_text_its_inputs_and_what_is_expected(here: Path) -> None:
+    save(chain(2), here / "model.onnx")
+    np.savez("in.npz", t0=np.array([[0, 1], [2, 3]], np.float32))
+    np.savez("golden.npz", t2=np.array([[0, 1.5], [2, 3]], np.float32))
+    loaded = ["--load-inputs", "in.npz", "--load-outputs", "golden.npz"]
+    made = bundle_of(here / "model.onnx", here / "bundle", "biopsy", "run", "{}", "--onnxrt", *loaded)
+    assert made.reproduced == "alone"
+    script = script_of(here / "bundle")
+    assert 'feeds = {"t0": np.array([[0, 1], [2, 3]], np.float32)}' in script
+    assert "expected = np.array([[0, 1.5], [2, 3]], np.float32)" in script
+    assert len(script.splitlines()) <= MOST_LINES + 2
+
+
+@pytest.mark.slow
+def test_a_model_that_does_not_build_is_shown_by_building_it(here: Path) -> None:
+    onnx.save(product_and_slopes_of_channels(), "model.onnx")
+    made = bundle_of(here / "model.onnx", here / "bundle", "biopsy", "run", "{}", "--openvino")
+    script = script_of(here / "bundle")
+    assert made.reproduced == "alone"
+    assert "core.compile_model(" in script and "feeds" not in script
+    assert len(script.splitlines()) <= MOST_LINES + 3
+
+
+@pytest.mark.slow
+def test_measured_values_stay_in_files_beside_the_script(here: Path) -> None:
+    model, random = normalization_of_columns(16), np.random.default_rng(0)
+    (gain,) = [weight for weight in model.graph.initializer if weight.name == "gain"]
+    gain.CopyFrom(numpy_helper.from_array(random.normal(size=16).astype(np.float32), "gain"))
+    onnx.save(model, "model.onnx")
+    check = ("biopsy", "run", "{}", "--engine", "onnxrt:optimization=none", "--onnxrt")
+    made = bundle_of(here / "model.onnx", here / "bundle", *check)
+    script = script_of(here / "bundle")
+    assert made.reproduced == "alone"
+    assert '"model.onnx"' in script and 'np.load("inputs.npz")' in script and 'np.load("expected.npz")' in script
+    assert run_script(here / "bundle").status == 1
+
+
+@pytest.mark.parametrize("name", ["a/b.0", 'q"""', "back\\slash", "new\nline", "{}", "'''", "ünïcode"])
+def test_any_name_is_only_a_name(here: Path, name: str) -> None:
+    model = chain(1)
+    for node in model.graph.node:
+        node.input[0], node.output[0] = name, f"{name} out"
+    model.graph.input[0].name, model.graph.output[0].name = name, f"{name} out"
+    onnx.save(model, "model.onnx")
+    np.savez("in.npz", **{name: np.full((2, 2), 3, np.float32)})
+    np.savez("golden.npz", **{f"{name} out": np.zeros((2, 2), np.float32)})
+    loaded = ["--load-inputs", "in.npz", "--load-outputs", "golden.npz"]
+    made = bundle_of(here / "model.onnx", here / "bundle", "biopsy", "run", "{}", "--onnxrt", *loaded)
+    assert made.reproduced == "alone"
+    assert "Mismatched elements: 4 / 4" in made.output
