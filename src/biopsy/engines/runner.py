@@ -11,7 +11,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.comparison.metrics import differing
-from biopsy.engines.base import Session
+from biopsy.engines.base import Engine, ModelInput, Session, indexed
 from biopsy.model.index import ModelIndex
 from biopsy.model.known_names import listed, may_lack_names, require_known
 from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, FLOATS, STRING, TensorType, ValueType
@@ -50,6 +50,16 @@ def run_session(session: Session, feeds: Iterable[Feed], *, runner: str, warm_up
         outputs = session.run(fed)
         iterations.append(Iteration(outputs, time.perf_counter() - start))
     return RunnerResult(runner, tuple(iterations))
+
+
+def with_declared_types(result: RunnerResult, engine: Engine, model: ModelInput) -> RunnerResult:
+    """The outputs of an engine with the types that the model declares for them, unless it computes in others."""
+    if not engine.keeps_types:
+        return result
+    index = indexed(model)
+    kinds = {index.names[tensor]: index.value_type(tensor) for tensor in index.outputs}
+    plain = {name: kind if isinstance(kind, TensorType) else None for name, kind in kinds.items()}
+    return replace(result, declared=plain)
 
 
 def runner_name(engine_name: str, number: int, now: float | None = None) -> str:

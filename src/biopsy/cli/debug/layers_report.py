@@ -356,14 +356,14 @@ def _quoted(name: str) -> str:
 
 def _worst_text(error: TensorError) -> str:
     worst = error.worst
-    if worst is None:
+    if worst is None or error.form:
         return error.reason or ""
     sample = f" of sample {error.sample}" if error.sample else ""
     return f"{index_text(worst.index)}{sample}: {number(worst.actual)}, expected {number(worst.expected)}"
 
 
 def _error_text(error: TensorError) -> str:
-    if error.worst is None:
+    if error.worst is None or error.form:
         return error.reason or ""
     return f"|difference| up to {_number(error.absolute)} at {_worst_text(error)}"
 
@@ -428,10 +428,12 @@ def _verdict_lines(findings: LayerFindings) -> Iterator[str]:
     if findings.is_masked:
         yield _headed("masked", "the outputs are right all the same: what follows hides the error")
     if findings.wrong_if_marked:
-        names = first_of([suspect.name for suspect in findings.wrong_if_marked], 3)
-        yield _headed("marking", f"{names}: wrong only if a result is an output; the model itself is right there")
+        marked = first_of([suspect.name for suspect in findings.wrong_if_marked], 3)
+        yield _headed("marking", f"{marked}: wrong only if a result is an output; the model itself is right there")
     incomplete = "" if findings.complete else " (interrupted: not all was measured)"
-    labels = [suspect.name for suspect in findings.suspects[:3]]
+    forms = [suspect.error.form if suspect.error is not None else "" for suspect in findings.suspects[:3]]
+    names = [suspect.name for suspect in findings.suspects[:3]]
+    labels = [f"{name} gives {form}" if form else name for name, form in zip(names, forms, strict=True)]
     if labels:
         more = f" and {len(findings.suspects) - 3} more" if len(findings.suspects) > 3 else ""
         yield f"FAILED | {'; '.join(labels)}{more}{incomplete}"

@@ -12,7 +12,7 @@ from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import signature_of
 from biopsy.checks.outcome import Judged, Outcome
-from biopsy.comparison.mismatch import NOT_FINITE, error_size, error_text
+from biopsy.comparison.mismatch import NOT_FINITE, error_size, error_text, form_text
 from biopsy.diagnosis.context import StepAnswer, StepContext, diagnosis_step, fails, passes
 from biopsy.diagnosis.facts import EngineComparison, FailureReport, FaultBeforeEngines, KnownFacts, ModelFailure
 from biopsy.diagnosis.question import (
@@ -145,7 +145,8 @@ class _FailureSearch:
 
     def _blamed(self, engines: Sequence[str], run: Judged) -> ModelFailure | None:
         """The failure of a run, with the engine at fault; None if that is not one of the question's engines."""
-        verdict, words_of = run.evidence.verdict, self.context.question.original_words
+        question, verdict = self.context.question, run.evidence.verdict
+        words_of = question.original_words
         if verdict.stage != "compare":
             return self._refused(engines, run)
         suspect = verdict.engine if verdict.engine in engines else engines[-1]
@@ -154,7 +155,14 @@ class _FailureSearch:
             fewer = self._run(pair, description=f"only {' against '.join(pair)}")
             if fails(fewer):
                 run, words = fewer, words_of(pair)
-        return failure_of(run, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect)
+        failure = failure_of(run, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect)
+        worst = failure.mismatch
+        if worst is None or not worst.is_of_form or not worst.form or worst.declared_form != worst.form:
+            return failure
+        if pair[0] in question.engines:
+            return failure.swapped
+        self.not_compared.append(f"{pair[0]} cannot say: it gives {form_text(worst.from_other_side, suspect)}")
+        return None
 
     def _refused(self, engines: Sequence[str], run: Judged) -> ModelFailure | None:
         """Which engine cannot load, build or run the model: each is run alone.
@@ -227,7 +235,7 @@ def failure_of(run: Judged, check: Words, *, trusted: str | None, suspect: str |
         status=evidence.status,
         output=evidence.output.decode("utf-8", "replace")[-_MOST_OUTPUT:],
         error="" if size is None else error_text(size),
-        tolerance_ratio=None if size is None else size.worst.times_tolerance,
+        mismatch=None if size is None else size.worst,
         trusted=trusted,
         suspect=suspect,
     )

@@ -117,6 +117,7 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
         **{key: getattr(reduction, key) for key in ("nodes", "reads", "kept", "nodes_before", "signature", "stopped")},
         other_failures=tuple(reduction.other_failures.items()),
         error_after="" if reduction.error_after is None else error_text(reduction.error_after),
+        mismatch=None if reduction.error_after is None else reduction.error_after.worst,
         places=tuple(dict.fromkeys(str(source) for source in reduction.sources if source is not None)),
     )
     fault = failure.fault
@@ -286,8 +287,11 @@ def _layer_facts(findings: LayerFindings, suspect: str, *, of_piece: bool, by_fl
     """The findings without rounding; with ``by_float64``, also without errors that float64 did not judge."""
 
     def counts(part: LayerFinding | LayerGroup) -> bool:
-        if part.failure is not None or part.rounding_ratio is None:
-            return part.failure is not None or not by_float64
+        error = part.introduced if isinstance(part, LayerFinding) else part.error
+        if part.failure is not None or (error is not None and error.form):
+            return True
+        if part.rounding_ratio is None:
+            return not by_float64
         return part.rounding_ratio > DEFAULT_RATIO
 
     if_marked = {suspect.nodes for suspect in findings.wrong_if_marked}

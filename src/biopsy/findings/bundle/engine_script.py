@@ -112,15 +112,18 @@ class EngineScript:
         criteria = {name: criteria_for(name, judge.tolerances, judge.stats, judge.limits) for name in values}
         limits = {name: _limits(name, criteria[name], value) for name, value in values.items()}
         is_plain = all(set(of_output) == {"atol", "rtol"} for of_output in limits.values())
+        types = self.failure.types
+        more = ("" if is_plain else ", differs_by") + (", types=TYPES" if types else "")
         work = [
             f"model = {_LOAD}",
             f'inputs, expected = {_INPUTS}, read(HERE / "expected.npz", EXPECTED)',
             "outputs_of = lambda feed: run(model, feed, OUTPUTS)",
-            f"return compare(outputs_of, inputs, expected, LIMITS{'' if is_plain else ', differs_by'})",
+            f"return compare(outputs_of, inputs, expected, LIMITS{more})",
         ]
         if not is_plain:
             limits = {name: _for_differs_by(of_output) for name, of_output in limits.items()}
-        return {**self._run_constants, "EXPECTED": list(self.expected), "LIMITS": limits}, work
+        constants: dict[str, Literal] = {"EXPECTED": list(self.expected), "LIMITS": limits}
+        return {**self._run_constants, **constants, **({"TYPES": dict(types)} if types else {})}, work
 
 
 _MEASURED = frozenset({"l2", "cosine", "psnr", "snr"})

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from biopsy import errors
 from biopsy.checks.judge import signature_of, status_text
-from biopsy.comparison.mismatch import NOT_FINITE
+from biopsy.comparison.mismatch import NOT_FINITE, form_text, worst_of
 from biopsy.comparison.runs import compare_runs
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import title_of
@@ -273,7 +273,7 @@ class ObservedFailure:
 
     ``engine`` is the engine at fault, None if it is not known. ``stage``, ``name`` (of an exception or a signal) and
     ``message`` are as the check reported them. ``expected`` are the expected outputs of each sample, empty if none were
-    compared; ``against`` says where they are from.
+    compared; ``against`` says where they are from. ``types`` are the right element types, by output, if one is wrong.
     """
 
     kind: Kind
@@ -284,6 +284,7 @@ class ObservedFailure:
     message: str = ""
     expected: Sequence[Mapping[str, Array]] = ()
     against: str = ""
+    types: Mapping[str, str] = field(default_factory=dict)
 
 
 def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
@@ -340,12 +341,22 @@ def _wrong_outputs(question: RunQuestion, observation: Observation) -> ObservedF
     actual = None if place is None else results.get(place)
     if actual is None:
         return ObservedFailure(kind="command", title=f"Outputs differ: {verdict.kind}")
+    worst = worst_of(verdict.mismatches)
     title = f"{_name(engine)} computes {names or 'an output'} wrongly"
-    failure = ObservedFailure(kind="comparison", title=title, engine=engine, stage="compare", name=verdict.kind)
+    if worst is not None and worst.is_of_form:
+        title = f"{_name(engine)} gives {form_text(worst, 'the other side')}"
+    types = {
+        each.output: each.declared_form or each.expected_form
+        for each in verdict.mismatches
+        if each.kind == "type-mismatch"
+    }
+    failure = ObservedFailure(
+        kind="comparison", title=title, engine=engine, stage="compare", name=verdict.kind, types=types
+    )
     first = [(engines[0].label, results[0])] if place and 0 in results else []
     golden = (("golden values", result) for path in question.golden for result in read_results(path))
     for against, expected in chain(first, golden):
-        if question.unscriptable or not _agrees(question.judge, actual, expected):
+        if types or question.unscriptable or not _agrees(question.judge, actual, expected):
             samples = [  # golden values may hold every tensor of the original
                 {name: golden.outputs[name] for name in given.outputs if name in golden.outputs}
                 for given, golden in zip(actual.iterations, expected.iterations, strict=False)

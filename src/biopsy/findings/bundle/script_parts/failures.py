@@ -75,9 +75,9 @@ def differs(actual, expected, atol, rtol):
     return True
 
 
-def compare(outputs_of, inputs, expected, limits, differs=differs):
-    """1 if any output of any sample is out of tolerance, else 0; prints what differs."""
-    wrong = False
+def compare(outputs_of, inputs, expected, limits, differs=differs, types=None):
+    """1 if any output of any sample is out of tolerance, or not of its type, else 0; prints what differs."""
+    wrong, types = False, types or {}
     if not expected or len(inputs) != len(expected):
         raise CannotSay("there is nothing to compare")
     for number, (feed, expected_outputs) in enumerate(zip(inputs, expected)):
@@ -86,6 +86,10 @@ def compare(outputs_of, inputs, expected, limits, differs=differs):
             print(f"sample {number}, output {name!r}: ", end="")
             if name not in outputs:
                 print("missing")
+            elif outputs[name].dtype != types.get(name, outputs[name].dtype):
+                print(f"the type is {outputs[name].dtype} instead of {types[name]}")
+                wrong = True
+                continue
             wrong = name not in outputs or differs(outputs[name], value, **limits[name]) or wrong
     return int(wrong)
 
