@@ -103,13 +103,13 @@ def run(
     input_options = inputs_of(inputs, iterations, seed, val_range, shapes)
     feeds: Sequence[Feed] | None = None
     results = []
-    for engine in [create(spec) for spec in specs]:
+    created = [create(spec) for spec in specs]
+    for engine in created:
         session = engine.build(model_input)
         if feeds is None:
             feeds = checked_feeds(session.inputs, input_options)
-        result = run_session(session, feeds, runner=engine.label)
-        results.append(with_declared_types(result, engine, model_input))
-    return results
+        results.append(run_session(session, feeds, runner=engine.label))
+    return with_declared_types(results, created, model_input)
 
 
 def compare(

@@ -52,14 +52,17 @@ def run_session(session: Session, feeds: Iterable[Feed], *, runner: str, warm_up
     return RunnerResult(runner, tuple(iterations))
 
 
-def with_declared_types(result: RunnerResult, engine: Engine, model: ModelInput) -> RunnerResult:
-    """The outputs of an engine with the types that the model declares for them, unless it computes in others."""
-    if not engine.keeps_types:
-        return result
+def with_declared_types(
+    results: Iterable[RunnerResult], engines: Sequence[Engine], model: ModelInput
+) -> list[RunnerResult]:
+    """The outputs of engines with the types that the model declares for them, unless an engine computes in others."""
     index = indexed(model)
     kinds = {index.names[tensor]: index.value_type(tensor) for tensor in index.outputs}
-    plain = {name: kind if isinstance(kind, TensorType) else None for name, kind in kinds.items()}
-    return replace(result, declared=plain)
+    declared = {name: kind if isinstance(kind, TensorType) else None for name, kind in kinds.items()}
+    return [
+        replace(result, declared=declared if engine.keeps_types else {})
+        for result, engine in zip(results, engines, strict=True)
+    ]
 
 
 def runner_name(engine_name: str, number: int, now: float | None = None) -> str:

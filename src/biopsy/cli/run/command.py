@@ -79,8 +79,7 @@ def run(options: RunOptions, console: Console) -> int:
     save_outputs(options.save_outputs, runs, recorder, console)
     results = [replace(run.result, runner=run.engine.label) for run in runs if run.result is not None]
     if not options.has_built_model and len(results) + len(golden) > 1:
-        ran = [run.engine for run in runs if run.result is not None]
-        results = [with_declared_types(*each, model) for each in zip(results, ran, strict=True)]
+        results = with_declared_types(results, [run.engine for run in runs if run.result is not None], model)
     results, expected = functions.postprocessed(results), functions.postprocessed(golden)
     not_finite = find_not_finite(results, console) if options.validate else []
     against_first = results[1:] if runs[0].result is not None and not options.compare_with else []
