@@ -86,6 +86,17 @@ class ModelFailure:
         kind = ONE_SIDED.get(self.report.kind, self.report.kind)  # it is told from the side of the suspect
         return replace(self, suspect=self.trusted, trusted=self.suspect, report=replace(self.report, kind=kind))
 
+    @property
+    def blames_trusted(self) -> bool:
+        """Whether the suspect gives the type or shape that the model declares, so that the trusted engine is wrong."""
+        worst = self.mismatch
+        return (
+            self.trusted is not None
+            and worst is not None
+            and worst.is_of_form
+            and worst.declared_form == worst.form != ""
+        )
+
     def by_suspect(self, mismatch: Mismatch) -> Mismatch:
         """A mismatch of its check, as the suspect's."""
         is_swapped = self.trusted is not None and self.report.engine == self.trusted

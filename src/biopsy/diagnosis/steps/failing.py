@@ -140,7 +140,8 @@ class _FailureSearch:
                 failing = run.evidence.verdict.engine
                 suspect = failing if failing in engines else engines[-1] if engines else None
                 trusted = engines[0] if len(engines) > 1 and engines[0] != suspect else None
-                return failure_of(run, check, trusted=trusted, suspect=suspect)
+                failure = failure_of(run, check, trusted=trusted, suspect=suspect)
+                return failure.swapped if failure.blames_trusted else failure
         return None
 
     def _blamed(self, engines: Sequence[str], run: Judged) -> ModelFailure | None:
@@ -156,12 +157,12 @@ class _FailureSearch:
             if fails(fewer):
                 run, words = fewer, words_of(pair)
         failure = failure_of(run, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect)
-        worst = failure.mismatch
-        if worst is None or not worst.is_of_form or not worst.form or worst.declared_form != worst.form:
+        if failure.mismatch is None or not failure.blames_trusted:
             return failure
         if pair[0] in question.engines:
             return failure.swapped
-        self.not_compared.append(f"{pair[0]} cannot say: it gives {form_text(worst.from_other_side, suspect)}")
+        given = form_text(failure.mismatch.from_other_side, suspect)
+        self.not_compared.append(f"{pair[0]} cannot say: it gives {given}")
         return None
 
     def _refused(self, engines: Sequence[str], run: Judged) -> ModelFailure | None:

@@ -235,7 +235,9 @@ def _self_difference(failure: ModelFailure, context: StepContext, runs: int) -> 
     question = context.question
     for engine in dict.fromkeys(filter(None, (failure.suspect, failure.trusted))):
         words, description = question.original_words([engine, engine]), f"{engine} against itself"
-        differing = sum(fails(context.run(words, question.model, description=description)) for _ in range(runs))
+        ran = (context.run(words, question.model, description=description) for _ in range(runs))
+        # A wrong type is no difference: both runs have it.
+        differing = sum(fails(run) and run.evidence.verdict.kinds != ("type-mismatch",) for run in ran)
         if differing:
             return f"compared with itself, {engine} differs in {differing} of {runs} runs"
     return ""
