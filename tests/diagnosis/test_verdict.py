@@ -95,9 +95,10 @@ def test_a_missing_output_is_named() -> None:
 
 
 def test_a_piece_with_a_node_that_is_wrong_by_itself_is_not_called_one_of_which_no_node_can_go() -> None:
-    alone = LayerFacts(alone=("ConvTranspose 'up'",), suspect=SUSPECT, layers=2)
+    up = "ConvTranspose 'up', which gives 'u' of shape [1, 26] where [1, 24] is right"
+    alone = LayerFacts(alone=(up,), suspect=SUSPECT, layers=2)
     verdict = of(facts(piece=piece("Relu", "ConvTranspose 'up'"), layers=alone))
-    assert "Wrong by itself, on the values that it gets there: ConvTranspose 'up'." in verdict.text
+    assert f"Wrong by itself, on the values that it gets there: {up}." in verdict.text
     assert "no single node" not in (verdict.certainty or "")
     assert "without any one of its nodes, the check does not fail in the same way" in (verdict.certainty or "")
 

@@ -220,7 +220,8 @@ class FailingPiece:
 class LayerFacts:
     """Which of ``layers`` layers the engine ``suspect`` computes wrongly, in the piece or in the whole model.
 
-    ``alone`` are layers that are wrong, or fail, in isolation; ``if_marked`` are layers that are wrong only if their
+    ``alone`` are layers that are wrong, or fail, in isolation, each followed by how if not only values differ;
+    ``if_marked`` are layers that are wrong only if their
     results are outputs, not in the model itself; ``together`` are groups that are wrong although each of their layers
     is right. Rounding does not count. ``hides``: the first group is right if its inner tensors are marked as outputs.
     ``of_piece``: the piece was examined, not the whole model.

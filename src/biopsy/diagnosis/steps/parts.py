@@ -11,7 +11,7 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.comparison.mismatch import ONE_SIDED, error_text
+from biopsy.comparison.mismatch import ONE_SIDED, error_text, special_of
 from biopsy.comparison.noise import DEFAULT_RATIO
 from biopsy.diagnosis.context import (
     NO_PIECE,
@@ -298,7 +298,7 @@ def _layer_facts(findings: LayerFindings, suspect: str, *, of_piece: bool, by_fl
     together = [group for group in findings.groups if counts(group) and group.nodes not in if_marked]
     alone = [layer for layer in findings.layers if layer.is_suspect and counts(layer)]
     return LayerFacts(
-        alone=tuple(layer.node.label for layer in alone if layer.nodes not in if_marked),
+        alone=tuple(f"{layer.node.label}{_how(layer)}" for layer in alone if layer.nodes not in if_marked),
         if_marked=tuple(layer.node.label for layer in alone if layer.nodes in if_marked),
         together=tuple(group.labels for group in together),
         hides=together[0].hides if together else None,
@@ -307,6 +307,17 @@ def _layer_facts(findings: LayerFindings, suspect: str, *, of_piece: bool, by_fl
         layers=len(findings.layers),
         complete=findings.complete,
     )
+
+
+def _how(layer: LayerFinding) -> str:
+    """How the values of a layer are wrong in isolation, if not only by their size."""
+    error = layer.introduced
+    if layer.failure is not None or error is None:
+        return ""
+    special, is_given = special_of(error.kind), error.kind.endswith("-mismatch")
+    of_values = f"{special} where the reference does not" if is_given else f"no {special} where the reference does"
+    form = error.form or (of_values if special else "")
+    return f", which gives {form}" if form else ""
 
 
 def _layers_line(layers: LayerFacts) -> str:
