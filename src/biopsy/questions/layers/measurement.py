@@ -126,7 +126,8 @@ class WholeModel:
 
     def _agree(self, name: str, runs: Runs, others: Runs) -> bool:
         """Whether a tensor has the same values within the tolerances in two runs of the suspect."""
-        return self.question.judge.error(name, *([run[name] for run in each] for each in (runs, others))).passed
+        values, expected = ([run[name] for run in each] for each in (runs, others))
+        return self.question.judge.error(name, values, expected).passed
 
     def _differs(self, runs: Runs) -> bool:
         """Whether an output is out of tolerance against the first run."""
