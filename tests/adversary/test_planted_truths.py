@@ -82,6 +82,28 @@ def test_nodes_that_fail_only_while_nothing_marks_them_are_no_proof_of_a_fusion(
     assert "fusion" not in said.text
 
 
+HIDDEN_SHAPE = """
+<ir_version: 8, opset_import: ["" : 17]>
+mean (float[4,8] x) => (float[4] y)
+{
+    [gate] g = Tanh (x)
+    [mean] y = ReduceMean <axes = [1], keepdims = 0> (g)
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_shape_that_the_outputs_do_not_show_is_told_of_the_node_that_gives_it(
+    folder: Path, diagnosed: Callable[..., Said]
+) -> None:
+    onnx.save(onnx.parser.parse_model(HIDDEN_SHAPE), folder / "model.onnx")
+    said = diagnosed({"op": "Tanh", "does": "widen"})
+    assert said.kind == "reduced"
+    assert "Tanh 'gate', which gives 'g' of shape [4, 9] where [4, 8] is right" in said.text
+    certainty = json.loads((folder / "report.json").read_text())["verdict"]["certainty"]
+    assert "no single node" not in certainty
+
+
 KINDS = [
     ("scale", "mismatch", "computes something else"),
     ("nan", "nan-mismatch", "gives NaN"),
