@@ -126,7 +126,7 @@ def _kind(failing: OutputComparison, actual: Array, expected: Array) -> str:
         return failing.forms[0].kind
     if failing.measured is None or not failing.measured.broken:
         return "mismatch"
-    return min(one_sided(actual, expected), key=GRAVEST.index)
+    return min(one_sided(actual, expected), key=GRAVEST.index, default="mismatch")
 
 
 def worst(measured: Iterable[TensorError]) -> TensorError:
