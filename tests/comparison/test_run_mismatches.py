@@ -102,3 +102,4 @@ def test_a_shape_is_right_if_the_model_declares_it() -> None:
     assert form_text(mismatch, "b") == "'y' of shape [2, 4] where [2, 3] is right"
     (mismatch,) = differing(result("a file", y=np.ones((2, 4))), result("another", **ONES))
     assert form_text(mismatch, "b") == "'y' of shape [2, 4] where b gives [2, 3]"
+    assert form_text(mismatch, "") == "'y' of shape [2, 4] where [2, 3] is expected"

@@ -156,7 +156,7 @@ def _differs(facts: KnownFacts) -> str:
     if facts.piece is not None and facts.piece.mismatch is not None and facts.piece.mismatch.kind == report_kind:
         worst = facts.piece.mismatch
     if report_kind in FORMS:
-        known = None if worst is None else form_text(failure.by_suspect(worst), trusted)
+        known = None if worst is None else form_text(failure.by_suspect(worst), trusted if failure.trusted else "")
         return f"gives {known or f'another {FORMS[report_kind]} than {trusted}'},"
     if report_kind == "missing-output":
         return f"does not give {repr(worst.output) if worst is not None else 'an output'}, which {trusted} gives,"
