@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from biopsy.checks.words import NAME
-from biopsy.comparison.mismatch import Mismatch
+from biopsy.comparison.mismatch import ErrorSize, Mismatch
 from biopsy.diagnosis.context import TWO_ENGINES
 from biopsy.diagnosis.facts import (
     EngineComparison,
@@ -77,10 +77,10 @@ def test_a_wrong_shape_is_told_with_the_one_that_is_right() -> None:
 
 def test_a_piece_tells_its_own_shape() -> None:
     failing = replace(failure("shape-mismatch"), mismatch=shaped())
-    small = replace(piece("ConvTranspose"), mismatch=replace(shaped("[1, 24]"), output="inner"))
+    small = replace(piece("ConvTranspose"), error=ErrorSize(replace(shaped("[1, 24]"), output="inner")))
     said = of(facts(failure=failing, piece=small)).text
     assert "gives 'inner' of shape [1, 26] where [1, 24] is right, for one node, ConvTranspose" in said
-    other_kind = replace(small, mismatch=Mismatch(output="inner"))
+    other_kind = replace(small, error=ErrorSize(Mismatch(output="inner")))
     assert "gives 'y' of shape" in of(facts(failure=failing, piece=other_kind)).text
 
 

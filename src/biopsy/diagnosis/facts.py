@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from biopsy.comparison.mismatch import ONE_SIDED, Mismatch
+from biopsy.comparison.mismatch import ONE_SIDED, ErrorSize, Mismatch
 from biopsy.findings.verdict import Verdict
 from biopsy.questions.builds.flags import Switch
 from biopsy.text import html_table, printable
@@ -191,8 +191,8 @@ class FailingPiece:
 
     ``reads`` gives for each node the places of the nodes that it reads from, ``kept`` its number in the original.
     ``stopped`` names the limit that ended the search, so that a smaller part may exist; None if no single node can be
-    removed. ``other_failures`` are (reason, count) of failures met during the search. ``mismatch`` is the worst one of
-    its check. ``places`` are the source lines that the nodes come from, if an exporter noted them. ``variation`` says
+    removed. ``other_failures`` are (reason, count) of failures met during the search. ``error`` is that of its check.
+    ``places`` are the source lines that the nodes come from, if an exporter noted them. ``variation`` says
     in a sentence what may vary; "" if nothing was varied, None if that was not asked.
     """
 
@@ -205,8 +205,7 @@ class FailingPiece:
     signature: str
     stopped: str | None = None
     other_failures: tuple[tuple[str, int], ...] = ()
-    error_after: str = ""
-    mismatch: Mismatch | None = None
+    error: ErrorSize | None = None
     places: tuple[str, ...] = ()
     variation: str | None = None
 

@@ -152,9 +152,9 @@ def _differs(facts: KnownFacts) -> str:
         other = "float64" if is_sure else trusted
         gives = not report_kind.endswith("-expected")
         return f"gives {special} where {other} does not," if gives else f"does not give {special} where {other} does,"
-    worst = failure.mismatch
-    if facts.piece is not None and facts.piece.mismatch is not None and facts.piece.mismatch.kind == report_kind:
-        worst = facts.piece.mismatch
+    worst, of_piece = failure.mismatch, facts.piece and facts.piece.error
+    if of_piece is not None and of_piece.worst.kind == report_kind:
+        worst = of_piece.worst
     if report_kind in FORMS:
         known = None if worst is None else form_text(failure.by_suspect(worst), trusted if failure.trusted else "")
         return f"gives {known or f'another {FORMS[report_kind]} than {trusted}'},"

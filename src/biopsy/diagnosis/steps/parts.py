@@ -11,7 +11,7 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.comparison.mismatch import ONE_SIDED, error_text, special_of
+from biopsy.comparison.mismatch import ONE_SIDED, special_of
 from biopsy.comparison.noise import DEFAULT_RATIO
 from biopsy.diagnosis.context import (
     NO_PIECE,
@@ -116,8 +116,7 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
         inputs=None if reduction.inputs is None else str(reduction.inputs),
         **{key: getattr(reduction, key) for key in ("nodes", "reads", "kept", "nodes_before", "signature", "stopped")},
         other_failures=tuple(reduction.other_failures.items()),
-        error_after="" if reduction.error_after is None else error_text(reduction.error_after),
-        mismatch=None if reduction.error_after is None else reduction.error_after.worst,
+        error=reduction.error_after,
         places=tuple(dict.fromkeys(str(source) for source in reduction.sources if source is not None)),
     )
     fault = failure.fault
