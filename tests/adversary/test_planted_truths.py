@@ -144,10 +144,12 @@ def test_a_failure_is_of_its_kind_at_every_step(
     assert (worst["failure"] or worst["error"])["kind"] == kind
     assert worst["labels"] == ["Sub 'difference'"]
 
-    assert biopsy(folder, "diagnose", "model.onnx", *engines, "--dir", "found").returncode == 1
-    report = json.loads((folder / "found" / "report.json").read_text())
+    assert biopsy(folder, "diagnose", "model.onnx", *engines, "--report", "report.json").returncode == 1
+    report = json.loads((folder / "report.json").read_text())
+    piece = report["piece"]
     assert report["failure"]["kind"] == kind
     assert said in report["verdict"]["text"]
-    assert [node["label"] for node in report["piece"]["nodes"]] == ["Sub 'difference'"]
-    inputs = report["piece"]["inputs_path"]
-    assert kind_of_run("found/piece.onnx", *(["--load-inputs", f"found/{inputs}"] if inputs else [])) == kind
+    assert [node["name"] for node in piece["nodes"]] == ["difference"]
+    assert (
+        kind_of_run(piece["path"], *(["--load-inputs", piece["inputs_path"]] if piece["inputs_path"] else [])) == kind
+    )
