@@ -1,6 +1,8 @@
 """What a diagnosis says of bugs that are planted in an engine, held against what was planted."""
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,18 +39,30 @@ class Said(NamedTuple):
 
 
 @pytest.fixture
-def diagnosed(tmp_path: Path, planted: Callable[..., str]) -> Callable[..., Said]:
-    """Diagnoses the model in the engine with planted rules, beside the reference evaluator."""
+def folder(tmp_path: Path) -> Path:
+    """A folder with the model."""
     model, random = onnx.parser.parse_model(MODEL), np.random.default_rng(0)
     for name, shape in {"w1": (8, 8), "b1": (8,), "k": (8,)}.items():
         values = random.normal(0, 0.5, shape).astype(np.float32)
         model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
     onnx.save(model, tmp_path / "model.onnx")
+    return tmp_path
+
+
+def biopsy(folder: Path, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder."""
+    env = os.environ | variables
+    return subprocess.run([BIN / "biopsy", *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def diagnosed(folder: Path, planted: Callable[..., str]) -> Callable[..., Said]:
+    """Diagnoses the model in the engine with planted rules, beside the reference evaluator."""
 
     def diagnose(*rules: Mapping[str, Any]) -> Said:
-        words = [BIN / "biopsy", "diagnose", "model.onnx", "--reference", "--engine", planted(*rules)]
-        ran = subprocess.run([*words, "--report", "report.json"], cwd=tmp_path, capture_output=True, text=True)
-        verdict = json.loads((tmp_path / "report.json").read_text())["verdict"]
+        words = ["diagnose", "model.onnx", "--reference", "--engine", planted(*rules)]
+        ran = biopsy(folder, *words, "--report", "report.json")
+        verdict = json.loads((folder / "report.json").read_text())["verdict"]
         return Said(ran.returncode, verdict["kind"], verdict["text"])
 
     return diagnose
@@ -67,3 +81,77 @@ def test_nodes_that_fail_only_while_nothing_marks_them_are_no_proof_of_a_fusion(
     assert (said.status, said.kind) == (1, "reduced")
     assert "marking the tensors between them as outputs prevents it" in said.text
     assert "fusion" not in said.text
+
+
+HIDDEN_SHAPE = """
+<ir_version: 8, opset_import: ["" : 17]>
+mean (float[4,8] x) => (float[4] y)
+{
+    [gate] g = Tanh (x)
+    [mean] y = ReduceMean <axes = [1], keepdims = 0> (g)
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_shape_that_the_outputs_do_not_show_is_told_of_the_node_that_gives_it(
+    folder: Path, diagnosed: Callable[..., Said]
+) -> None:
+    onnx.save(onnx.parser.parse_model(HIDDEN_SHAPE), folder / "model.onnx")
+    said = diagnosed({"op": "Tanh", "does": "widen"})
+    assert said.kind == "reduced"
+    assert "Tanh 'gate', which gives 'g' of shape [4, 9] where [4, 8] is right" in said.text
+    certainty = json.loads((folder / "report.json").read_text())["verdict"]["certainty"]
+    assert "no single node" not in certainty
+
+
+KINDS = [
+    ("scale", "mismatch", "computes something else"),
+    ("nan", "nan-mismatch", "gives NaN"),
+    ("inf", "+inf-mismatch", "gives infinity"),
+    ("-inf", "-inf-mismatch", "gives -infinity"),
+    ("widen", "shape-mismatch", "gives 'y' of shape [4, 9] where [4, 8] is right"),
+    ("cast", "type-mismatch", "gives 'y' of type float64 where float32 is right"),
+    ("leave out", "missing output", "does not give output 'y'"),
+    ("refuse build", "NotSupported", "cannot build one node"),
+    ("refuse run", "RuntimeError", "cannot run one node"),
+    ("crash build", "SIGSEGV", "one node, Sub 'difference'"),
+    ("crash run", "SIGSEGV", "one node, Sub 'difference'"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("does", "kind", "said"), KINDS, ids=[does for does, _, _ in KINDS])
+def test_a_failure_is_of_its_kind_at_every_step(
+    folder: Path, planted: Callable[..., str], does: str, kind: str, said: str
+) -> None:
+    engines = [
+        "--reference",
+        "--engine",
+        planted({"op": "Sub", "does": does, **({"by": "float64"} if does == "cast" else {})}),
+    ]
+
+    def kind_of_run(model: str, *words: str) -> str:
+        verdict = folder / "verdict.json"
+        ran = biopsy(folder, "run", model, *engines, *words, BIOPSY_VERDICT=str(verdict))
+        if ran.returncode < 0:
+            return signal.Signals(-ran.returncode).name
+        assert ran.returncode == 1, ran.stdout + ran.stderr
+        return str(json.loads(verdict.read_text())["kind"])
+
+    assert kind_of_run("model.onnx") == kind
+
+    layers = biopsy(folder, "debug", "layers", "model.onnx", *engines, "--report", "layers.json")
+    assert layers.returncode == 1
+    worst = json.loads((folder / "layers.json").read_text())["layers"]["ranking"][0]
+    assert (worst["failure"] or worst["error"])["kind"] == kind
+    assert worst["labels"] == ["Sub 'difference'"]
+
+    assert biopsy(folder, "diagnose", "model.onnx", *engines, "--report", "report.json").returncode == 1
+    report = json.loads((folder / "report.json").read_text())
+    piece = report["piece"]
+    assert kind in (report["failure"]["kind"] or report["failure"]["signature"])
+    assert said in report["verdict"]["text"]
+    assert [node["name"] for node in piece["nodes"]] == ["difference"]
+    inputs = ["--load-inputs", piece["inputs_path"]] if piece["inputs_path"] else []
+    assert kind_of_run(piece["path"], *inputs) == kind

@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 57_600,
+    "code": 57_770,
     "modules": 355,
-    "functions": 5_250,
+    "functions": 5_270,
     "used_once": 460,
     "inner_imports": 522,
     "namespaces": 44,
@@ -42,7 +42,7 @@ def test_no_figure_is_above_its_limit_and_a_limit_follows_what_has_become_better
 
 @pytest.mark.parametrize(
     ("journey", "functions", "files"),
-    [(reduction, 715, 87), (run_with_golden_values, 325, 54)],
+    [(reduction, 715, 87), (run_with_golden_values, 348, 54)],
 )
 def test_a_journey_passes_through_no_more_of_the_source(
     journey: Journey, functions: int, files: int, tmp_path_factory: pytest.TempPathFactory

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from biopsy.checks.words import NAME
+from biopsy.comparison.mismatch import ErrorSize, Mismatch
 from biopsy.diagnosis.context import TWO_ENGINES
 from biopsy.diagnosis.facts import (
     EngineComparison,
@@ -58,6 +59,48 @@ def test_float64_is_called_as_a_witness_only_if_it_calls_one_side_alone_wrong() 
 def test_who_gives_nan_or_infinity_is_told_of_either_side(kind: str, of_suspect: str, of_trusted: str) -> None:
     assert of_suspect in one_sided(kind, wrong=(SUSPECT,), right=(TRUSTED,))
     assert of_trusted in one_sided(kind, wrong=(TRUSTED,), right=(SUSPECT,))
+
+
+# Types, shapes, missing outputs
+
+
+def shaped(declared: str = "") -> Mismatch:
+    return Mismatch(output="y", kind="shape-mismatch", form="[1, 26]", expected_form="[1, 24]", declared_form=declared)
+
+
+def test_a_wrong_shape_is_told_with_the_one_that_is_right() -> None:
+    failing = replace(failure("shape-mismatch"), mismatch=shaped("[1, 24]"))
+    assert "gives 'y' of shape [1, 26] where [1, 24] is right, for Pow" in of(facts(failure=failing)).text
+    other = "where ONNX Runtime (optimization=none) gives [1, 24]"
+    assert other in of(facts(failure=replace(failing, mismatch=shaped()))).text
+
+
+def test_a_piece_tells_its_own_shape() -> None:
+    failing = replace(failure("shape-mismatch"), mismatch=shaped())
+    small = replace(piece("ConvTranspose"), error=ErrorSize(replace(shaped("[1, 24]"), output="inner")))
+    said = of(facts(failure=failing, piece=small)).text
+    assert "gives 'inner' of shape [1, 26] where [1, 24] is right, for one node, ConvTranspose" in said
+    other_kind = replace(small, error=ErrorSize(Mismatch(output="inner")))
+    assert "gives 'y' of shape" in of(facts(failure=failing, piece=other_kind)).text
+
+
+def test_a_trusted_engine_of_the_wrong_shape_is_told_as_the_suspect() -> None:
+    failing = replace(failure("shape-mismatch"), mismatch=shaped("[1, 26]")).swapped
+    assert "(optimization=none) gives 'y' of shape [1, 24] where [1, 26] is right" in of(facts(failure=failing)).text
+
+
+def test_a_missing_output_is_named() -> None:
+    failing = replace(failure("missing-output"), mismatch=Mismatch(output="z", kind="missing-output"))
+    assert "does not give 'z', which ONNX Runtime (optimization=none) gives" in of(facts(failure=failing)).text
+
+
+def test_a_piece_with_a_node_that_is_wrong_by_itself_is_not_called_one_of_which_no_node_can_go() -> None:
+    up = "ConvTranspose 'up', which gives 'u' of shape [1, 26] where [1, 24] is right"
+    alone = LayerFacts(alone=(up,), suspect=SUSPECT, layers=2)
+    verdict = of(facts(piece=piece("Relu", "ConvTranspose 'up'"), layers=alone))
+    assert f"Wrong by itself, on the values that it gets there: {up}." in verdict.text
+    assert "no single node" not in (verdict.certainty or "")
+    assert "without any one of its nodes, the check does not fail in the same way" in (verdict.certainty or "")
 
 
 # An optimizer

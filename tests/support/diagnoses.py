@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from biopsy.comparison.mismatch import Mismatch
 from biopsy.diagnosis.facts import (
     EngineComparison,
     FailingPiece,
@@ -32,7 +33,8 @@ def question(folder: Path = Path("diagnosis")) -> DiagnosisQuestion:
 def failure(kind: str = "mismatch", stage: str = "compare") -> ModelFailure:
     """A failure of ONNX Runtime beside itself without its optimizer."""
     report = FailureReport(signature=f"{stage} · {kind}", engine=SUSPECT, stage=stage, kind=kind)
-    return ModelFailure(check=CHECK, report=report, trusted=TRUSTED, suspect=SUSPECT, tolerance_ratio=100.0)
+    mismatch = Mismatch(output="y", kind=kind, times_tolerance=100.0)
+    return ModelFailure(check=CHECK, report=report, trusted=TRUSTED, suspect=SUSPECT, mismatch=mismatch)
 
 
 def piece(*nodes: str, stopped: str | None = None) -> FailingPiece:

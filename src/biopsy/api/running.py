@@ -30,7 +30,7 @@ from biopsy.comparison.tolerance import (
 )
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
-from biopsy.engines.runner import Inputs, casts, casts_text, checked_feed, feeds_for, run_session
+from biopsy.engines.runner import Inputs, casts, casts_text, checked_feed, feeds_for, run_session, with_declared_types
 from biopsy.model.external import require_safe_locations
 from biopsy.model.extract import mark_outputs
 from biopsy.model.index import ModelIndex, index_bytes, index_file
@@ -103,12 +103,13 @@ def run(
     input_options = inputs_of(inputs, iterations, seed, val_range, shapes)
     feeds: Sequence[Feed] | None = None
     results = []
-    for engine in [create(spec) for spec in specs]:
+    created = [create(spec) for spec in specs]
+    for engine in created:
         session = engine.build(model_input)
         if feeds is None:
             feeds = checked_feeds(session.inputs, input_options)
         results.append(run_session(session, feeds, runner=engine.label))
-    return results
+    return with_declared_types(results, created, model_input)
 
 
 def compare(
@@ -121,9 +122,9 @@ def compare(
     """Compare the outputs of a run with the expected ones, by name.
 
     Either side is a result of ``run`` or a dictionary of tensors. ``atol``, ``rtol`` and ``stat``, the statistic of the
-    error that must be within them, are for all outputs, or by name with ``""`` for all others. Shapes must agree; types
-    need not, numbers are compared by value. The result's ``passed`` is the verdict, ``failures`` are the outputs that
-    fail.
+    error that must be within them, are for all outputs, or by name with ``""`` for all others. Shapes must agree. A
+    result of ``run`` must have the element types that its model declares; the numbers of a dictionary may be of any
+    type. The result's ``passed`` is the verdict, ``failures`` are the outputs that fail.
 
     Raises CannotCompare if the two have no output with an element in common, DoesNotFit for a name that neither has, or
     UsageError for an unknown ``stat``, an invalid tolerance, or a side that is not a dictionary of arrays.

@@ -13,9 +13,11 @@ from biopsy import errors
 from biopsy.comparison import differences, metrics
 from biopsy.comparison.differences import Differences, ErrorSummary
 from biopsy.comparison.metrics import Element, Statistics
+from biopsy.comparison.mismatch import Mismatch
 from biopsy.comparison.tolerance import AT_LEAST, DEFAULT_QUANTILE, STRICTEST, Criteria, Limit, Stat, Tolerance
+from biopsy.model.tensor_type import TensorType
 from biopsy.tensors.results import Array
-from biopsy.tensors.types import is_text
+from biopsy.tensors.types import is_text, may_stand_for
 from biopsy.text import html_table, printable, some_of
 
 Detail: TypeAlias = Literal["brief", "usual", "full"]
@@ -49,9 +51,38 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JudgedTypes:
+    """The type that the model ``declared`` for an output, if it is known, and of which side the element type is judged.
+
+    Without a declared type, both sides must have the same one if both are judged. The shape is not judged.
+    """
+
+    declared: TensorType | None = None
+    actual: bool = False
+    expected: bool = False
+
+    def fault(self, actual: str, expected: str) -> str | None:
+        """What is wrong with the element types of both sides, in words; None if nothing is."""
+        if self.declared is None:
+            alike = may_stand_for(actual, expected) or may_stand_for(expected, actual)
+            is_judged = self.actual and self.expected
+            return f"types differ: {actual}, expected {expected}" if is_judged and not alike else None
+        right = self.declared.dtype
+        if self.actual and not may_stand_for(actual, right):
+            return f"its type is {actual}, and {right} is right"
+        if self.expected and not may_stand_for(expected, right):
+            return f"the other side's type is {expected}, and {right} is right"
+        return None
+
+
+_NO_TYPES = JudgedTypes()
+
+
+@dataclass(frozen=True, kw_only=True)
 class OutputComparison:
     """The verdict on one output. ``reason`` says in a few words why it fails, None if it passes.
 
+    ``type_fails``: an element type is wrong. ``declared`` is the type that the model declares, None if it is not known.
     ``measured`` is None if shapes differ or only one side holds strings. Statistics are None for strings. ``judged``
     are the metrics with a limit; ``tolerances_decide`` is False if they alone decide. ``figures`` are only measured in
     "full" detail, ``differences`` only then and if the output fails.
@@ -74,6 +105,23 @@ class OutputComparison:
     tolerances_decide: bool = True
     figures: Figures | None = None
     differences: Differences | None = None
+    type_fails: bool = False
+    declared: TensorType | None = None
+
+    @property
+    def forms(self) -> tuple[Mismatch, ...]:
+        """The mismatches of its element type and of its shape."""
+        declared, forms = self.declared, dict[str, tuple[str, str, str]]()
+        if self.type_fails:
+            right = "" if declared is None else declared.dtype
+            forms["type-mismatch"] = self.actual_dtype, self.expected_dtype, right
+        if self.actual_shape != self.expected_shape:
+            right = str(list(declared.shape or ())) if declared is not None and declared.is_static else ""
+            forms["shape-mismatch"] = str(list(self.actual_shape)), str(list(self.expected_shape)), right
+        return tuple(
+            Mismatch(output=self.name, kind=kind, form=given, expected_form=expected, declared_form=right)
+            for kind, (given, expected, right) in forms.items()
+        )
 
     @property
     def verdict(self) -> tuple[str, str]:
@@ -104,7 +152,7 @@ def compare_tensors(
 ) -> OutputComparison:
     """Compare one output with its expected value, by default with the tolerances of ``Criteria``.
 
-    Different shapes fail. Different types do not: numbers are compared by value, in float64 or better, integers
+    Different shapes fail. Different types of numbers do not: they are compared by value, in float64 or better, integers
     exactly; strings must be equal. Two NaN in the same place are equal, as are two infinities of the same sign; a NaN
     or infinity on one side only fails with any ``stat``. ``stat`` and ``quantile`` (0 to 1): see tolerance.Stat.
     """
@@ -113,20 +161,29 @@ def compare_tensors(
 
 
 def compare_output(
-    name: str, actual: Array, expected: Array, criteria: Criteria, detail: Detail = "usual"
+    name: str,
+    actual: Array,
+    expected: Array,
+    criteria: Criteria,
+    detail: Detail = "usual",
+    types: JudgedTypes = _NO_TYPES,
 ) -> OutputComparison:
-    """As ``compare_tensors``, by any criteria.
+    """As ``compare_tensors``, by any criteria, and by element types as far as ``types`` are judged.
 
     Raises DoesNotFit if the output lacks an axis along which elements are to be ranked, or no rank can be compared.
     """
     measured = figures = pictured = None
     judged: tuple[JudgedLimit, ...] = ()
     tolerance = criteria.tolerance_of(expected)
-    dtypes = tuple("string" if is_text(side) else side.dtype.name for side in (actual, expected))
+    given, wanted = ("string" if is_text(side) else side.dtype.name for side in (actual, expected))
+    wrong_type = types.fault(given, wanted)
+    if is_text(actual) != is_text(expected):
+        wrong_type = wrong_type or f"types differ: {given}, expected {wanted}"
+    reason: str | None = None
     if actual.shape != expected.shape:
-        reason: str | None = f"shapes differ: {list(actual.shape)}, expected {list(expected.shape)}"
+        reason = f"shapes differ: {list(actual.shape)}, expected {list(expected.shape)}"
     elif is_text(actual) != is_text(expected):
-        reason = f"types differ: {dtypes[0]}, expected {dtypes[1]}"
+        pass
     elif is_text(actual):
         measured = _measured_text(actual, expected)
         reason = f"{measured.mismatching} of {measured.elements} strings differ" if measured.mismatching else None
@@ -144,6 +201,7 @@ def compare_output(
         reason = _reason(measured, criteria, tolerance, judged)
         if reason and detail == "full" and actual.size:
             pictured = differences.differences_between(actual, expected)
+    reason = "; ".join(filter(None, (wrong_type, reason))) or None
     is_described = reason is not None or detail != "brief"
     return OutputComparison(
         name=name,
@@ -154,8 +212,8 @@ def compare_output(
         tolerance=tolerance,
         actual_shape=actual.shape,
         expected_shape=expected.shape,
-        actual_dtype=dtypes[0],
-        expected_dtype=dtypes[1],
+        actual_dtype=given,
+        expected_dtype=wanted,
         actual_statistics=metrics.statistics(actual) if is_described else None,
         expected_statistics=metrics.statistics(expected) if is_described else None,
         measured=measured,
@@ -163,6 +221,8 @@ def compare_output(
         tolerances_decide=criteria.tolerances_decide,
         figures=figures,
         differences=pictured,
+        type_fails=wrong_type is not None,
+        declared=types.declared,
     )
 
 

@@ -31,7 +31,7 @@ def report_lines(output: OutputComparison) -> list[str]:
             lines.append(f"  {'limit' if limit.passed else 'LIMIT':<9} {_limit_text(limit)}")
             if not limit.passed and limit.worst is not None:
                 lines[-1] += f", {'first' if limit.limit.metric == 'indices' else 'worst'} {_element(limit.worst)}"
-        if output.tolerances_decide and output.actual_dtype != "string":
+        if output.tolerances_decide and output.actual_dtype != "string" and not output.forms:
             measured, tolerance = output.measured, output.tolerance
             current = f"atol {tolerance.atol:g}, rtol {tolerance.rtol:g}, {output.stat}"
             current += f" {output.quantile:g}" if output.stat == "quantile" else ""

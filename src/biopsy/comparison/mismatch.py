@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 from biopsy.records import Record, record_of
-from biopsy.text import count
+from biopsy.text import count, printable
 
 Special: TypeAlias = Literal["nan", "+inf", "-inf"]
 """What a number may be that is not finite."""
@@ -31,6 +31,9 @@ ONE_SIDED: Mapping[str, str] = {
     "nan-expected": "nan-mismatch", "+inf-expected": "+inf-mismatch", "-inf-expected": "-inf-mismatch",
 }  # fmt: skip
 """The kinds of NaN and infinities that only one side has; each with the kind that the other side sees."""
+
+FORMS: Mapping[str, str] = {"type-mismatch": "type", "shape-mismatch": "shape"}
+"""The kinds that do not concern values; each with what differs."""
 
 NOT_FINITE: Mapping[str, str] = {"nan": "NaN", "inf": "infinity"}
 """The kinds of what ``--validate`` objects to, in words. The sign of an infinity does not count there: a layer
@@ -68,6 +71,9 @@ class Mismatch:
     greatest expected value in the output's type. ``quantum`` is the distance between neighbouring values of a discrete
     output (integers, Floor, dequantized values; 0 if they have no order). ``passing_atol`` is the smallest atol that
     would pass.
+
+    If types or shapes differ, ``form`` is that of the output in words, ``expected_form`` the expected one, and
+    ``declared_form`` the one that the model declares, "" if it does not say.
     """
 
     output: str
@@ -83,6 +89,20 @@ class Mismatch:
     times_rounding: float | None = None
     quantum: float | None = None
     passing_atol: float | None = None
+    form: str = ""
+    expected_form: str = ""
+    declared_form: str = ""
+
+    @property
+    def is_of_form(self) -> bool:
+        """Whether the type or the shape is wrong, whatever the values are."""
+        return self.kind in FORMS
+
+    @property
+    def from_other_side(self) -> Mismatch:
+        """The same as the other side sees it."""
+        kind = ONE_SIDED.get(self.kind, self.kind)
+        return replace(self, kind=kind, form=self.expected_form, expected_form=self.form)
 
     @property
     def share(self) -> float:
@@ -288,6 +308,10 @@ def error_text(size: ErrorSize) -> str:
         only = {"mismatch": " on this side only", "expected": " on the other side only"}
         side = only.get(worst.kind.rpartition("-")[2], "")
         return f"{special} in {worst.wrong} of {count(worst.elements, 'element')} of {worst.output!r}{side}"
+    if worst.is_of_form:
+        return form_text(worst, "the other side")
+    if worst.kind == "missing-output":
+        return f"{worst.output!r} is missing"
     if worst.kind != "mismatch":
         return f"{worst.kind} of {worst.output!r}"
     parts = []
@@ -308,3 +332,22 @@ def error_text(size: ErrorSize) -> str:
         parts.append(f"{size.rounding.times:.3g} times the error of plain float32")
     parts.append(f"{worst.wrong} of {worst.elements} elements")
     return " · ".join(parts)
+
+
+def form_text(mismatch: Mismatch, other: str) -> str:
+    """An output of a wrong type or shape: ``'y' of shape [1, 26] where [1, 24] is right``.
+
+    Right is what the model declares. If it does not say, the text names what the ``other`` side gives; "" if that is
+    not an engine.
+    """
+    of, form, expected, declared = FORMS[mismatch.kind], mismatch.form, mismatch.expected_form, mismatch.declared_form
+    if not form:
+        return f"{mismatch.output!r} of another {of} than {other or 'expected'}"
+    given = f"{mismatch.output!r} of {of} {printable(form)}"
+    if declared and declared == expected:
+        return f"{given} where {printable(declared)} is right"
+    if declared and expected == form:
+        return f"{given} where {printable(declared)} is right by the model"
+    as_declared = ", which is right by the model," if declared == form else ""
+    where = f"{other} gives {printable(expected)}" if other else f"{printable(expected)} is expected"
+    return f"{given}{as_declared} where {where}"

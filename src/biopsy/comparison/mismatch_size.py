@@ -28,18 +28,15 @@ _SAME_GRID = 1e-2
 
 def mismatches_of(output: OutputComparison, actual: Array, expected: Array) -> tuple[Mismatch, ...]:
     """The mismatches of an output, one of each kind; that of kind "mismatch" is measured. None if it passes."""
-    measured = output.measured
-    if output.passed:
-        return ()
-    if measured is None:
-        kind: Kind = "shape-mismatch" if output.actual_shape != output.expected_shape else "type-mismatch"
-        return (Mismatch(output=output.name, kind=kind),)
-    mismatches = tuple(
+    measured, forms = output.measured, output.forms
+    if output.passed or measured is None:
+        return () if output.passed else forms
+    mismatches = forms + tuple(
         Mismatch(output=output.name, kind=kind, elements=measured.elements, wrong=wrong)
         for kind, wrong in (one_sided(actual, expected) if measured.broken else {}).items()
     )
     limits_fail = any(not limit.passed for limit in output.judged)
-    if not measured.broken or measured.mismatching > measured.broken or limits_fail:
+    if not mismatches or measured.mismatching > measured.broken or limits_fail:
         mismatches += (_measured(output, measured, actual, expected),)
     return mismatches
 

@@ -9,7 +9,7 @@ from numbers import Number
 from typing import Any, TypeAlias
 
 from biopsy import errors
-from biopsy.comparison.compare import Detail, OutputComparison, compare_output
+from biopsy.comparison.compare import Detail, JudgedTypes, OutputComparison, compare_output
 from biopsy.comparison.tolerance import Criteria, MetricLimits, Stats, Tolerances, criteria_for
 from biopsy.tensors.results import Feed, Iteration, RunnerResult, release
 from biopsy.tensors.user_script import ScriptOutputs, UserScript
@@ -101,20 +101,27 @@ def compare_runs(
 ) -> RunComparison:
     """Compare the outputs of two runners, iteration by iteration, by name.
 
-    Outputs that only one side has are listed, and do not affect the verdict. ``fail_fast`` stops after the first
-    failing output. Mapped files are in memory for one output at a time. Raises CannotCompare if the runners have no
-    output or no iteration in common, and if all outputs are empty and pass: that would prove nothing.
+    A side that has declared types must have their element types. Outputs that only one side has are listed, and do not
+    affect the verdict. ``fail_fast`` stops after the first failing output. Mapped files are in memory for one output at
+    a time. Raises CannotCompare if the runners have no output or no iteration in common, and if all outputs are empty
+    and pass: that would prove nothing.
     """
     tolerances, stats, limits = tolerances or Tolerances(), stats or Stats(), limits or MetricLimits()
 
     def judge(left: Iteration, right: Iteration, common: Sequence[str]) -> Iterator[OutputComparison]:
         for name in common:
             sides = left.outputs[name], right.outputs[name]
-            comparison = compare_output(name, *sides, criteria_for(name, tolerances, stats, limits), detail)
+            criteria = criteria_for(name, tolerances, stats, limits)
+            comparison = compare_output(name, *sides, criteria, detail, _judged_types(name, actual, expected))
             release(*sides)
             yield comparison
 
     return _compared(actual, expected, judge, fail_fast=fail_fast)
+
+
+def _judged_types(name: str, actual: RunnerResult, expected: RunnerResult) -> JudgedTypes:
+    declared = next((side.declared[name] for side in (actual, expected) if name in side.declared), None)
+    return JudgedTypes(declared=declared, actual=name in actual.declared, expected=name in expected.declared)
 
 
 def compare_runs_by(

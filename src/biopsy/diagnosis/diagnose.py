@@ -11,6 +11,7 @@ from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
+from biopsy.comparison.mismatch import error_text
 from biopsy.diagnosis.context import NOT_ASKED, PERSON, TIME, DiagnosisStep, StepContext, TimeUpError, is_user_interrupt
 from biopsy.diagnosis.evidence import PLAN, EvidenceFile, KnownSteps, identity_of
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts, ModelFailure, Outcome, RoundingFacts, StepReport
@@ -190,7 +191,10 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
         tensor_errors = {error["tensor"]: error for error in (*of_layers, *of_outputs) if error is not None}
         sections["piece"] = {
             **file_tree(Path(piece.path), path_of(piece.inputs), folder),
-            "failure": {"signature": piece.signature, "reason": piece.error_after or piece.signature},
+            "failure": {
+                "signature": piece.signature,
+                "reason": piece.signature if piece.error is None else error_text(piece.error),
+            },
             **graph_tree(small, original=question.index, kept=piece.kept, tensor_errors=tensor_errors),
         }
     return {key: plain(section) for key, section in sections.items()}

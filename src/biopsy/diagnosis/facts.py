@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from biopsy.comparison.mismatch import ONE_SIDED
+from biopsy.comparison.mismatch import ONE_SIDED, ErrorSize, Mismatch
 from biopsy.findings.verdict import Verdict
 from biopsy.questions.builds.flags import Switch
 from biopsy.text import html_table, printable
@@ -61,10 +61,10 @@ class FaultBeforeEngines:
 class ModelFailure:
     """How the model fails ``check``, a command whose words hold ``{}`` for the model.
 
-    ``trusted`` and ``suspect`` are specs of engines; None if unknown. ``error`` is the worst error in words, ``output``
-    the end of what the check printed. The model passes with inputs of the shapes ``passes_with``, which the file
-    ``passing_inputs`` holds. ``masked``: the outputs are right, but an inner tensor is wrong. ``fault`` is set if no
-    engine is at fault.
+    ``trusted`` and ``suspect`` are specs of engines; None if unknown. ``mismatch`` is the worst one as the check sees
+    it, ``error`` the same in words, ``output`` the end of what the check printed. The model passes with inputs of the
+    shapes ``passes_with``, which the file ``passing_inputs`` holds. ``masked``: the outputs are right, but an inner
+    tensor is wrong. ``fault`` is set if no engine is at fault.
     """
 
     check: tuple[str, ...]
@@ -72,13 +72,35 @@ class ModelFailure:
     status: int = 1
     output: str = ""
     error: str = ""
-    tolerance_ratio: float | None = None
+    mismatch: Mismatch | None = None
     trusted: str | None = None
     suspect: str | None = None
     passes_with: tuple[str, ...] = ()
     passing_inputs: str | None = None
     masked: bool = False
     fault: FaultBeforeEngines | None = None
+
+    @property
+    def swapped(self) -> ModelFailure:
+        """The same failure with the trusted engine as the suspect."""
+        kind = ONE_SIDED.get(self.report.kind, self.report.kind)  # it is told from the side of the suspect
+        return replace(self, suspect=self.trusted, trusted=self.suspect, report=replace(self.report, kind=kind))
+
+    @property
+    def blames_trusted(self) -> bool:
+        """Whether the suspect gives the type or shape that the model declares, so that the trusted engine is wrong."""
+        worst = self.mismatch
+        return (
+            self.trusted is not None
+            and worst is not None
+            and worst.is_of_form
+            and worst.declared_form == worst.form != ""
+        )
+
+    def by_suspect(self, mismatch: Mismatch) -> Mismatch:
+        """A mismatch of its check, as the suspect's."""
+        is_swapped = self.trusted is not None and self.report.engine == self.trusted
+        return mismatch.from_other_side if is_swapped else mismatch
 
     @property
     def is_mismatch(self) -> bool:
@@ -169,10 +191,11 @@ class FailingPiece:
 
     ``reads`` gives for each node the places of the nodes that it reads from, ``kept`` its number in the original.
     ``stopped`` names the limit that ended the search, so that a smaller part may exist; None if no single node can be
-    removed. ``other_failures`` are (reason, count) of failures met during the search. ``places`` are the source lines
-    that the nodes come from, if an exporter noted them. ``variation`` says in a sentence what may vary; "" if nothing
-    was varied, None if that was not asked. ``plain`` is the file of the piece with the least sizes and the simplest
-    values with which it still fails, None if there is none; its inputs are beside it.
+    removed. ``other_failures`` are (reason, count) of failures met during the search. ``error`` is that of its check.
+    ``places`` are the source lines that the nodes come from, if an exporter noted them. ``variation`` says in a
+    sentence what may vary; "" if nothing was varied, None if that was not asked. ``plain`` is the file of the piece
+    with the least sizes and the simplest values with which it still fails, None if there is none; its inputs are beside
+    it.
     """
 
     path: str
@@ -184,7 +207,7 @@ class FailingPiece:
     signature: str
     stopped: str | None = None
     other_failures: tuple[tuple[str, int], ...] = ()
-    error_after: str = ""
+    error: ErrorSize | None = None
     places: tuple[str, ...] = ()
     variation: str | None = None
     plain: str | None = None
@@ -199,7 +222,8 @@ class FailingPiece:
 class LayerFacts:
     """Which of ``layers`` layers the engine ``suspect`` computes wrongly, in the piece or in the whole model.
 
-    ``alone`` are layers that are wrong, or fail, in isolation; ``if_marked`` are layers that are wrong only if their
+    ``alone`` are layers that are wrong, or fail, in isolation, each followed by how if not only values differ;
+    ``if_marked`` are layers that are wrong only if their
     results are outputs, not in the model itself; ``together`` are groups that are wrong although each of their layers
     is right. Rounding does not count. ``hides``: the first group is right if its inner tensors are marked as outputs.
     ``of_piece``: the piece was examined, not the whole model.

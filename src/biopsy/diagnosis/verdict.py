@@ -8,9 +8,9 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
-from biopsy.comparison.mismatch import NOT_FINITE, special_of
+from biopsy.comparison.mismatch import FORMS, NOT_FINITE, form_text, special_of
 from biopsy.diagnosis.context import LEAVES_OPEN, NOT_ASKED
-from biopsy.diagnosis.facts import KnownFacts, MendingSwitch, ModelFailure, StepReport
+from biopsy.diagnosis.facts import FailingPiece, KnownFacts, MendingSwitch, ModelFailure, StepReport
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
     Words,
@@ -27,6 +27,7 @@ from biopsy.diagnosis.steps.causes import reasons_against
 from biopsy.diagnosis.steps.causes import releases as release_step
 from biopsy.engines import registry
 from biopsy.engines.registry import find_class, parse_spec
+from biopsy.engines.run_contract import MISSING_OUTPUT
 from biopsy.findings.bundle.engine_script import calls_of
 from biopsy.findings.verdict import Note, Verdict, Workaround, notes_of
 from biopsy.text import can_be_typed, count, first_line, first_of, line_of, series
@@ -34,13 +35,6 @@ from biopsy.text import can_be_typed, count, first_line, first_of, line_of, seri
 _MOST_NODES = 8
 _MOST_PLACES = 2
 _LONGEST_MESSAGE = 300
-
-_OTHER_KINDS = {
-    "shape-mismatch": "gives another shape than {}",
-    "type-mismatch": "gives another type than {}",
-    "missing-output": "lacks an output of {}",
-}
-"""Kinds of ``comparison.mismatch`` other than values, in words; ``{}`` stands for the trusted engine."""
 
 
 def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: DiagnosisQuestion) -> Verdict:
@@ -118,7 +112,7 @@ def _rounding_text(facts: KnownFacts) -> str:
     failure, rounding = facts.known_failure, facts.rounding
     assert rounding is not None
     times = "" if rounding.times is None else f", at most {rounding.times:.3g} times the error of plain float32"
-    ratio = failure.tolerance_ratio
+    ratio = None if failure.mismatch is None else failure.mismatch.times_tolerance
     beyond = "" if ratio is None else f" by {ratio:.3g} times what the tolerances allow"
     verb = "differs" if len(rounding.verdicts) == 1 else "differ"
     inputs = f"{len(rounding.verdicts)} of {count(rounding.inputs, 'set of inputs', 'sets of inputs')} {verb}"
@@ -146,6 +140,8 @@ def _subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     if not report.stage:
         return f"{who} fails {on}: {report.signature}."
     message = first_line(report.message)[:_LONGEST_MESSAGE]
+    if report.kind == MISSING_OUTPUT:
+        return f"{engine}, {on}: {message}."
     detail = f": {message.rstrip('.')}" if message else f" ({report.signature})"
     with_it = "" if optimizer is None else f"With its optimizer {optimizer}, "
     return f"{with_it}{engine} cannot {report.stage} {where}{detail}."
@@ -158,8 +154,16 @@ def _differs(facts: KnownFacts) -> str:
         other = "float64" if is_sure else trusted
         gives = not report_kind.endswith("-expected")
         return f"gives {special} where {other} does not," if gives else f"does not give {special} where {other} does,"
-    if failure.report.kind != "mismatch":
-        return _OTHER_KINDS.get(failure.report.kind, "differs from {}").format(trusted)
+    worst, of_piece = failure.mismatch, None if facts.piece is None else facts.piece.error
+    if of_piece is not None and of_piece.worst.kind == report_kind:
+        worst = of_piece.worst
+    if report_kind in FORMS:
+        known = None if worst is None else form_text(failure.by_suspect(worst), trusted if failure.trusted else "")
+        return f"gives {known or f'another {FORMS[report_kind]} than {trusted}'},"
+    if report_kind == "missing-output":
+        return f"does not give {repr(worst.output) if worst is not None else 'an output'}, which {trusted} gives,"
+    if report_kind != "mismatch":
+        return f"differs from {trusted}"
     if rounding is None or not rounding.exceeds_rounding:
         return f"differs from {trusted}"
     if failure.suspect in rounding.wrong and failure.trusted not in rounding.wrong:
@@ -202,11 +206,17 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
         )
     if layers is None or piece is None or not layers.of_piece or not layers.complete or len(piece.nodes) < 2:
         return
-    if layers.alone:
-        yield f"Wrong by itself: {first_of(layers.alone, _MOST_NODES)}."
+    if alone := _wrong_alone(facts):
+        yield f"Wrong by itself, on the values that it gets there: {first_of(alone, _MOST_NODES)}."
     elif any(len(group) == len(piece.nodes) for group in layers.together):
         prevented = "; marking the tensors between them as outputs prevents it" if layers.hides else ""
         yield f"No node of these fails alone; they fail together{prevented}."
+
+
+def _wrong_alone(facts: KnownFacts) -> Sequence[str]:
+    """The layers of the piece that are wrong in isolation."""
+    layers = facts.layers
+    return layers.alone if layers is not None and layers.of_piece and layers.complete else ()
 
 
 def _causes(facts: KnownFacts) -> Iterator[str]:
@@ -250,8 +260,7 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     elif rounding is not None and rounding.verdicts and not rounding.is_rounding:
         yield f"Whether it is rounding is not known: {rounding.reason or 'float64 gave no answer'}."
     if piece is not None:
-        how = "no single node of it can go" if piece.stopped is None else "a smaller one may exist"
-        yield f"The piece was checked again as it was written, in a process of its own; {how}."
+        yield f"The piece was checked again as it was written, in a process of its own; {_minimality(piece, facts)}."
     if tool is not None and tool.of_piece and tool.operators:
         yield f"The optimizer turns the piece into {tool.operators}, which is wrong with no optimizer, too."
     if tool is not None and tool.engine_doubted:
@@ -266,6 +275,14 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
         is_sure = all(switch.verified for switch in facts.settings.switches)
         confirmed = "With the switch, fresh processes pass; without it, they fail."
         yield confirmed if is_sure else "The switch was not confirmed by fresh processes."
+
+
+def _minimality(piece: FailingPiece, facts: KnownFacts) -> str:
+    """Whether the piece is the smallest; one of its nodes may be wrong by itself without failing the check."""
+    if piece.stopped is not None:
+        return "a smaller one may exist"
+    needs_all = "without any one of its nodes, the check does not fail in the same way"
+    return needs_all if _wrong_alone(facts) else "no single node of it can go"
 
 
 def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:

@@ -347,6 +347,14 @@ class Engine(ABC):
         self.label = label
         """The text of ``--engine``, such as ``onnxrt:optimization=none``."""
 
+    @property
+    def keeps_types(self) -> bool:
+        """Whether its outputs have the element types that the model declares: others are then a fault of the engine.
+
+        It is False for an engine that computes in other types on purpose, or instead of types that it lacks.
+        """
+        return True
+
     @classmethod
     def failure(cls, message: str, stage: errors.Stage, kind: str) -> errors.EngineFailure:
         """The exception to raise if a model fails in this engine."""

@@ -56,6 +56,11 @@ class GoldenValues(Engine):
             raise self.failure(message, "load", "NoGoldenValue")
         return _RecordedSession(index, outputs, self._samples)
 
+    @property
+    def keeps_types(self) -> bool:
+        """A file may hold values of other types than the model's."""
+        return False
+
     def warm_up(self) -> None:
         """Read the file, so that forks of this process need not."""
         files.keep(self._path("file"))

@@ -48,6 +48,11 @@ class Reference(Engine):
         except ImportError as error:
             raise errors.EngineMissing(f"onnx cannot be imported: {error}", next_steps=["pip install onnx"]) from error
 
+    @property
+    def keeps_types(self) -> bool:
+        """Whether it computes in the types of the model."""
+        return not self.options["float64"]
+
     def _require_types(self, index: ModelIndex) -> None:
         """Raise EngineFailure if the model has types that an old release would compute with as whole numbers."""
         elems = {weight.kind.elem for weight in index.weights.values()}

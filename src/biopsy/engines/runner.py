@@ -11,7 +11,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.comparison.metrics import differing
-from biopsy.engines.base import Session
+from biopsy.engines.base import Engine, ModelInput, Session, indexed
 from biopsy.model.index import ModelIndex
 from biopsy.model.known_names import listed, may_lack_names, require_known
 from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, FLOATS, STRING, TensorType, ValueType
@@ -50,6 +50,19 @@ def run_session(session: Session, feeds: Iterable[Feed], *, runner: str, warm_up
         outputs = session.run(fed)
         iterations.append(Iteration(outputs, time.perf_counter() - start))
     return RunnerResult(runner, tuple(iterations))
+
+
+def with_declared_types(
+    results: Iterable[RunnerResult], engines: Sequence[Engine], model: ModelInput
+) -> list[RunnerResult]:
+    """The outputs of engines with the types that the model declares for them, unless an engine computes in others."""
+    index = indexed(model)
+    kinds = {index.names[tensor]: index.value_type(tensor) for tensor in index.outputs}
+    declared = {name: kind if isinstance(kind, TensorType) else None for name, kind in kinds.items()}
+    return [
+        replace(result, declared=declared if engine.keeps_types else {})
+        for result, engine in zip(results, engines, strict=True)
+    ]
 
 
 def runner_name(engine_name: str, number: int, now: float | None = None) -> str:

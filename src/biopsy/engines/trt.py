@@ -60,6 +60,11 @@ class TensorRt(Engine):
         """Import the package and no more: objects on a GPU do not survive a fork."""
         self._package()
 
+    @property
+    def keeps_types(self) -> bool:
+        """TensorRT computes in another type instead of one that it lacks, which a remark says."""
+        return False
+
     def build(self, model: ModelInput) -> Session:
         """Parse the model and build an engine. Raises EngineMissing if this TensorRT needs a GPU for that."""
         package = self._package()

@@ -11,7 +11,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.judge import signature_of
 from biopsy.checks.outcome import Judged
-from biopsy.comparison.mismatch import ErrorSize, most_telling
+from biopsy.comparison.mismatch import ErrorSize, form_text, most_telling
 from biopsy.findings.model import GRAPH_MOST_NODES, graph_tree, map_tree, numbers_in
 from biopsy.findings.report import Tree
 from biopsy.findings.search_history import SearchHistory
@@ -82,7 +82,7 @@ def _piece_tree(reduction: Reduction, piece: ModelIndex, original: ModelIndex, f
             "tensor": each.output,
             "sample": None,
             "passed": False,
-            "reason": each.kind,
+            "reason": form_text(each, "the other side") if each.is_of_form else each.kind,
             "absolute": each.error,
             "relative": None,
             "tolerance_ratio": each.times_tolerance,

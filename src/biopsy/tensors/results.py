@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
+from biopsy.model.tensor_type import TensorType
 from biopsy.text import count, html_table, printable, some_of
 
 if TYPE_CHECKING:
@@ -105,10 +106,15 @@ class Iteration:
 
 @dataclass(frozen=True)
 class RunnerResult:
-    """All iterations of one runner: an engine with its options, under a name."""
+    """All iterations of one runner: an engine with its options, under a name.
+
+    ``declared`` are the types of the model's outputs, None for an unknown one, if the runner must give values of these
+    types. It is empty if types prove nothing: those of a file, or of an engine that computes in others on purpose.
+    """
 
     runner: str
     iterations: tuple[Iteration, ...]
+    declared: Mapping[str, TensorType | None] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<RunnerResult of {self._summary}: {some_of(map(repr, self._first))}>"

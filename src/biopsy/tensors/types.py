@@ -34,6 +34,14 @@ _NUMPYS_OWN = frozenset(
 """Types that need no import of ml_dtypes, which takes time."""
 
 
+def may_stand_for(given: str, right: str) -> bool:
+    """Whether a value of element type ``given`` may stand for one of type ``right``, by name.
+
+    For a type that NumPy lacks, such as bfloat16 or int4, an engine may give another one that holds its values.
+    """
+    return given == right or (right not in _NUMPYS_OWN and right != "string")
+
+
 def is_extended(dtype: np.dtype[Any]) -> bool:
     """Whether a type comes from ml_dtypes; NumPy's file formats cannot name it."""
     return dtype.isbuiltin == 2

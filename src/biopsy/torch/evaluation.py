@@ -244,7 +244,12 @@ def difference(actual: Outputs, expected: Outputs, judge: Judge) -> ModuleDiffer
     mismatches = [Mismatch(output=name, kind="missing-output") for name in actual.keys() ^ expected.keys()]
     common = actual.keys() & expected.keys()
     mismatches += [
-        Mismatch(output=name, kind="type-mismatch")
+        Mismatch(
+            output=name,
+            kind="type-mismatch",
+            form=actual[name].dtype.name,
+            expected_form=expected[name].dtype.name,
+        )
         for name in common
         if actual[name].dtype.kind != "U" and actual[name].dtype != expected[name].dtype
     ]

@@ -188,3 +188,13 @@ def test_a_command_fails_as_it_did_or_nothing_is_said(
             failures.command_status((status, text, said), **expected)
     else:
         assert failures.command_status((status, text, said), **expected) == answer
+
+
+def test_a_wrong_type_fails_only_if_it_is_the_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    ones, limits = np.ones(2, np.float32), {"y": {"atol": 0.0, "rtol": 0.0}}
+
+    def compared(**types: str) -> int:
+        return failures.compare(lambda _: {"y": ones.astype(np.float64)}, [{}], [{"y": ones}], limits, types=types)
+
+    assert (compared(), compared(y="float64"), compared(y="float32")) == (0, 0, 1)
+    assert "the type is float64 instead of float32" in capsys.readouterr().out

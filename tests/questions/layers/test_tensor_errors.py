@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from biopsy.comparison.tolerance import Tolerances
+from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
 from biopsy.questions.layers.question import Judge, worst
 
 JUDGE = Judge(Tolerances({"": 0.5}, {"": 0.0}))
@@ -51,3 +52,22 @@ def test_nan_on_both_sides_is_no_error_and_on_one_side_is() -> None:
 def test_of_errors_that_are_alike_the_first_is_the_worst() -> None:
     errors = [JUDGE.error(name, [array(3)], [array(1)]) for name in ("first", "second")]
     assert worst(errors).tensor == "first"
+
+
+def test_every_error_says_its_kind() -> None:
+    inf, nan = math.inf, math.nan
+    kinds = {"mismatch": [5], "nan-mismatch": [nan], "+inf-mismatch": [inf], "-inf-mismatch": [-inf]}
+    for kind, given in kinds.items():
+        assert JUDGE.error("t", [array(*given)], [array(1)]).kind == kind
+    assert JUDGE.error("t", [array(1)], [array(nan)]).kind == "nan-expected"
+    assert JUDGE.error("t", [array(1)], [array(1)]).kind == ""
+
+
+def test_a_wrong_type_and_a_wrong_shape_are_told_with_what_is_right() -> None:
+    declared = TensorType(ELEM_OF_DTYPE["float32"], (2,))
+    wide = JUDGE.error("t", [array(1, 2).astype(np.float64)], [array(1, 2)], declared)
+    assert (wide.kind, wide.form) == ("type-mismatch", "'t' of type float64 where float32 is right")
+    assert (wide.passed, wide.tolerance_ratio) == (False, math.inf)
+    long = JUDGE.error("t", [array(1, 2, 3)], [array(1, 2)], declared)
+    assert (long.kind, long.form) == ("shape-mismatch", "'t' of shape [3] where [2] is right")
+    assert JUDGE.error("t", [array(1, 2)], [array(1, 2).astype(np.float64)], declared).passed, "a wide reference"

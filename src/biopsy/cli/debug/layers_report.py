@@ -332,7 +332,7 @@ def _table_lines(findings: LayerFindings, most: int) -> Iterator[str]:
 
 def _row(suspect: Suspect, layer: LayerFinding) -> tuple[str, str, str, str, str]:
     label = printable(layer.node.label)
-    whole = _number(layer.propagated.absolute) if layer.propagated is not None else "-"
+    whole = _size(layer.propagated)
     more = f" · flaky: {layer.flaky.text}" if layer.flaky is not None else ""
     if layer.is_of_model:
         more += " · as the model says"
@@ -342,8 +342,13 @@ def _row(suspect: Suspect, layer: LayerFinding) -> tuple[str, str, str, str, str
         return label, "fails", "-", whole, f"{printable(suspect.failure.text)}{more}"
     error = suspect.error
     assert error is not None
-    worst = f"{_quoted(error.tensor)} {_worst_text(error)}{more}"
-    return label, _number(error.absolute), _number(error.tolerance_ratio), whole, worst
+    worst = printable(error.form) or f"{_quoted(error.tensor)} {_worst_text(error)}"
+    ratio = "-" if error.form else _number(error.tolerance_ratio)
+    return label, _size(error), ratio, whole, f"{worst}{more}"
+
+
+def _size(error: TensorError | None) -> str:
+    return "-" if error is None or error.form else _number(error.absolute)
 
 
 def _number(value: float) -> str:
@@ -363,7 +368,7 @@ def _worst_text(error: TensorError) -> str:
 
 
 def _error_text(error: TensorError) -> str:
-    if error.worst is None:
+    if error.worst is None or error.form:
         return error.reason or ""
     return f"|difference| up to {_number(error.absolute)} at {_worst_text(error)}"
 
@@ -428,10 +433,12 @@ def _verdict_lines(findings: LayerFindings) -> Iterator[str]:
     if findings.is_masked:
         yield _headed("masked", "the outputs are right all the same: what follows hides the error")
     if findings.wrong_if_marked:
-        names = first_of([suspect.name for suspect in findings.wrong_if_marked], 3)
-        yield _headed("marking", f"{names}: wrong only if a result is an output; the model itself is right there")
+        marked = first_of([suspect.name for suspect in findings.wrong_if_marked], 3)
+        yield _headed("marking", f"{marked}: wrong only if a result is an output; the model itself is right there")
     incomplete = "" if findings.complete else " (interrupted: not all was measured)"
-    labels = [suspect.name for suspect in findings.suspects[:3]]
+    forms = [suspect.error.form if suspect.error is not None else "" for suspect in findings.suspects[:3]]
+    names = [suspect.name for suspect in findings.suspects[:3]]
+    labels = [f"{name} gives {printable(form)}" if form else name for name, form in zip(names, forms, strict=True)]
     if labels:
         more = f" and {len(findings.suspects) - 3} more" if len(findings.suspects) > 3 else ""
         yield f"FAILED | {'; '.join(labels)}{more}{incomplete}"

@@ -38,6 +38,7 @@ from biopsy.comparison.tolerance import (
 )
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import create
+from biopsy.engines.runner import with_declared_types
 from biopsy.model.index import index_bytes
 from biopsy.model.nodes import may_be_random, warning_of_random
 from biopsy.tensors.results import Feed, RunnerResult
@@ -77,6 +78,8 @@ def run(options: RunOptions, console: Console) -> int:
     runs = execution.run_all(engines, recorder)
     save_outputs(options.save_outputs, runs, recorder, console)
     results = [replace(run.result, runner=run.engine.label) for run in runs if run.result is not None]
+    if not options.has_built_model and len(results) + len(golden) > 1:
+        results = with_declared_types(results, [run.engine for run in runs if run.result is not None], model)
     results, expected = functions.postprocessed(results), functions.postprocessed(golden)
     not_finite = find_not_finite(results, console) if options.validate else []
     against_first = results[1:] if runs[0].result is not None and not options.compare_with else []

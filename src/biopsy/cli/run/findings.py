@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.comparison.mismatch import Mismatch, Rounding
+from biopsy.comparison.mismatch import Mismatch, Rounding, form_text
 from biopsy.engines.base import Engine
 from biopsy.model.known_names import listed
 from biopsy.tensors.results import RunnerResult
-from biopsy.text import count
+from biopsy.text import count, first_of
 
 if TYPE_CHECKING:
     from biopsy.comparison.metrics import NotFinite
@@ -75,13 +75,28 @@ class Findings:
             reasons.append(f"NaN or infinity in {listed(unique(output.name for _, output in self.not_finite))}")
         for compared in self.compared:
             if not compared.passed:
-                names = listed(unique([*compared.missing, *(output.name for _, output in compared.failures)]))
-                reasons.append(f"{names} of {compared.actual} differs from {compared.expected}")
+                reasons += _differences(compared)
         for report in self.noise:
             if report.failures:
                 names = listed(unique(output.name for output in report.failures))
                 reasons.append(f"{names} of {report.suspect} is wrong by more than rounding")
         return reasons
+
+
+def _differences(compared: RunComparison) -> Iterator[str]:
+    """The missing outputs, those of a wrong type or shape, and those whose values differ."""
+    if compared.missing:
+        yield f"{compared.actual} does not give {listed(compared.missing)}"
+    forms = {output.name: output.forms[0] for _, output in reversed(compared.failures) if output.forms}
+    if forms:
+        texts = [form_text(form, compared.expected) for form in reversed(forms.values())]
+        yield f"{compared.actual} gives {first_of(texts, _MOST_FORMS)}"
+    names = unique(output.name for _, output in compared.failures if output.name not in forms)
+    if names:
+        yield f"{listed(names)} of {compared.actual} differs from {compared.expected}"
+
+
+_MOST_FORMS = 3
 
 
 def what_passed(findings: Findings) -> str:

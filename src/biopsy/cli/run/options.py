@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -143,7 +143,9 @@ class Functions:
 
     def postprocessed(self, results: Sequence[RunnerResult]) -> list[RunnerResult]:
         """The results to compare."""
-        return list(results) if self.postprocess is None else [self.postprocess(result) for result in results]
+        if self.postprocess is None:
+            return list(results)
+        return [replace(self.postprocess(result), declared={}) for result in results]  # it may change types
 
 
 def functions_of(options: RunOptions, console: Console) -> Functions:

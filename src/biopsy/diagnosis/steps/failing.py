@@ -12,7 +12,7 @@ from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import signature_of
 from biopsy.checks.outcome import Judged, Outcome
-from biopsy.comparison.mismatch import NOT_FINITE, error_size, error_text
+from biopsy.comparison.mismatch import NOT_FINITE, error_size, error_text, form_text
 from biopsy.diagnosis.context import StepAnswer, StepContext, diagnosis_step, fails, passes
 from biopsy.diagnosis.facts import EngineComparison, FailureReport, FaultBeforeEngines, KnownFacts, ModelFailure
 from biopsy.diagnosis.question import (
@@ -140,12 +140,14 @@ class _FailureSearch:
                 failing = run.evidence.verdict.engine
                 suspect = failing if failing in engines else engines[-1] if engines else None
                 trusted = engines[0] if len(engines) > 1 and engines[0] != suspect else None
-                return failure_of(run, check, trusted=trusted, suspect=suspect)
+                failure = failure_of(run, check, trusted=trusted, suspect=suspect)
+                return failure.swapped if failure.blames_trusted else failure
         return None
 
     def _blamed(self, engines: Sequence[str], run: Judged) -> ModelFailure | None:
         """The failure of a run, with the engine at fault; None if that is not one of the question's engines."""
-        verdict, words_of = run.evidence.verdict, self.context.question.original_words
+        question, verdict = self.context.question, run.evidence.verdict
+        words_of = question.original_words
         if verdict.stage != "compare":
             return self._refused(engines, run)
         suspect = verdict.engine if verdict.engine in engines else engines[-1]
@@ -154,7 +156,14 @@ class _FailureSearch:
             fewer = self._run(pair, description=f"only {' against '.join(pair)}")
             if fails(fewer):
                 run, words = fewer, words_of(pair)
-        return failure_of(run, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect)
+        failure = failure_of(run, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect)
+        if failure.mismatch is None or not failure.blames_trusted:
+            return failure
+        if pair[0] in question.engines:
+            return failure.swapped
+        given = form_text(failure.mismatch.from_other_side, suspect)
+        self.not_compared.append(f"{pair[0]} cannot say: it gives {given}")
+        return None
 
     def _refused(self, engines: Sequence[str], run: Judged) -> ModelFailure | None:
         """Which engine cannot load, build or run the model: each is run alone.
@@ -227,7 +236,7 @@ def failure_of(run: Judged, check: Words, *, trusted: str | None, suspect: str |
         status=evidence.status,
         output=evidence.output.decode("utf-8", "replace")[-_MOST_OUTPUT:],
         error="" if size is None else error_text(size),
-        tolerance_ratio=None if size is None else size.worst.times_tolerance,
+        mismatch=None if size is None else size.worst,
         trusted=trusted,
         suspect=suspect,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.comparison.mismatch import ONE_SIDED, error_text
+from biopsy.comparison.mismatch import ONE_SIDED, special_of
 from biopsy.comparison.noise import DEFAULT_RATIO
 from biopsy.diagnosis.context import (
     NO_PIECE,
@@ -119,7 +119,7 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
         inputs=None if reduction.inputs is None else str(reduction.inputs),
         **{key: getattr(reduction, key) for key in ("nodes", "reads", "kept", "nodes_before", "signature", "stopped")},
         other_failures=tuple(reduction.other_failures.items()),
-        error_after="" if reduction.error_after is None else error_text(reduction.error_after),
+        error=reduction.error_after,
         places=tuple(dict.fromkeys(str(source) for source in reduction.sources if source is not None)),
     )
     fault = failure.fault
@@ -289,15 +289,18 @@ def _layer_facts(findings: LayerFindings, suspect: str, *, of_piece: bool, by_fl
     """The findings without rounding; with ``by_float64``, also without errors that float64 did not judge."""
 
     def counts(part: LayerFinding | LayerGroup) -> bool:
-        if part.failure is not None or part.rounding_ratio is None:
-            return part.failure is not None or not by_float64
+        error = part.introduced if isinstance(part, LayerFinding) else part.error
+        if part.failure is not None or (error is not None and error.form):
+            return True
+        if part.rounding_ratio is None:
+            return not by_float64
         return part.rounding_ratio > DEFAULT_RATIO
 
     if_marked = {suspect.nodes for suspect in findings.wrong_if_marked}
     together = [group for group in findings.groups if counts(group) and group.nodes not in if_marked]
     alone = [layer for layer in findings.layers if layer.is_suspect and counts(layer)]
     return LayerFacts(
-        alone=tuple(layer.node.label for layer in alone if layer.nodes not in if_marked),
+        alone=tuple(f"{layer.node.label}{_how(layer)}" for layer in alone if layer.nodes not in if_marked),
         if_marked=tuple(layer.node.label for layer in alone if layer.nodes in if_marked),
         together=tuple(group.labels for group in together),
         hides=together[0].hides if together else None,
@@ -306,6 +309,17 @@ def _layer_facts(findings: LayerFindings, suspect: str, *, of_piece: bool, by_fl
         layers=len(findings.layers),
         complete=findings.complete,
     )
+
+
+def _how(layer: LayerFinding) -> str:
+    """How the values of a layer are wrong in isolation, if not only by their size."""
+    error = layer.introduced
+    if layer.failure is not None or error is None:
+        return ""
+    special, is_given = special_of(error.kind), error.kind.endswith("-mismatch")
+    of_values = f"{special} where the reference does not" if is_given else f"no {special} where the reference does"
+    form = error.form or (of_values if special else "")
+    return f", which gives {form}" if form else ""
 
 
 def _layers_line(layers: LayerFacts) -> str:

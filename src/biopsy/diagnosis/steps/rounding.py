@@ -16,7 +16,7 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import rate_text
 from biopsy.checks.outcome import Judged
 from biopsy.comparison.compare import compare_output
-from biopsy.comparison.mismatch import ONE_SIDED, Rounding
+from biopsy.comparison.mismatch import Rounding
 from biopsy.comparison.tolerance import criteria_for
 from biopsy.diagnosis.context import (
     UNKNOWN_COMPARISON,
@@ -144,9 +144,7 @@ def with_corrected_suspect(failure: ModelFailure, rounding: RoundingFacts) -> Mo
     """The failure with suspect and trusted engine swapped, if only the trusted one is wrong by float64."""
     if failure.trusted is None or not rounding.blames(failure.trusted, failure.suspect):
         return failure
-    report = failure.report  # its kind of NaN or infinity is told from the side of the suspect
-    report = replace(report, kind=ONE_SIDED.get(report.kind, report.kind))
-    return replace(failure, suspect=failure.trusted, trusted=failure.suspect, report=report)
+    return failure.swapped
 
 
 def _line(rounding: RoundingFacts) -> str:
@@ -237,7 +235,9 @@ def _self_difference(failure: ModelFailure, context: StepContext, runs: int) -> 
     question = context.question
     for engine in dict.fromkeys(filter(None, (failure.suspect, failure.trusted))):
         words, description = question.original_words([engine, engine]), f"{engine} against itself"
-        differing = sum(fails(context.run(words, question.model, description=description)) for _ in range(runs))
+        ran = (context.run(words, question.model, description=description) for _ in range(runs))
+        # A wrong type is no difference: both runs have it.
+        differing = sum(fails(run) and run.evidence.verdict.kinds != ("type-mismatch",) for run in ran)
         if differing:
             return f"compared with itself, {engine} differs in {differing} of {runs} runs"
     return ""

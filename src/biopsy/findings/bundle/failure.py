@@ -11,7 +11,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.checks.judge import signature_of, status_text
-from biopsy.comparison.mismatch import NOT_FINITE
+from biopsy.comparison.mismatch import NOT_FINITE, form_text, worst_of
 from biopsy.comparison.runs import compare_runs
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import title_of
@@ -34,7 +34,7 @@ class ObservedFailure:
     ``engine`` is the engine at fault, None if it is not known. ``stage``, ``name`` (of an exception or a signal) and
     ``message`` are as the check reported them. ``expected`` are the expected outputs of each sample, empty if none were
     compared; ``against`` says where they are from. ``output`` is the first one that is wrong, in the sample of this
-    number; "" if it is not known.
+    number; "" if it is not known. ``right_type`` is its element type if that is what is wrong.
     """
 
     kind: Kind
@@ -47,6 +47,7 @@ class ObservedFailure:
     against: str = ""
     output: str = ""
     sample: int = 0
+    right_type: str = ""
 
 
 def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
@@ -119,17 +120,25 @@ def _wrong_outputs(question: RunQuestion, observation: Observation) -> ObservedF
     actual = None if place is None else results.get(place)
     if actual is None:
         return ObservedFailure(kind="command", title=f"Outputs differ: {verdict.kind}")
+    worst = worst_of(verdict.mismatches)
     title = f"{_name(engine)} computes {names or 'an output'} wrongly"
-    failure = ObservedFailure(kind="comparison", title=title, engine=engine, stage="compare", name=verdict.kind)
+    if worst is not None and worst.is_of_form:
+        title = f"{_name(engine)} gives {form_text(worst, 'the other side')}"
+    of_type = [each for each in verdict.mismatches if each.kind == "type-mismatch"]
+    right_type = (of_type[0].declared_form or of_type[0].expected_form) if of_type else ""
+    failure = ObservedFailure(
+        kind="comparison", title=title, engine=engine, stage="compare", name=verdict.kind, right_type=right_type
+    )
     first = [(engines[0].label, results[0])] if place and 0 in results else []
     golden = (("golden values", result) for path in question.golden for result in read_results(path))
     for against, expected in chain(first, golden):
-        if question.unscriptable or not _agrees(question.judge, actual, expected):
+        if of_type or question.unscriptable or not _agrees(question.judge, actual, expected):
             samples = [  # golden values may hold every tensor of the original
                 {name: golden.outputs[name] for name in given.outputs if name in golden.outputs}
                 for given, golden in zip(actual.iterations, expected.iterations, strict=False)
             ]
-            sample, output = _first_wrong(question.judge, actual, samples)
+            wrong = (0, of_type[0].output) if of_type else _first_wrong(question.judge, actual, samples)
+            sample, output = wrong
             return replace(failure, expected=samples, against=against, output=output, sample=sample)
     return failure
 

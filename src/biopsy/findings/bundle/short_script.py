@@ -93,6 +93,8 @@ class ShownFailure:
     def _judging(self) -> tuple[Ending, Sequence[str]]:
         """How the script ends, and the lines that compare. Raises OnlyBiopsyError for what no such lines can say."""
         failure = self.failure
+        if failure.kind == "comparison" and failure.right_type:
+            return Ending(text="AssertionError"), [f'assert actual.dtype == "{failure.right_type}", actual.dtype']
         if failure.kind == "comparison" and failure.output:
             judge, values = self.question.judge, self.expected[failure.output]
             criteria = criteria_for(failure.output, judge.tolerances, judge.stats, judge.limits)
@@ -136,7 +138,7 @@ class ShownFailure:
     def _expected(self, model: _ModelLines) -> tuple[list[str], list[str]]:
         """The lines that say what is expected, and the files that they read."""
         name = self.failure.output
-        if self.failure.kind != "comparison" or not name:
+        if self.failure.kind != "comparison" or not name or self.failure.right_type:
             return [], []
         values = self.expected[name]
         expression = plain_expression(values)

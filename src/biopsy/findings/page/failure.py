@@ -51,7 +51,7 @@ def failure_blocks(failure: Branch) -> Iterator[DocumentBlock]:
             "elements outside": lambda entry: _share(entry.number("wrong"), entry.number("elements")),
             "greatest error": number_of("error"),
             "times tolerance": number_of("times_tolerance", times),
-            "worst element": lambda entry: worst_text(entry) if "index" in entry else "",
+            "worst element": lambda entry: _form(entry) or (worst_text(entry) if "index" in entry else ""),
         }
         yield table("How the outputs differ", mismatches, columns, most=_MOST_OUTPUTS)
     for key, caption in (("message", "What the engine said"), ("output", "The end of what the check printed")):
@@ -59,6 +59,12 @@ def failure_blocks(failure: Branch) -> Iterator[DocumentBlock]:
         if lines and (key == "output" or failure.text(key) != failure.text("reason")):
             before = [f"[{len(lines) - _MOST_LINES} lines before]"] if len(lines) > _MOST_LINES else []
             yield Listing(caption=caption, lines=[*before, *(cut(line, 1000) for line in lines[-_MOST_LINES:])])
+
+
+def _form(mismatch: Branch) -> str:
+    """A wrong type or shape, and the one that is expected."""
+    form, expected = mismatch.text("form"), mismatch.text("expected_form")
+    return cut(f"{form}, expected {expected}", 200) if form else ""
 
 
 def _share(part: float | None, total: float | None) -> str:

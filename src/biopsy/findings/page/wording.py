@@ -124,6 +124,8 @@ def error_of(tensor: Branch | None) -> tuple[str, str, bool]:
     if error is None:
         return "", "", False
     ratio, passed = error.number("tolerance_ratio"), error.flag("passed")
+    if error.text("form"):  # a type or a shape has no size
+        ratio = None
     wrong = passed is False or (passed is None and ratio is not None and not ratio <= OUT_OF_TOLERANCE)
     return "✕" if wrong else "✓", error.text("reason") or "error" if ratio is None else times(ratio), ratio is not None
 

@@ -34,7 +34,8 @@ class TensorError:
 
     ``absolute`` and ``relative`` are the greatest errors of any element; inf if only one side is finite or the values
     cannot be subtracted. ``tolerance_ratio`` is the greatest |error| / (atol + rtol * |expected|). ``passed`` is the
-    verdict by all limits, ``reason`` says why it failed, ``worst`` is the worst element.
+    verdict by all limits, ``reason`` says why it failed, ``worst`` is the worst element. ``kind`` is the gravest kind
+    of its mismatches (``comparison.mismatch``), "" if it passed; ``form`` says what its wrong type or shape is.
     """
 
     tensor: str
@@ -45,6 +46,8 @@ class TensorError:
     relative: float
     tolerance_ratio: float
     worst: Element | None
+    kind: str = ""
+    form: str = ""
 
     @property
     def rank(self) -> tuple[bool, float, float]:

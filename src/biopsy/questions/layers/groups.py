@@ -259,10 +259,11 @@ class SubgraphFault:
     is_of_model: bool = False
 
     def is_like(self, other: SubgraphFault) -> bool:
-        """Whether two faults are the same: both are wrong values, or failures with the same message."""
+        """Whether two faults are the same: errors of the same kind, or failures with the same message."""
         left, right = self.failure, other.failure
         if left is None or right is None:
-            return left is right
+            kinds = {"" if each.error is None else each.error.kind for each in (self, other)}
+            return left is right and len(kinds) == 1
         if (left.stage, left.kind) != (right.stage, right.kind):
             return False
         return left.kind.startswith("SIG") or message_of(left.message).means(message_of(right.message))
@@ -343,6 +344,8 @@ class SubgraphRuns:
             wrong = self.errors(outputs, runs, self.reference.run_subgraph(model, always=True))
         if not wrong:
             return None
+        if any(error.form for error in wrong):
+            return SubgraphFault(worst(wrong))
         judged = self.rounding.judge(model, [error.tensor for error in wrong], runs)
         if judged is None:
             return SubgraphFault(worst(wrong))

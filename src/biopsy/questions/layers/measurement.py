@@ -120,14 +120,18 @@ class WholeModel:
         return self.suspect.run(self.question.model, self.recorded.inputs, names)
 
     def _error(self, name: str, runs: Runs, expected: Sequence[Array] | None = None) -> TensorError:
-        """The error of a tensor against ``expected`` values, else against recorded ones."""
+        """The error of a tensor against ``expected`` values of the reference, else against those recorded marked."""
         expected = self.recorded.expected(name) if expected is None else expected
-        return self.question.judge.error(name, [run[name] for run in runs], expected)
+        return self.question.judge.error(name, [run[name] for run in runs], expected, self.recorded.types.get(name))
+
+    def _agree(self, name: str, runs: Runs, others: Runs) -> bool:
+        """Whether a tensor has the same values within the tolerances in two runs of the suspect."""
+        values, expected = ([run[name] for run in each] for each in (runs, others))
+        return self.question.judge.error(name, values, expected).passed
 
     def _differs(self, runs: Runs) -> bool:
         """Whether an output is out of tolerance against the first run."""
-        first = self._first_run
-        return not all(self._error(name, runs, [run[name] for run in first]).passed for name in self.outputs)
+        return not all(self._agree(name, runs, self._first_run) for name in self.outputs)
 
     @cached_property
     def _is_steady(self) -> bool:
@@ -168,7 +172,7 @@ class WholeModel:
     def _observe(self, output: str, runs: Runs, names: Sequence[str]) -> None:
         """Compare an output with its value when nothing is marked."""
         marked, unmarked = [run[output] for run in runs], [run[output] for run in self._first_run]
-        if all(map(same_values, marked, unmarked)) or self._error(output, runs, unmarked).passed:
+        if all(map(same_values, marked, unmarked)) or self._agree(output, runs, self._first_run):
             release(*marked, *unmarked)
             return
         self.is_flaky = self.is_flaky or not self._is_steady
@@ -227,6 +231,11 @@ class IsolatedResult:
         return self.failure is not None or (self.error is not None and not self.error.passed)
 
     @property
+    def is_wrong_in_value(self) -> bool:
+        """Whether values are wrong, not a type or a shape, so that it may be rounding."""
+        return self.is_wrong and self.failure is None and self.error is not None and not self.error.form
+
+    @property
     def rank(self) -> tuple[bool, tuple[bool, float, float]]:
         """Greater for what is worse."""
         return self.failure is not None, self.error.rank if self.error is not None else (False, 0.0, 0.0)
@@ -274,7 +283,7 @@ class IsolatedLayers:
 
     def judge_rounding(self, rounding: RoundingJudge) -> None:
         """Compare the errors of the worst layers with those of plain float32 on the same values."""
-        wrong = [(result.rank, node) for node, result in self.results.items() if result.is_wrong and not result.failure]
+        wrong = [(result.rank, node) for node, result in self.results.items() if result.is_wrong_in_value]
         for layer in self._subgraphs_of([node for _, node in sorted(wrong, reverse=True)[:_MOST_ROUNDING_JUDGED]]):
             model = self.subgraphs.model(layer.nodes, layer.outputs)
             with contextlib.suppress(*CANNOT_RUN):

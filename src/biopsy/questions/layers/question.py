@@ -11,7 +11,9 @@ from typing import TypeAlias
 
 from biopsy import errors
 from biopsy.comparison import metrics
-from biopsy.comparison.compare import compare_output
+from biopsy.comparison.compare import JudgedTypes, OutputComparison, compare_output
+from biopsy.comparison.mismatch import GRAVEST, form_text
+from biopsy.comparison.mismatch_size import one_sided
 from biopsy.comparison.tolerance import (
     MetricLimits,
     Stats,
@@ -72,23 +74,27 @@ class Judge:
     stats: Stats = field(default_factory=Stats)
     limits: MetricLimits = field(default_factory=MetricLimits)
 
-    def error(self, name: str, actual: Sequence[Array], expected: Sequence[Array]) -> TensorError:
-        """The worst error of a tensor, of which both sides have one value per sample. Releases mapped memory."""
+    def error(
+        self, name: str, actual: Sequence[Array], expected: Sequence[Array], declared: TensorType | None = None
+    ) -> TensorError:
+        """The worst error of a tensor, of which both sides have one value per sample. Releases mapped memory.
+
+        ``declared``: the type by the model, whose element type ``actual`` must have; None if types are not compared.
+        """
+        types = JudgedTypes(declared=declared, actual=declared is not None)
         return worst(
-            self._in_sample(name, number, left, right)
+            self._in_sample(name, number, left, right, types)
             for number, (left, right) in enumerate(zip(actual, expected, strict=True))
         )
 
-    def _in_sample(self, name: str, sample: int, actual: Array, expected: Array) -> TensorError:
+    def _in_sample(self, name: str, sample: int, actual: Array, expected: Array, types: JudgedTypes) -> TensorError:
         criteria = criteria_for(name, self.tolerances, self.stats, self.limits)
-        compared = compare_output(name, actual, expected, criteria, "brief")
-        measured, ratio = compared.measured, 0.0
+        compared = compare_output(name, actual, expected, criteria, "brief", types)
+        measured, ratio = compared.measured, math.inf if compared.forms else 0.0
         failing = [limit.worst for limit in compared.judged if not limit.passed]
-        if measured is None:
-            ratio = math.inf
-        else:
+        if measured is not None:
             offending = measured.offending
-            if measured.absolute.maximum > 0 and not compared.passed:
+            if measured.absolute.maximum > 0 and not compared.passed and not compared.forms:
                 tolerance = compared.tolerance
                 if offending is None:
                     differences = metrics.errors_between(actual, expected)
@@ -98,6 +104,7 @@ class Judge:
             # The worst element that fails; if none does, the one with the greatest difference.
             by_tolerance = [offending] if compared.tolerances_decide else []
             failing = [*([*by_tolerance, *failing] if not compared.passed else []), measured.worst_absolute]
+        kind = "" if compared.passed else _kind(compared, actual, expected)
         release(actual, expected)
         return TensorError(
             tensor=name,
@@ -108,7 +115,18 @@ class Judge:
             relative=math.inf if measured is None else measured.relative.maximum,
             tolerance_ratio=ratio,
             worst=None if measured is None else next((element for element in failing if element is not None), None),
+            kind=kind,
+            form=form_text(compared.forms[0], "the reference") if compared.forms else "",
         )
+
+
+def _kind(failing: OutputComparison, actual: Array, expected: Array) -> str:
+    """The gravest kind of a failing comparison."""
+    if failing.forms:
+        return failing.forms[0].kind
+    if failing.measured is None or not failing.measured.broken:
+        return "mismatch"
+    return min(one_sided(actual, expected), key=GRAVEST.index, default="mismatch")
 
 
 def worst(measured: Iterable[TensorError]) -> TensorError:

@@ -21,7 +21,7 @@ from biopsy.model.index import ModelIndex
 from biopsy.model.known_names import listed
 from biopsy.model.load import read_bytes
 from biopsy.model.nodes import is_constant_node
-from biopsy.model.tensor_type import STRING
+from biopsy.model.tensor_type import STRING, TensorType
 from biopsy.questions.layers.findings import GoldenCoverage, TensorError
 from biopsy.questions.layers.question import Judge, Question
 from biopsy.recording.reference_run import StoredValues, ValuesInMemory
@@ -77,7 +77,16 @@ class ReferenceRecorder:
                 of=None if golden is None else golden.of,
             )
         )
-        return RecordedModel(computed=computed, fed=fed, inputs=self._inputs, outputs=outputs, golden=golden)
+        cuts, ids = CutTypes(self._index, ValuesInMemory()), self._index.ids
+        keeps_types = create(self._question.suspect).keeps_types
+        return RecordedModel(
+            computed=computed,
+            fed=fed,
+            inputs=self._inputs,
+            outputs=outputs,
+            golden=golden,
+            types={name: cuts.tensor_type(ids[name]) for name in wanted} if keeps_types else {},
+        )
 
     def _given_tensors(self, names: Sequence[str]) -> GivenTensors | None:
         """The tensors that an engine of golden values has; None for an engine that computes."""
@@ -180,7 +189,8 @@ class RecordedModel:
 
     ``computed`` are the reference's values; ``fed`` are the same rounded to the types of the model, for subgraphs.
     ``inputs`` is a file of the model's inputs, ``outputs`` are the model's outputs with nothing marked. ``golden`` is
-    set if the values come from a file, so that no others can be computed.
+    set if the values come from a file, so that no others can be computed. ``types`` are those by the model; it is empty
+    if the suspect computes in others on purpose.
     """
 
     computed: StoredValues
@@ -188,6 +198,7 @@ class RecordedModel:
     inputs: Path
     outputs: ValuesInMemory
     golden: GoldenCoverage | None = None
+    types: Mapping[str, TensorType | None] = field(default_factory=dict)
     _non_finite: dict[str, NonFinite | None] = field(default_factory=dict)
 
     @property
@@ -327,7 +338,8 @@ class ReferenceValues:
             if all(name in run for run in runs):
                 is_expected = expected is not None and all(name in run for run in expected)
                 right = [run[name] for run in expected or ()] if is_expected else self.recorded.expected(name)
-                measured.append(self.judge.error(name, [run[name] for run in runs], right))
+                types = self.recorded.types
+                measured.append(self.judge.error(name, [run[name] for run in runs], right, types.get(name)))
         return measured
 
 
