@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.comparison.mismatch import NOT_FINITE, special_of
@@ -141,11 +142,13 @@ def _subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
         return f"{engine} gives {special_of(report.kind)} {on}."
     if report.stage == "compare":
         return f"{who} {_differs(facts)} {on}."
-    if not report.stage:
+    if not (report.stage and report.kind):  # a signal without a stage, or no answer in time
         return f"{who} fails {on}: {report.signature}."
     message = first_line(report.message)[:_LONGEST_MESSAGE]
     detail = f": {message}" if message else f" ({report.signature})"
     with_it = "" if optimizer is None else f"With its optimizer {optimizer}, "
+    if errors.is_crash(report.stage, report.kind):
+        return f"{with_it}{engine} crashes when it {errors.STAGE_VERBS[report.stage]} {where} ({report.kind})."
     return f"{with_it}{engine} cannot {report.stage} {where}{detail}."
 
 

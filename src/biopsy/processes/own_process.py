@@ -17,7 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from biopsy.processes.reaper import processes, stat_of
+from biopsy.processes.reading import read_plain
+from biopsy.processes.reaper import VERDICT_VARIABLE, processes, stat_of
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -83,6 +84,10 @@ is_program = False
 def signals(*names: str) -> frozenset[signal.Signals]:
     """Those of these signals that the platform has."""
     return frozenset(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
+FROM_SOMEBODY = signals("SIGTERM", "SIGHUP", "SIGINT")
+"""Signals that no engine raises itself: a death by these says nothing about the model."""
 
 
 class Interrupts:
@@ -295,23 +300,29 @@ def taken_by_family(leader: int) -> int:
 
 
 SIZE = 4096
-"""Bytes of the memory that is shared with the process that watches this one (``supervised``), so that the last call of
-an engine is known after a crash."""
+"""Bytes of the memory that is shared with the process that watches this one, so that the last call of an engine is
+known after a crash. For a check, it is a file beside the verdict file, which whoever starts the check makes."""
 
-_DONE, _STATUS, _OPEN, _LENGTH, _TEXT = 0, 1, 2, slice(3, 5), 5
+_DONE, _STATUS, _OPEN, _LENGTH, _PID, _TEXT = 0, 1, 2, slice(3, 5), slice(5, 9), 9
 _MOST = SIZE - _TEXT
 
+_CALLS = ".calls"
+"""What is added to the path of the verdict file."""
+
 _shared: list[mmap] = []
-"""The shared memory; empty if no process watches this one."""
+"""The memory shared with the process that supervises this one; empty if none does."""
+_of_check: dict[str, mmap] = {}
+"""The memory of the check that this process runs, by the path of its verdict file; it has at most one entry."""
 
 
 class LastCall(NamedTuple):
-    """The last call of an engine; ``is_open``: the engine has not returned."""
+    """The last call of an engine by the process ``pid``; ``is_open``: the engine has not returned."""
 
     engine: str
     stage: str
     description: str
     is_open: bool
+    pid: int
 
 
 class EngineCall:
@@ -322,20 +333,46 @@ class EngineCall:
 
     def __init__(self, engine: str, stage: str, description: str) -> None:
         self._text = "\0".join((engine, stage, description))
-        self._is_outermost = False
+        self._page: mmap | None = None
 
     def __enter__(self) -> None:
-        if not _shared or _shared[0][_OPEN]:
+        page, pid = _page(), os.getpid().to_bytes(4, "little")
+        if page is None or (page[_OPEN] and page[_PID] == pid):
             return
-        self._is_outermost, page = True, _shared[0]
+        self._page = page
+        page[_OPEN] = 0  # of a process that died, whose page this one has
         data = self._text.encode("utf-8", "replace")[:_MOST]
         page[_TEXT : _TEXT + len(data)] = data
         page[_LENGTH] = len(data).to_bytes(2, "little")
+        page[_PID] = pid
         page[_OPEN] = 1
 
     def __exit__(self, *_: object) -> None:
-        if self._is_outermost:
-            _shared[0][_OPEN] = 0
+        if self._page is not None:
+            self._page[_OPEN] = 0
+
+
+def _page() -> mmap | None:
+    """The memory in which calls are recorded; None if nobody will read it."""
+    path = os.environ.get(VERDICT_VARIABLE)
+    if _shared or not path:
+        return _shared[0] if _shared else None
+    if path not in _of_check:
+        _of_check.clear()
+        with suppress(OSError, ValueError):  # nobody has made the file
+            _of_check[path] = _mapped(f"{path}{_CALLS}")
+    return _of_check.get(path)
+
+
+def _mapped(path: str) -> mmap:
+    """A file of ``SIZE`` bytes as memory. Raises OSError and ValueError."""
+    from mmap import mmap
+
+    descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        return mmap(descriptor, SIZE)
+    finally:
+        os.close(descriptor)
 
 
 def is_watched() -> bool:
@@ -359,11 +396,34 @@ def finished(page: mmap) -> int | None:
     return page[_STATUS] if page[_DONE] else None
 
 
-def last_call(page: mmap) -> LastCall | None:
+def last_call(page: mmap | bytes) -> LastCall | None:
     """The last call of an engine by the process; None if there was none."""
     data = page[_TEXT : _TEXT + int.from_bytes(page[_LENGTH], "little")]
     words = data.decode("utf-8", "replace").split("\0")
-    return LastCall(words[0], words[1], words[2], bool(page[_OPEN])) if len(words) == 3 else None
+    pid = int.from_bytes(page[_PID], "little")
+    return LastCall(words[0], words[1], words[2], bool(page[_OPEN]), pid) if len(words) == 3 else None
+
+
+def make_page_of_check(verdict: Path) -> None:
+    """Make the file of a check's calls, beside its verdict file; without space for it, none are recorded.
+
+    It is written, since a file with holes would turn a full disk into a signal in the check.
+    """
+    with suppress(OSError):
+        Path(f"{verdict}{_CALLS}").write_bytes(bytes(SIZE))
+
+
+def call_of_check(verdict: Path, pid: int) -> LastCall | None:
+    """The call of an engine during which the process ``pid`` of a check ended; None if there was none.
+
+    ``verdict`` is the path of the check's verdict file. The file of calls is as untrusted as that.
+    """
+    try:
+        page = read_plain(Path(f"{verdict}{_CALLS}"), SIZE)
+    except OSError:
+        return None
+    call = last_call(page) if len(page) == SIZE else None
+    return call if call is not None and call.is_open and call.pid == pid else None
 
 
 settings_of_checks: dict[str, None] = {}

@@ -66,11 +66,7 @@ class Findings:
     @property
     def reasons(self) -> list[str]:
         """Why the model fails, in a few words each; empty if it passes."""
-        reasons = [
-            f"{run.engine.label} failed to {run.failure.stage} the model"
-            for run in self.runs
-            if run.failure is not None
-        ]
+        reasons = [_reason(run.engine, run.failure) for run in self.runs if run.failure is not None]
         if self.not_finite:
             reasons.append(f"NaN or infinity in {listed(unique(output.name for _, output in self.not_finite))}")
         for compared in self.compared:
@@ -82,6 +78,12 @@ class Findings:
                 names = listed(unique(output.name for output in report.failures))
                 reasons.append(f"{names} of {report.suspect} is wrong by more than rounding")
         return reasons
+
+
+def _reason(engine: Engine, failure: errors.EngineFailure) -> str:
+    if errors.is_crash(failure.stage, failure.kind):
+        return f"{engine.label} crashes when it {errors.STAGE_VERBS[failure.stage]} the model ({failure.kind})"
+    return f"{engine.label} failed to {failure.stage} the model"
 
 
 def what_passed(findings: Findings) -> str:

@@ -222,7 +222,7 @@ def wrong_layers(facts: KnownFacts, context: StepContext) -> StepAnswer:
     "masked",
     "is an inner tensor wrong although the outputs are right?",
     unless=lambda facts, context: {
-        "its outputs are wrong": facts.failure is not None,
+        "the model fails": facts.failure is not None,
         "the check decides, and it passes": context.question.check is not None,
         "nothing was compared": not facts.agreeing,
         **_no_inner_tensors(facts.agreeing[0] if facts.agreeing else None),
