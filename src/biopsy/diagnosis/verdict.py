@@ -204,7 +204,7 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
     if layers is None or piece is None or not layers.of_piece or not layers.complete or len(piece.nodes) < 2:
         return
     if layers.alone:
-        yield f"Wrong by itself: {first_of(layers.alone, _MOST_NODES)}."
+        yield f"{'Wrong' if layers.of_values else 'Fails'} by itself: {first_of(layers.alone, _MOST_NODES)}."
     elif any(len(group) == len(piece.nodes) for group in layers.together):
         prevented = "; marking the tensors between them as outputs prevents it" if layers.hides else ""
         yield f"No node of these fails alone; they fail together{prevented}."
