@@ -10,7 +10,7 @@ import pytest
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules, Signature, judge, signature_of
 from biopsy.checks.outcome import Evidence, Outcome
-from biopsy.checks.verdict import VerdictFile
+from biopsy.checks.verdict import VerdictFile, open_call
 from biopsy.checks.warm import command_check
 from biopsy.processes import own_process
 from support.models import chain, save
@@ -102,7 +102,7 @@ def test_where_nobody_reads_the_calls_nothing_is_left_behind(candidate: Path, mo
 )
 def test_whatever_is_in_the_file_of_calls_tells_of_no_call(written: bytes, tmp_path: Path) -> None:
     (tmp_path / "verdict.json.calls").write_bytes(written)
-    assert own_process.call_of_check(tmp_path / "verdict.json", os.getpid()) is None
+    assert open_call(tmp_path / "verdict.json", os.getpid()) is None
 
 
 def test_a_link_in_place_of_the_file_of_calls_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_a_link_in_place_of_the_file_of_calls_is_not_followed(tmp_path: Path, mo
     (tmp_path / "elsewhere").write_bytes(bytes(own_process.SIZE))
     (tmp_path / "verdict.json.calls").symlink_to(tmp_path / "elsewhere")
     with own_process.EngineCall("fake", "run", "it ran"):
-        assert own_process.call_of_check(tmp_path / "verdict.json", os.getpid()) is None
+        assert open_call(tmp_path / "verdict.json", os.getpid()) is None
     assert (tmp_path / "elsewhere").read_bytes() == bytes(own_process.SIZE)
 
 

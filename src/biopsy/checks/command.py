@@ -179,7 +179,7 @@ class CommandCheck(Check):
         try:
             with cleanup.temporary_folder("biopsy-check-") as folder:
                 path = folder / "verdict.json"
-                own_process.make_page_of_check(path)
+                verdict.make_page_of_calls(path)
                 started = time.monotonic()
                 ended = process.run_marked(f"{VERDICT_VARIABLE}={folder}/", lambda: run(words, path, stop))
                 seconds = time.monotonic() - started
@@ -190,7 +190,7 @@ class CommandCheck(Check):
                     original._has_remarked = True
                     left = f"left {count(ended.left, 'process', 'processes')} in the background, which ended with it"
                     remark = f"checks     a check {left}: --keep-processes keeps them"
-                call = own_process.call_of_check(path, ended.pid)
+                call = verdict.open_call(path, ended.pid)
                 reported = _verdict(verdict_of(path, ended), ended, self.command, call)
                 return Evidence(
                     status=ended.status,

@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from biopsy.processes.reading import read_plain
 from biopsy.processes.reaper import VERDICT_VARIABLE, processes, stat_of
 
 if TYPE_CHECKING:
@@ -306,8 +305,8 @@ known after a crash. For a check, it is a file beside the verdict file, which wh
 _DONE, _STATUS, _OPEN, _LENGTH, _PID, _TEXT = 0, 1, 2, slice(3, 5), slice(5, 9), 9
 _MOST = SIZE - _TEXT
 
-_CALLS = ".calls"
-"""What is added to the path of the verdict file."""
+CALLS = ".calls"
+"""What is added to the path of the verdict file to get that of the page."""
 
 _shared: list[mmap] = []
 """The memory shared with the process that supervises this one; empty if none does."""
@@ -360,7 +359,7 @@ def _page() -> mmap | None:
     if path not in _of_check:
         _of_check.clear()
         with suppress(OSError, ValueError):  # nobody has made the file
-            _of_check[path] = _mapped(f"{path}{_CALLS}")
+            _of_check[path] = _mapped(f"{path}{CALLS}")
     return _of_check.get(path)
 
 
@@ -402,28 +401,6 @@ def last_call(page: mmap | bytes) -> LastCall | None:
     words = data.decode("utf-8", "replace").split("\0")
     pid = int.from_bytes(page[_PID], "little")
     return LastCall(words[0], words[1], words[2], bool(page[_OPEN]), pid) if len(words) == 3 else None
-
-
-def make_page_of_check(verdict: Path) -> None:
-    """Make the file of a check's calls, beside its verdict file; without space for it, none are recorded.
-
-    It is written, since a file with holes would turn a full disk into a signal in the check.
-    """
-    with suppress(OSError):
-        Path(f"{verdict}{_CALLS}").write_bytes(bytes(SIZE))
-
-
-def call_of_check(verdict: Path, pid: int) -> LastCall | None:
-    """The call of an engine during which the process ``pid`` of a check ended; None if there was none.
-
-    ``verdict`` is the path of the check's verdict file. The file of calls is as untrusted as that.
-    """
-    try:
-        page = read_plain(Path(f"{verdict}{_CALLS}"), SIZE)
-    except OSError:
-        return None
-    call = last_call(page) if len(page) == SIZE else None
-    return call if call is not None and call.is_open and call.pid == pid else None
 
 
 settings_of_checks: dict[str, None] = {}
