@@ -161,6 +161,13 @@ def test_a_check_ends_with_the_signal_as_it_always_did(folder: Path) -> None:
         assert "1 of 3 nodes" in out
 
 
+def test_an_engine_that_ends_a_check_without_a_signal_has_not_passed(folder: Path) -> None:
+    words = ["debug", "reduce", "m.onnx", "-o", "r.onnx", "--mode", "bisect", "--allow-vacuous-check"]
+    status, out, _ = ended(start(folder, *words, "--check", "biopsy", "run", "{}", "--engine", "odd:does=exit"))
+    assert status == 0
+    assert "the original: run · exit status 0 · odd" in out
+
+
 # Ending and stopping it
 
 

@@ -165,9 +165,10 @@ class Signature:
         is_crash = errors.is_crash(self.stage, self.kind)
         stage = f"crashes when it {errors.STAGE_VERBS[self.stage]}" if is_crash else self.stage
         labels = [part for part in (stage, self.kind, self.engine) if part]
-        if labels and (self.status > 0 or is_crash):
+        ending = status_text(self.status, returned=self.returned)
+        if labels and (self.status > 0 or (self.kind and ending.endswith(self.kind))):
             return " · ".join((*labels, *filter(None, [str(self.message)])))
-        return " · ".join((status_text(self.status, returned=self.returned), *labels, *map(str, self.raised[-1:])))
+        return " · ".join((ending, *labels, *map(str, self.raised[-1:])))
 
     @property
     def during(self) -> str:
