@@ -14,13 +14,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from mmap import mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from biopsy.processes.reaper import VERDICT_VARIABLE, processes, stat_of
-
-if TYPE_CHECKING:
-    from mmap import mmap
 
 _START = """\
 import sys
@@ -358,20 +356,13 @@ def _page() -> mmap | None:
         return _shared[0] if _shared else None
     if path not in _of_check:
         _of_check.clear()
-        with suppress(OSError, ValueError):  # nobody has made the file
-            _of_check[path] = _mapped(f"{path}{CALLS}")
+        with suppress(OSError, ValueError):  # nobody has made the file, or it is too short
+            descriptor = os.open(f"{path}{CALLS}", os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+            try:
+                _of_check[path] = mmap(descriptor, SIZE)
+            finally:
+                os.close(descriptor)
     return _of_check.get(path)
-
-
-def _mapped(path: str) -> mmap:
-    """A file of ``SIZE`` bytes as memory. Raises OSError and ValueError."""
-    from mmap import mmap
-
-    descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-    try:
-        return mmap(descriptor, SIZE)
-    finally:
-        os.close(descriptor)
 
 
 def is_watched() -> bool:

@@ -117,7 +117,7 @@ class Limits:
         return "memory" if self.memory is not None and memory() > self.memory else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ended:
     """How a run ended: its exit status, or minus the signal; the cause; its output, cut in the middle if long.
 
@@ -193,7 +193,7 @@ def attend(
     printed = KeptOutput(kept)
     ended = Watch(running, limits, {output: printed.add}, stop).until()
     assert ended is not None
-    return Ended(*ended, printed.all(), pid=running.pid)
+    return Ended(status=ended[0], cause=ended[1], output=printed.all(), pid=running.pid)
 
 
 class Watch:

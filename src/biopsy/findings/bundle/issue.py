@@ -290,13 +290,15 @@ def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
     """The failure that was observed, under the title of the earlier findings, if they have one."""
     evidence, verdict = observation.evidence, observation.evidence.verdict
     engines = () if job.run is None else job.run.engines
+    verb = errors.STAGE_VERBS.get(verdict.stage)
+    when = "on the model" if verb is None else f"when it {verb} the model"
     if job.run is None:
         words = str(signature_of(evidence).words)
         failure = ObservedFailure(kind="command", title=f"The check fails: {observation.reason}", message=words)
     elif evidence.timed_out:
         named = [engine for engine in engines if verdict.engine in ("", engine.name)]
         engine = named[0] if len(named) == 1 else None
-        title = f"{_name(engine)} does not end{_when(verdict.stage)}"
+        title = f"{_name(engine)} does not end {when}"
         failure = ObservedFailure(kind="timeout", title=title, engine=engine, name="no end in time")
     elif verdict.stage == "compare":
         failure = _wrong_outputs(job.run, observation)
@@ -312,18 +314,13 @@ def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
         name = verdict.kind or status_text(evidence.status).removeprefix("signal ")
         failure = ObservedFailure(
             kind="crash" if is_crash else "engine failure",
-            title=f"{_name(failing)} {'crashes' if is_crash else 'fails'}{_when(verdict.stage)}: {name}",
+            title=f"{_name(failing)} {'crashes' if is_crash else 'fails'} {when}: {name}",
             engine=failing,
             stage=verdict.stage,
             name=name,
             message="" if is_crash else _line(first_line(verdict.message)),
         )
     return replace(failure, title=_line(job.earlier.title or failure.title))
-
-
-def _when(stage: str) -> str:
-    """What an engine was doing when it failed, to be appended to a sentence."""
-    return f" when it {errors.STAGE_VERBS[stage]} the model" if stage in errors.STAGE_VERBS else " on the model"
 
 
 def _line(text: str) -> str:
