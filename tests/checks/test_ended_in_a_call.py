@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,18 @@ def warm(candidate: Path, *engines: str) -> Evidence:
         check.close()
 
 
+def beside_another(candidate: Path, engine: str) -> Evidence:
+    """The evidence of one of two warm runs at the same time, which agree."""
+    check = command_check(run_words(engine), NAME, jobs=2)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            one, other = threads.map(check.run, [candidate, candidate])
+    finally:
+        check.close()
+    assert place(one) == place(other)
+    return one
+
+
 def place(evidence: Evidence) -> tuple[int, str, str, str]:
     """How a check ended, and where by its signature."""
     signature = signature_of(evidence)
@@ -56,7 +69,7 @@ def place(evidence: Evidence) -> tuple[int, str, str, str]:
 
 
 @pytest.mark.parametrize("stage", CRASHES)
-@pytest.mark.parametrize("way", [cold, warm, by_script])
+@pytest.mark.parametrize("way", [cold, warm, beside_another, by_script])
 def test_a_crash_has_the_same_engine_and_stage_however_the_check_is_run(
     way: Callable[..., Evidence], stage: str, candidate: Path
 ) -> None:
