@@ -137,7 +137,8 @@ class _FailureSearch:
         for number in self._further_runs(0, "the check passes in {0} of {0} runs"):
             run = self._reported(words, f"run {number}")
             if fails(run):
-                reported, last = run.evidence.verdict.engine, engines[-1] if engines else None
+                is_sure = len(engines) == 1 or not isinstance(command, OwnRun)  # a crash outside of them is of none
+                reported, last = run.evidence.verdict.engine, engines[-1] if engines and is_sure else None
                 is_engine = reported.partition(":")[0] in names()  # a script may have names of its own
                 suspect = _engine_called(reported, engines) if is_engine else last
                 trusted = engines[0] if len(engines) > 1 and engines[0] != suspect else None
