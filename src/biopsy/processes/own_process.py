@@ -354,10 +354,8 @@ def _page() -> mmap | None:
     path = os.environ.get(VERDICT_VARIABLE)
     if _shared or not path:
         return _shared[0] if _shared else None
-    if (
-        getattr(os, "getpgrp", os.getpid)() != os.getpid()
-    ):  # a process that a check has started: its death ends no check
-        return None
+    if getattr(os, "getpgrp", os.getpid)() != os.getpid():
+        return None  # a process that a check has started, whose death does not end the check
     if path not in _of_check:
         _of_check.clear()
         with suppress(OSError, ValueError):  # nobody has made the file, or it is too short
