@@ -10,7 +10,7 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 57_600,
+    "code": 57_650,
     "modules": 355,
     "functions": 5_250,
     "used_once": 460,
