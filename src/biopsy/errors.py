@@ -25,11 +25,20 @@ The library raises; only ``cli`` turns an exception into text and an exit status
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 Stage = Literal["load", "build", "run", "compare"]
 """Where an engine, or the comparison after it, failed."""
+
+STAGE_VERBS: Mapping[str, str] = {"load": "loads", "build": "builds", "run": "runs"}
+"""What an engine does with a model in each stage: ``crashes when it builds``."""
+
+
+def is_crash(stage: str, kind: str) -> bool:
+    """Whether a failure of this stage and kind is the death of an engine by a signal."""
+    return stage in STAGE_VERBS and kind.startswith("SIG")
+
 
 Obstacle = Literal[
     "network",

@@ -31,11 +31,13 @@ layers (float[4,8] x) => (float[4,8] y)
 
 
 class Said(NamedTuple):
-    """The status of a diagnosis, the kind of its verdict and its text."""
+    """The status of a diagnosis, the kind of its verdict and its text; its report, and all that can be read of it."""
 
     status: int
     kind: str
     text: str
+    report: Mapping[str, Any]
+    everything: str
 
 
 @pytest.fixture
@@ -61,9 +63,11 @@ def diagnosed(folder: Path, planted: Callable[..., str]) -> Callable[..., Said]:
 
     def diagnose(*rules: Mapping[str, Any]) -> Said:
         words = ["diagnose", "model.onnx", "--reference", "--engine", planted(*rules)]
-        ran = biopsy(folder, *words, "--report", "report.json")
-        verdict = json.loads((folder / "report.json").read_text())["verdict"]
-        return Said(ran.returncode, verdict["kind"], verdict["text"])
+        ran = biopsy(folder, *words, "--report", "report.json", "--bundle", "bundle")
+        report = json.loads((folder / "report.json").read_text())
+        files = [folder / "bundle" / name for name in ("ISSUE.md", "report.html")]
+        texts = [ran.stdout, ran.stderr, *(file.read_text() for file in files if file.exists())]
+        return Said(ran.returncode, report["verdict"]["kind"], report["verdict"]["text"], report, "\n".join(texts))
 
     return diagnose
 
@@ -115,8 +119,8 @@ KINDS = [
     ("leave out", "missing output", "does not give output 'y'"),
     ("refuse build", "NotSupported", "cannot build one node"),
     ("refuse run", "RuntimeError", "cannot run one node"),
-    ("crash build", "SIGSEGV", "one node, Sub 'difference'"),
-    ("crash run", "SIGSEGV", "one node, Sub 'difference'"),
+    ("crash build", "SIGSEGV", "crashes when it builds one node, Sub 'difference'"),
+    ("crash run", "SIGSEGV", "crashes when it runs one node, Sub 'difference'"),
 ]
 
 
@@ -155,3 +159,39 @@ def test_a_failure_is_of_its_kind_at_every_step(
     assert [node["name"] for node in piece["nodes"]] == ["difference"]
     inputs = ["--load-inputs", piece["inputs_path"]] if piece["inputs_path"] else []
     assert kind_of_run(piece["path"], *inputs) == kind
+
+
+_OF_VALUES = ("within the tolerance", "outputs are wrong", "wrongly", "wrong by", "more than rounding", "is right")
+"""Words that need values, which a model that crashes or is refused does not give."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [{}, {"after": "Relu"}])
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        ("crash build", "crashes when it builds"),
+        ("crash run", "crashes when it runs"),
+        ("refuse build", "cannot build"),
+        ("refuse run", "cannot run"),
+    ],
+)
+def test_nothing_is_said_of_values_where_there_are_none(
+    does: str, words: str, after: Mapping[str, str], diagnosed: Callable[..., Said]
+) -> None:
+    said = diagnosed({"op": "Tanh", "does": does, **after})
+    failure, whole, piece = (said.report[key] for key in ("failure", "whole", "piece"))
+    assert (said.status, failure["engine"], failure["stage"]) == (1, "planted", does.split()[1])
+    assert (failure["kind"] == "SIGSEGV") == does.startswith("crash")
+    assert words in said.text
+    assert [node["op_type"] for node in piece["nodes"]] == [*after.values(), "Tanh"]
+    assert (whole["introduced"], whole["propagated"]) == ({}, {})
+    assert [words for words in _OF_VALUES if words in said.everything] == []
+
+
+@pytest.mark.slow
+def test_a_piece_of_one_crash_is_no_piece_of_another(diagnosed: Callable[..., Said]) -> None:
+    said = diagnosed({"op": "Tanh", "does": "crash run"}, {"op": "Relu", "does": "crash build"})
+    assert said.report["failure"]["stage"] == "build"
+    assert [node["op_type"] for node in said.report["piece"]["nodes"]] == ["Relu"]
+    assert "crashes when it builds one node, Relu 'rectifier' (SIGSEGV)" in said.text

@@ -505,8 +505,8 @@ def test_values_that_no_biopsy_would_write_are_refused(path: Path, line: Values,
 
 
 def test_a_journal_of_another_version_is_refused(path: Path) -> None:
-    path.write_bytes(b'["biopsy journal",4,["of the future"]]\n')
-    assert refusal(path).message.endswith("it is of version 4, and this biopsy writes version 3")
+    path.write_bytes(b'["biopsy journal",5,["of the future"]]\n')
+    assert refusal(path).message.endswith("it is of version 5, and this biopsy writes version 4")
 
 
 def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_run_tells_which_engine_ended_by_which_signal(number: str, folder: Path)
         "warning: out.npz is not written: the outputs of the other engines are lost",
     ]
     assert out.startswith("reference  1 iteration")
-    assert f"FAILED | {engine} failed to run the model" in out.splitlines()
+    assert f"FAILED | {engine} crashes when it runs the model ({number})" in out.splitlines()
     assert {path.name for path in folder.iterdir()} == {"m.onnx", "site"}
 
 
@@ -111,7 +111,10 @@ def test_a_crash_is_in_the_report_as_any_failure_is(folder: Path) -> None:
     told = json.loads((folder / "report.json").read_text())
     assert status == 1
     assert f"FAILED | {told['verdict']['text']}" in out.splitlines()
-    assert (told["verdict"]["kind"], told["run"]["reasons"]) == ("fails", [f"{engine} failed to run the model"])
+    assert (told["verdict"]["kind"], told["run"]["reasons"]) == (
+        "fails",
+        [f"{engine} crashes when it runs the model (SIGSEGV)"],
+    )
     assert [(one["label"], one["failure"]["kind"], one["failure"]["stage"]) for one in told["run"]["engines"]] == [
         (engine, "SIGSEGV", "run")
     ]
@@ -154,8 +157,15 @@ def test_a_check_ends_with_the_signal_as_it_always_did(folder: Path) -> None:
             start(folder, *words, "--check", "biopsy", "run", "{}", "--engine", "fake:crash.Relu=run")
         )
         assert status == 0
-        assert "the original: signal SIGSEGV" in out
+        assert "the original: crashes when it runs · SIGSEGV · fake" in out
         assert "1 of 3 nodes" in out
+
+
+def test_an_engine_that_ends_a_check_without_a_signal_has_not_passed(folder: Path) -> None:
+    words = ["debug", "reduce", "m.onnx", "-o", "r.onnx", "--mode", "bisect", "--allow-vacuous-check"]
+    status, out, _ = ended(start(folder, *words, "--check", "biopsy", "run", "{}", "--engine", "odd:does=exit"))
+    assert status == 0
+    assert "the original: run · exit status 0 · odd" in out
 
 
 # Ending and stopping it

@@ -56,7 +56,9 @@ def run(server: ForkServer, request: Mapping[str, object], seconds: float | None
 
 def test_each_request_has_a_fork_of_the_same_process(server: ForkServer) -> None:
     for text in ("one", "two"):
-        assert run(server, {"print": text}) == Ended(0, "itself", f"{text} its words True\nand this\n".encode())
+        printed = f"{text} its words True\nand this\n".encode()
+        ended = run(server, {"print": text})
+        assert ended == Ended(status=0, cause="itself", output=printed, pid=ended.pid)
 
 
 def test_a_status_a_signal_and_an_exception_are_those_of_a_process(server: ForkServer) -> None:

@@ -372,7 +372,7 @@ def test_a_beginning_that_is_cut_short_anywhere_becomes_a_journal_or_is_refused(
         try:
             journal = Journal.open(path, IDENTITY)
         except errors.UsageError:
-            assert 0 < size < len(b'["biopsy journal",3,')
+            assert 0 < size < len(b'["biopsy journal",4,')
             assert path.read_bytes() == whole[:size]
         else:
             assert (journal.resumed, journal.identity) == (0, IDENTITY)

@@ -56,5 +56,5 @@ def forge(path: Path, *more: Sequence[object] | bytes) -> None:
 
 def forged(path: Path, identity: Mapping[str, str], *more: Sequence[object] | bytes, key: bytes | None = None) -> None:
     """Write a journal of an identity, with these lines."""
-    head: list[Sequence[object]] = [("biopsy journal", 3), *(("identity", *pair) for pair in identity.items())]
+    head: list[Sequence[object]] = [("biopsy journal", 4), *(("identity", *pair) for pair in identity.items())]
     write(path, [*head, ("opened", 1), *more], key)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from biopsy.engines.base import BuiltModel, Engine, ModelInput, Option, Session,
 from biopsy.model import walk
 from biopsy.model.index import index_bytes
 
+_A_HANG = 600.0  # seconds
 PASSES = ("pass_a", "pass_b", "pass_c", "pass_d")
 
 Rule = Mapping[str, Any]
@@ -60,11 +62,13 @@ class Planted(Engine):
         rules = [rule for rule in rules if all(self.options[name] for name in _passes(rule.get("unless", [])))]
         session = PlantedSession(proto, rules, index_bytes(model.data, model.folder))
         for rule in rules:
-            if rule["does"] in ("refuse build", "crash build") and any(
+            if rule["does"] in ("refuse build", "crash build", "hang build") and any(
                 session.holds(rule, n) for n in proto.graph.node
             ):
                 if rule["does"] == "crash build":
                     signal.raise_signal(signal.SIGSEGV)
+                if rule["does"] == "hang build":
+                    time.sleep(_A_HANG)
                 raise self.failure(f"no kernel for {rule['op']}", "build", "NotSupported")
         return session
 
@@ -172,6 +176,8 @@ def _changed(rule: Rule, value: Any, node: onnx.NodeProto) -> Any:
         return value.astype(by)
     if does == "crash run":
         signal.raise_signal(signal.SIGSEGV)
+    if does == "hang run":
+        time.sleep(_A_HANG)
     if does == "refuse run":
         raise Planted.failure(f"{node.op_type} failed", "run", "RuntimeError")
     return value

@@ -21,7 +21,7 @@ from biopsy.checks.command_line import CommandLine, OwnCommand, OwnInspect, OwnR
 from biopsy.checks.judge import status_text
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.words import NAME, NO_SETTINGS, SETTINGS_VARIABLE, as_word, names_undone, start_words
-from biopsy.processes import cleanup, process
+from biopsy.processes import cleanup, own_process, process
 from biopsy.processes.forks import START_VARIABLE
 from biopsy.processes.reading import files_meant, open_plain, similar_files
 from biopsy.processes.reaper import VERDICT_VARIABLE
@@ -184,6 +184,7 @@ class CommandCheck(Check):
         try:
             with cleanup.temporary_folder("biopsy-check-") as folder:
                 path = folder / "verdict.json"
+                verdict.make_page_of_calls(path)
                 started = time.monotonic()
                 ended = process.run_marked(f"{VERDICT_VARIABLE}={folder}/", lambda: run(words, path, stop))
                 seconds = time.monotonic() - started
@@ -194,7 +195,8 @@ class CommandCheck(Check):
                     original._has_remarked = True
                     left = f"left {count(ended.left, 'process', 'processes')} in the background, which ended with it"
                     remark = f"checks     a check {left}: --keep-processes keeps them"
-                reported = _verdict(verdict_of(path, ended), ended, self.command)
+                call = verdict.open_call(path, ended.pid)
+                reported = _verdict(verdict_of(path, ended), ended, self.command, call)
                 return Evidence(
                     status=ended.status,
                     output=names_undone(ended.output, files),
@@ -275,10 +277,16 @@ def verdict_of(path: Path, ended: Ended) -> verdict.VerdictFile:
         return verdict.VerdictFile()
 
 
-def _verdict(reported: verdict.VerdictFile, ended: Ended, command: CommandLine) -> verdict.VerdictFile:
-    """The verdict given how the check ended. A command of ours that died before it looked at the model was not run."""
+def _verdict(
+    reported: verdict.VerdictFile, ended: Ended, command: CommandLine, call: own_process.LastCall | None
+) -> verdict.VerdictFile:
+    """The verdict given how the check ended. A command of ours that died before it looked at the model was not run.
+
+    ``call`` is the call of an engine during which it ended, if any.
+    """
     if not isinstance(command, OwnCommand) or ended.cause == "stop":
-        return verdict.believed(reported, ended.status)
+        was_ended = ended.status < 0 or ended.cause != "itself"  # a script may go on after an engine in a fork of it
+        return verdict.believed(_during(call if was_ended else None, reported, ended), ended.status)
     if not reported.has_looked and (ended.status != 0 or isinstance(command, OwnRun)):
         causes = {"time": "no answer in time", "memory": "more memory than --check-memory allows"}
         reason = causes.get(ended.cause) or status_text(ended.status)
@@ -289,7 +297,22 @@ def _verdict(reported: verdict.VerdictFile, ended: Ended, command: CommandLine) 
     if not reported.outcome and ended.cause == "itself" and ended.status in _NOTHING_CONCLUDED:
         reason = f"the check concluded nothing ({status_text(ended.status)}){_last_lines(ended.output)}"
         return verdict.VerdictFile(outcome="infrastructure", kind="NothingConcluded", message=reason)
-    return verdict.believed(reported, ended.status)
+    return verdict.believed(_during(call, reported, ended), ended.status)
+
+
+def _during(call: own_process.LastCall | None, reported: verdict.VerdictFile, ended: Ended) -> verdict.VerdictFile:
+    """The verdict of a check that ended during ``call``: the engine and its stage, unless the check reported its own.
+
+    A check that an engine ended by itself failed, even with exit status 0.
+    """
+    if call is None or call.stage not in errors.STAGE_VERBS or reported.outcome or reported.engine or reported.stage:
+        return reported
+    if ended.cause == "itself" and -ended.status in own_process.FROM_SOMEBODY:
+        return reported
+    reported = replace(reported, engine=call.engine.partition(":")[0], stage=call.stage)
+    if ended.cause != "itself":
+        return reported
+    return replace(reported, outcome="fails", kind=status_text(ended.status).removeprefix("signal "))
 
 
 def _last_lines(output: bytes) -> str:

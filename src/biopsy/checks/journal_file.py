@@ -31,8 +31,10 @@ from biopsy.processes.own_files import PRIVATE, lock, open_locked, require_own, 
 from biopsy.processes.reading import NEVER_FOLLOWS, open_plain
 from biopsy.processes.writing import make_folders_of, remove_empty
 
-VERSION = 3
-"""The version of the format; the journals of versions 1 and 2 were SQLite files."""
+VERSION = 4
+"""The version of the format; the journals of versions 1 and 2 were SQLite files, and the answers in those of version 3
+did not tell in which stage an engine died.
+"""
 
 Values: TypeAlias = Sequence[str | int | float | bool]
 """A line: its kind, then its values."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from biopsy import errors
 from biopsy.checks.message import Death, Message, Raised, death_in, message_of, share_any
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.processes import own_process
@@ -64,14 +65,16 @@ def _unfinished(evidence: Evidence, rules: Rules, reference: Signature | None) -
         return Outcome.INFRASTRUCTURE, f"exit status {evidence.status}: a program could not be run"
     if verdict.outcome == "invalid" or (evidence.status == CANNOT_SAY and CANNOT_SAY not in rules.fail_codes):
         return Outcome.INVALID, verdict.message or f"exit status {CANNOT_SAY}"
-    if evidence.timed_out:
-        if reference is None or reference.timed_out:
-            return Outcome.REPRODUCES, "no answer in time"
-        return Outcome.TIMED_OUT, f"no answer after {evidence.seconds:.0f} s"
-    if evidence.out_of_memory:
-        outcome = Outcome.REPRODUCES if reference is None or reference.out_of_memory else Outcome.OTHER_FAILURE
-        return outcome, "more memory than --check-memory allows"
-    return None
+    if not (evidence.timed_out or evidence.out_of_memory):
+        return None
+    signature, any_stage = signature_of(evidence), rules.decide_alone or rules.match == "any"
+    if reference is not None and evidence.timed_out and not reference.timed_out:
+        return Outcome.TIMED_OUT, f"no answer after {evidence.seconds:.0f} s{signature.during}"
+    alike = reference is None or (
+        reference.out_of_memory == evidence.out_of_memory
+        and (any_stage or (reference.engine, reference.stage) == (signature.engine, signature.stage))
+    )
+    return (Outcome.REPRODUCES if alike else Outcome.OTHER_FAILURE), str(signature)
 
 
 def _by_rules(evidence: Evidence, rules: Rules, _: Signature | None) -> tuple[Outcome, str]:
@@ -152,15 +155,26 @@ class Signature:
     returned: bool = False
 
     def __str__(self) -> str:
-        """Words for a person: ``compare · mismatch · onnxrt``, ``exit status 1``, ``signal SIGSEGV``."""
-        labels = [part for part in (self.stage, self.kind, self.engine) if part]
+        """Words for a person: ``compare · mismatch · onnxrt``, ``crashes when it builds · SIGSEGV · onnxrt``, ``exit
+        status 1``, ``signal SIGSEGV``.
+        """
         if self.timed_out:
-            return "no answer in time"
+            return f"no answer in time{self.during}"
         if self.out_of_memory:
-            return "more memory than allowed"
-        if labels and self.status > 0:
+            return f"more memory than --check-memory allows{self.during}"
+        is_crash = errors.is_crash(self.stage, self.kind)
+        stage = f"crashes when it {errors.STAGE_VERBS[self.stage]}" if is_crash else self.stage
+        labels = [part for part in (stage, self.kind, self.engine) if part]
+        ending = status_text(self.status, returned=self.returned)
+        if labels and (self.status > 0 or (self.kind and ending.endswith(self.kind))):
             return " · ".join((*labels, *filter(None, [str(self.message)])))
-        return " · ".join((status_text(self.status, returned=self.returned), *labels, *map(str, self.raised[-1:])))
+        return " · ".join((ending, *labels, *map(str, self.raised[-1:])))
+
+    @property
+    def during(self) -> str:
+        """What an engine was doing, to be appended to the words for a limit; "" if that is not known."""
+        doing = f" when it {errors.STAGE_VERBS[self.stage]}" if self.stage in errors.STAGE_VERBS else ""
+        return f"{doing} · {self.engine}" if self.engine else doing
 
     @property
     def reported(self) -> bool:

@@ -156,7 +156,8 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
     of_piece = facts.layers is not None and facts.layers.of_piece
     is_of_whole = (facts.failure is None or facts.is_masked) and not of_piece
     examined = kept(parts.MASKED_REPORT if is_of_whole else parts.LAYERS_REPORT, facts.layers)
-    measured = _measured(examined or {}, numbers if of_piece else range(len(question.index.nodes)))
+    judged = examined if facts.failure is None or facts.failure.is_of_values else None  # of layers that did run
+    measured = _measured(judged or {}, numbers if of_piece else range(len(question.index.nodes)))
     is_broken = facts.transformation is not None and facts.transformation.breaks
     sections = {
         "verdict": diagnosis.verdict,
@@ -185,7 +186,7 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
         others = piece.other_failures
         sections["other_failures"] = [{"reason": reason, "times": times, "model": None} for reason, times in others]
     if piece is not None and small is not None:
-        report = examined or {} if of_piece else {}  # errors of outputs are those without marked tensors
+        report = judged or {} if of_piece else {}  # errors of outputs are those without marked tensors
         of_layers = (layer.get("propagated") or layer.get("introduced") for layer in report.get("layers", ()))
         of_outputs = report.get("outputs", ())
         tensor_errors = {error["tensor"]: error for error in (*of_layers, *of_outputs) if error is not None}

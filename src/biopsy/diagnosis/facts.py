@@ -103,6 +103,11 @@ class ModelFailure:
         return mismatch.from_other_side if is_swapped else mismatch
 
     @property
+    def is_of_values(self) -> bool:
+        """Whether the model gives outputs, as far as is known: it neither crashes nor is refused, nor does it hang."""
+        return self.report.stage == "compare" or (not self.report.stage and self.status >= 0)
+
+    @property
     def is_mismatch(self) -> bool:
         """Whether values of outputs differ, not their shapes or types: rounding may explain that."""
         return self.report.stage == "compare" and self.report.kind == "mismatch"
@@ -226,7 +231,8 @@ class LayerFacts:
     ``if_marked`` are layers that are wrong only if their
     results are outputs, not in the model itself; ``together`` are groups that are wrong although each of their layers
     is right. Rounding does not count. ``hides``: the first group is right if its inner tensors are marked as outputs.
-    ``of_piece``: the piece was examined, not the whole model.
+    ``of_piece``: the piece was examined, not the whole model. ``of_values``: these layers are computed wrongly; if not,
+    the model fails without giving values, and so do they.
     """
 
     alone: tuple[str, ...] = ()
@@ -235,6 +241,7 @@ class LayerFacts:
     hides: bool | None = None
     suspect: str = ""
     of_piece: bool = True
+    of_values: bool = True
     layers: int = 0
     complete: bool = True
 

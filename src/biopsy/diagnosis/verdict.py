@@ -137,13 +137,15 @@ def _subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
         return f"{engine} gives {special_of(report.kind)} {on}."
     if report.stage == "compare":
         return f"{who} {_differs(facts)} {on}."
-    if not report.stage:
+    if not (report.stage and report.kind):  # a signal without a stage, or no answer in time
         return f"{who} fails {on}: {report.signature}."
     message = first_line(report.message)[:_LONGEST_MESSAGE]
     if report.kind == MISSING_OUTPUT:
         return f"{engine}, {on}: {message}."
     detail = f": {message.rstrip('.')}" if message else f" ({report.signature})"
     with_it = "" if optimizer is None else f"With its optimizer {optimizer}, "
+    if errors.is_crash(report.stage, report.kind):
+        return f"{with_it}{engine} crashes when it {errors.STAGE_VERBS[report.stage]} {where} ({report.kind})."
     return f"{with_it}{engine} cannot {report.stage} {where}{detail}."
 
 
@@ -207,7 +209,8 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
     if layers is None or piece is None or not layers.of_piece or not layers.complete or len(piece.nodes) < 2:
         return
     if alone := _wrong_alone(facts):
-        yield f"Wrong by itself, on the values that it gets there: {first_of(alone, _MOST_NODES)}."
+        how = "Wrong by itself, on the values that it gets there" if layers.of_values else "Fails by itself"
+        yield f"{how}: {first_of(alone, _MOST_NODES)}."
     elif any(len(group) == len(piece.nodes) for group in layers.together):
         prevented = "; marking the tensors between them as outputs prevents it" if layers.hides else ""
         yield f"No node of these fails alone; they fail together{prevented}."

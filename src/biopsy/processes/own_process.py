@@ -14,13 +14,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from mmap import mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from biopsy.processes.reaper import processes, stat_of
-
-if TYPE_CHECKING:
-    from mmap import mmap
+from biopsy.processes.reaper import VERDICT_VARIABLE, processes, stat_of
 
 _START = """\
 import sys
@@ -83,6 +81,10 @@ is_program = False
 def signals(*names: str) -> frozenset[signal.Signals]:
     """Those of these signals that the platform has."""
     return frozenset(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
+FROM_SOMEBODY = signals("SIGTERM", "SIGHUP", "SIGINT")
+"""Signals that no engine raises itself: a death by these says nothing about the model."""
 
 
 class Interrupts:
@@ -295,23 +297,29 @@ def taken_by_family(leader: int) -> int:
 
 
 SIZE = 4096
-"""Bytes of the memory that is shared with the process that watches this one (``supervised``), so that the last call of
-an engine is known after a crash."""
+"""Bytes of the memory that is shared with the process that watches this one, so that the last call of an engine is
+known after a crash. For a check, it is a file beside the verdict file, which whoever starts the check makes."""
 
-_DONE, _STATUS, _OPEN, _LENGTH, _TEXT = 0, 1, 2, slice(3, 5), 5
+_DONE, _STATUS, _OPEN, _LENGTH, _PID, _TEXT = 0, 1, 2, slice(3, 5), slice(5, 9), 9
 _MOST = SIZE - _TEXT
 
+CALLS = ".calls"
+"""What is added to the path of the verdict file to get that of the page."""
+
 _shared: list[mmap] = []
-"""The shared memory; empty if no process watches this one."""
+"""The memory shared with the process that supervises this one; empty if none does."""
+_of_check: dict[str, mmap] = {}
+"""The memory of the check that this process runs, by the path of its verdict file; it has at most one entry."""
 
 
 class LastCall(NamedTuple):
-    """The last call of an engine; ``is_open``: the engine has not returned."""
+    """The last call of an engine by the process ``pid``; ``is_open``: the engine has not returned."""
 
     engine: str
     stage: str
     description: str
     is_open: bool
+    pid: int
 
 
 class EngineCall:
@@ -322,20 +330,41 @@ class EngineCall:
 
     def __init__(self, engine: str, stage: str, description: str) -> None:
         self._text = "\0".join((engine, stage, description))
-        self._is_outermost = False
+        self._page: mmap | None = None
 
     def __enter__(self) -> None:
-        if not _shared or _shared[0][_OPEN]:
+        page, pid = _page(), os.getpid().to_bytes(4, "little")
+        if page is None or (page[_OPEN] and page[_PID] == pid):
             return
-        self._is_outermost, page = True, _shared[0]
+        self._page = page
+        page[_OPEN] = 0  # of a process that died, whose page this one has
         data = self._text.encode("utf-8", "replace")[:_MOST]
         page[_TEXT : _TEXT + len(data)] = data
         page[_LENGTH] = len(data).to_bytes(2, "little")
+        page[_PID] = pid
         page[_OPEN] = 1
 
     def __exit__(self, *_: object) -> None:
-        if self._is_outermost:
-            _shared[0][_OPEN] = 0
+        if self._page is not None:
+            self._page[_OPEN] = 0
+
+
+def _page() -> mmap | None:
+    """The memory in which calls are recorded; None if nobody will read it."""
+    path = os.environ.get(VERDICT_VARIABLE)
+    if _shared or not path:
+        return _shared[0] if _shared else None
+    if getattr(os, "getpgrp", os.getpid)() != os.getpid():
+        return None  # a process that a check has started, whose death does not end the check
+    if path not in _of_check:
+        _of_check.clear()
+        with suppress(OSError, ValueError):  # nobody has made the file, or it is too short
+            descriptor = os.open(f"{path}{CALLS}", os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+            try:
+                _of_check[path] = mmap(descriptor, SIZE)
+            finally:
+                os.close(descriptor)
+    return _of_check.get(path)
 
 
 def is_watched() -> bool:
@@ -359,11 +388,12 @@ def finished(page: mmap) -> int | None:
     return page[_STATUS] if page[_DONE] else None
 
 
-def last_call(page: mmap) -> LastCall | None:
+def last_call(page: mmap | bytes) -> LastCall | None:
     """The last call of an engine by the process; None if there was none."""
     data = page[_TEXT : _TEXT + int.from_bytes(page[_LENGTH], "little")]
     words = data.decode("utf-8", "replace").split("\0")
-    return LastCall(words[0], words[1], words[2], bool(page[_OPEN])) if len(words) == 3 else None
+    pid = int.from_bytes(page[_PID], "little")
+    return LastCall(words[0], words[1], words[2], bool(page[_OPEN]), pid) if len(words) == 3 else None
 
 
 settings_of_checks: dict[str, None] = {}

@@ -138,7 +138,7 @@ class _Child:
         self._process.close()
         for stream in self._streams:
             stream.close()
-        return ServerEndedError(Ended(status, cause, self._printed.all()), self._note)
+        return ServerEndedError(Ended(status=status, cause=cause, output=self._printed.all()), self._note)
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

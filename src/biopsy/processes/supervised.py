@@ -21,7 +21,16 @@ from typing import Any, NoReturn
 from biopsy import errors
 from biopsy.processes import own_process
 from biopsy.processes.forks import fork, sacrifice
-from biopsy.processes.own_process import HeldSignals, Interrupts, flush, leave, signals, taken_by, taken_by_family
+from biopsy.processes.own_process import (
+    FROM_SOMEBODY,
+    HeldSignals,
+    Interrupts,
+    flush,
+    leave,
+    signals,
+    taken_by,
+    taken_by_family,
+)
 from biopsy.processes.watch import Cause, Limits, signal_name
 
 _HANDED_ON = signals("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -192,15 +201,11 @@ def _next_signal(watched: frozenset[signal.Signals], patience: float | None) -> 
     return signal.Signals(signal.sigwait(watched)), False
 
 
-_FROM_SOMEBODY = signals("SIGTERM", "SIGHUP", "SIGINT")
-"""Signals that no engine raises itself: a death by these says nothing about the model."""
-
-
 def _death(status: int, last: own_process.LastCall | None) -> errors.BiopsyError:
     """The error for a task that ended before it was done."""
     kind = signal_name(-status) if status < 0 else f"exit status {status}"
     memory = ": the system may have run out of memory" if kind == "SIGKILL" else ""
-    if last is not None and last.is_open and -status not in _FROM_SOMEBODY:
+    if last is not None and last.is_open and -status not in FROM_SOMEBODY:
         stage: errors.Stage = "build" if last.stage == "build" else "run" if last.stage == "run" else "load"
         how = f"ended with {kind}" if status < 0 else f"ended the process with {kind}"
         return errors.EngineCrash(

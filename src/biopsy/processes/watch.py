@@ -117,17 +117,19 @@ class Limits:
         return "memory" if self.memory is not None and memory() > self.memory else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ended:
     """How a run ended: its exit status, or minus the signal; the cause; its output, cut in the middle if long.
 
-    ``left`` is the number of processes that it left in the background, and that were ended with it.
+    ``left`` is the number of processes that it left in the background, and that were ended with it. ``pid`` was its
+    number.
     """
 
     status: int
     cause: Cause
     output: bytes
     left: int = 0
+    pid: int = 0
 
 
 def lets_processes_stay(ended: Ended | None) -> bool:
@@ -191,7 +193,7 @@ def attend(
     printed = KeptOutput(kept)
     ended = Watch(running, limits, {output: printed.add}, stop).until()
     assert ended is not None
-    return Ended(*ended, printed.all())
+    return Ended(status=ended[0], cause=ended[1], output=printed.all(), pid=running.pid)
 
 
 class Watch:

@@ -263,7 +263,8 @@ def judge_any_failure(evidence: Evidence, rules: Rules) -> Judged:
     """The outcome if any failure counts because there is no first one to compare with; a timeout does not count."""
     judged = judge(evidence, rules, None)
     if evidence.timed_out and judged.outcome is Outcome.REPRODUCES:
-        return replace(judged, outcome=Outcome.TIMED_OUT, reason=f"no answer after {evidence.seconds:.3g} s")
+        reason = f"no answer after {evidence.seconds:.3g} s{signature_of(evidence).during}"
+        return replace(judged, outcome=Outcome.TIMED_OUT, reason=reason)
     return judged
 
 

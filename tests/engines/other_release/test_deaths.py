@@ -75,11 +75,16 @@ def asked(python: Path, what: str, candidate: Path, kind: str, **limits: float) 
 
 @pytest.mark.parametrize("what", ["do.build=SIGSEGV", "do.run=SIGABRT"])
 def test_a_crash_is_the_signal_of_the_check(python: Path, candidate: Path, kind: str, what: str) -> None:
-    assert asked(python, what, candidate, kind).status == -signal.Signals[what.partition("=")[2]]
+    stage, name = what.removeprefix("do.").split("=")
+    evidence = asked(python, what, candidate, kind)
+    assert evidence.status == -signal.Signals[name]
+    verdict = evidence.verdict
+    assert (verdict.engine, verdict.stage, verdict.kind) == ("onnxrt", stage, name)
 
 
 def test_a_release_that_ends_its_process_ends_the_check_alike(python: Path, candidate: Path, kind: str) -> None:
-    assert asked(python, "do.run=exit3", candidate, kind).status == 3
+    evidence = asked(python, "do.run=exit3", candidate, kind)
+    assert (evidence.status, evidence.verdict.stage, evidence.verdict.kind) == (3, "run", "exit status 3")
 
 
 def test_a_failure_has_the_engine_the_stage_and_the_kind_of_one_here(python: Path, candidate: Path, kind: str) -> None:
@@ -93,11 +98,13 @@ def test_what_the_release_prints_is_output_of_the_check(python: Path, candidate:
 
 
 def test_a_hang_is_ended_with_the_check(python: Path, candidate: Path, kind: str) -> None:
-    assert asked(python, "do.run=hang", candidate, kind, timeout=1.5).timed_out
+    evidence = asked(python, "do.run=hang", candidate, kind, timeout=1.5)
+    assert (evidence.timed_out, evidence.verdict.engine, evidence.verdict.stage) == (True, "onnxrt", "run")
 
 
 def test_memory_of_the_release_is_memory_of_the_check(python: Path, candidate: Path, kind: str) -> None:
-    assert asked(python, "do.run=memory", candidate, kind, memory=MEMORY, timeout=30).out_of_memory
+    evidence = asked(python, "do.run=memory", candidate, kind, memory=MEMORY, timeout=30)
+    assert (evidence.out_of_memory, evidence.verdict.engine, evidence.verdict.stage) == (True, "onnxrt", "run")
 
 
 def test_a_warm_check_asks_a_fork_of_a_loaded_interpreter(python: Path, candidate: Path) -> None:

@@ -66,11 +66,13 @@ class Findings:
     @property
     def reasons(self) -> list[str]:
         """Why the model fails, in a few words each; empty if it passes."""
-        reasons = [
-            f"{run.engine.label} failed to {run.failure.stage} the model"
-            for run in self.runs
-            if run.failure is not None
-        ]
+        reasons = []
+        for label, failure in ((run.engine.label, run.failure) for run in self.runs if run.failure is not None):
+            if errors.is_crash(failure.stage, failure.kind):
+                verb = errors.STAGE_VERBS[failure.stage]
+                reasons.append(f"{label} crashes when it {verb} the model ({failure.kind})")
+            else:
+                reasons.append(f"{label} failed to {failure.stage} the model")
         if self.not_finite:
             reasons.append(f"NaN or infinity in {listed(unique(output.name for _, output in self.not_finite))}")
         for compared in self.compared:

@@ -23,7 +23,7 @@ from biopsy.diagnosis.question import (
     shapes_of,
     with_inputs,
 )
-from biopsy.engines.registry import PLAIN, parse_spec
+from biopsy.engines.registry import PLAIN, names, parse_spec
 from biopsy.model.nodes import warning_of_random
 from biopsy.processes.reading import read_plain
 
@@ -137,8 +137,10 @@ class _FailureSearch:
         for number in self._further_runs(0, "the check passes in {0} of {0} runs"):
             run = self._reported(words, f"run {number}")
             if fails(run):
-                failing = run.evidence.verdict.engine
-                suspect = failing if failing in engines else engines[-1] if engines else None
+                is_sure = len(engines) == 1 or not isinstance(command, OwnRun)  # a crash outside of them is of none
+                reported, last = run.evidence.verdict.engine, engines[-1] if engines and is_sure else None
+                is_engine = reported.partition(":")[0] in names()  # a script may have names of its own
+                suspect = _engine_called(reported, engines) if is_engine else last
                 trusted = engines[0] if len(engines) > 1 and engines[0] != suspect else None
                 failure = failure_of(run, check, trusted=trusted, suspect=suspect)
                 return failure.swapped if failure.blames_trusted else failure
@@ -171,13 +173,14 @@ class _FailureSearch:
         If none fails alone, the failure is flaky or needs several engines; the engine that the run names is then the
         suspect. None if the engine that fails only served as a comparison.
         """
-        question, reported = self.context.question, run.evidence.verdict.engine
+        question = self.context.question
+        reported = _engine_called(run.evidence.verdict.engine, engines)
         alone = {engine: self._run([engine], description=f"{engine} alone") for engine in dict.fromkeys(engines)}
         if all(map(fails, alone.values())):
             more = [engine for engine in PLAIN if _names([engine]) - _names(engines)]
             alone |= {engine: self._run([engine], description=f"{engine} alone") for engine in more}
         failing = [engine for engine, each in alone.items() if fails(each)]
-        if not failing and reported in engines and reported not in question.engines:
+        if not failing and reported is not None and reported not in question.engines:
             self.not_compared.append(f"{reported} failed once, and not when it was run again: {run.reason}")
             return None
         if not failing:
@@ -217,6 +220,12 @@ class _FailureSearch:
         gives = "all give" if len(labels) > 1 else "gives"
         text = f"{' and '.join(labels)} {gives} NaN in {', '.join(map(repr, names))}"
         return replace(failure, fault=FaultBeforeEngines(kind="not-finite", every=labels, text=text))
+
+
+def _engine_called(name: str, engines: Sequence[str]) -> str | None:
+    """The engine that a verdict calls by its text or only by its name, the last of several; None if it is another."""
+    called = [engine for engine in engines if name in (engine, parse_spec(engine).name)]
+    return name if name in called else called[-1] if called else None
 
 
 def _names(engines: Iterable[str]) -> set[str]:

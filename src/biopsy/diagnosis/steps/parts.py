@@ -217,7 +217,8 @@ def wrong_layers(facts: KnownFacts, context: StepContext) -> StepAnswer:
     model = context.question.model if piece is None else Path(piece.path)
     inputs = None if piece is None else path_of(piece.inputs)
     findings = _examined(context, model, inputs, (failure.trusted or "", failure.suspect or ""), LAYERS_REPORT)
-    layers = _layer_facts(findings, failure.suspect or "", of_piece=piece is not None)
+    of_values = failure.is_of_values
+    layers = _layer_facts(findings, failure.suspect or "", of_piece=piece is not None, of_values=of_values)
     return StepAnswer(replace(facts, layers=layers), _layers_line(layers))
 
 
@@ -225,7 +226,7 @@ def wrong_layers(facts: KnownFacts, context: StepContext) -> StepAnswer:
     "masked",
     "is an inner tensor wrong although the outputs are right?",
     unless=lambda facts, context: {
-        "its outputs are wrong": facts.failure is not None,
+        "the model fails": facts.failure is not None,
         "the check decides, and it passes": context.question.check is not None,
         "nothing was compared": not facts.agreeing,
         **_no_inner_tensors(facts.agreeing[0] if facts.agreeing else None),
@@ -285,10 +286,17 @@ def _examined(
     return findings
 
 
-def _layer_facts(findings: LayerFindings, suspect: str, *, of_piece: bool, by_float64: bool = False) -> LayerFacts:
-    """The findings without rounding; with ``by_float64``, also without errors that float64 did not judge."""
+def _layer_facts(
+    findings: LayerFindings, suspect: str, *, of_piece: bool, by_float64: bool = False, of_values: bool = True
+) -> LayerFacts:
+    """The findings without rounding; with ``by_float64``, also without errors that float64 did not judge.
+
+    Unless the model's failure is ``of_values``, only layers that fail count: wrong values are another failure.
+    """
 
     def counts(part: LayerFinding | LayerGroup) -> bool:
+        if not of_values:
+            return part.failure is not None
         error = part.introduced if isinstance(part, LayerFinding) else part.error
         if part.failure is not None or (error is not None and error.form):
             return True
@@ -306,6 +314,7 @@ def _layer_facts(findings: LayerFindings, suspect: str, *, of_piece: bool, by_fl
         hides=together[0].hides if together else None,
         suspect=suspect,
         of_piece=of_piece,
+        of_values=of_values,
         layers=len(findings.layers),
         complete=findings.complete,
     )
@@ -325,13 +334,15 @@ def _how(layer: LayerFinding) -> str:
 def _layers_line(layers: LayerFacts) -> str:
     ended = "" if layers.complete else " · not examined to the end"
     if layers.alone:
-        return f"wrong by itself: {first_of(layers.alone, _MOST_LAYERS_SHOWN)}{ended}"
+        how = "wrong" if layers.of_values else "fails"
+        return f"{how} by itself: {first_of(layers.alone, _MOST_LAYERS_SHOWN)}{ended}"
     if layers.together:
         how = "; not if the tensors between them are outputs" if layers.hides else ""
         return f"none alone, {len(layers.together[0])} together{how}{ended}"
     if layers.if_marked:
         return f"no, only if its result is an output: {first_of(layers.if_marked, _MOST_LAYERS_SHOWN)}{ended}"
-    return f"none of {count(layers.layers, 'layer')} is wrong by more than rounding{ended}"
+    is_right = "is wrong by more than rounding" if layers.of_values else "fails by itself"
+    return f"none of {count(layers.layers, 'layer')} {is_right}{ended}"
 
 
 MIXED = "mixed.onnx"

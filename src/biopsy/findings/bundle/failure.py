@@ -54,12 +54,15 @@ def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
     """The failure that was observed, under the title of the earlier findings, if they have one."""
     evidence, verdict = observation.evidence, observation.evidence.verdict
     engines = () if job.run is None else job.run.engines
+    verb = errors.STAGE_VERBS.get(verdict.stage)
+    when = "on the model" if verb is None else f"when it {verb} the model"
     if job.run is None:
         words = str(signature_of(evidence).words)
         failure = ObservedFailure(kind="command", title=f"The check fails: {observation.reason}", message=words)
     elif evidence.timed_out:
-        engine = engines[0] if len(engines) == 1 else None
-        title = f"{_name(engine)} does not end"
+        named = [engine for engine in engines if verdict.engine in ("", engine.name)]
+        engine = named[0] if len(named) == 1 else None
+        title = f"{_name(engine)} does not end {when}"
         failure = ObservedFailure(kind="timeout", title=title, engine=engine, name="no end in time")
     elif verdict.stage == "compare":
         failure = _wrong_outputs(job.run, observation)
@@ -67,13 +70,15 @@ def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
         # The verdict names the engine that failed; it is not among those that gave outputs.
         named = [engine for engine in engines if verdict.message.startswith(f"{engine.label} ")]
         without_outputs = [engine for place, engine in enumerate(engines) if place not in observation.results]
-        failing = next((engine for engine in (*named, *without_outputs) if verdict.engine in ("", engine.name)), None)
+        likely = dict.fromkeys((*named, *without_outputs))
+        fitting = [engine for engine in likely if verdict.engine in ("", engine.name)]
         is_crash = verdict.kind.startswith("SIG") or evidence.status < 0
+        is_known = len(fitting) == 1 or (fitting and not is_crash)  # after a crash, no engine has outputs
+        failing = fitting[0] if is_known else None
         name = verdict.kind or status_text(evidence.status).removeprefix("signal ")
-        does = {"load": "loads", "build": "builds"}.get(verdict.stage, "runs")
         failure = ObservedFailure(
             kind="crash" if is_crash else "engine failure",
-            title=f"{_name(failing)} {'crashes' if is_crash else 'fails'} when it {does} the model: {name}",
+            title=f"{_name(failing)} {'crashes' if is_crash else 'fails'} {when}: {name}",
             engine=failing,
             stage=verdict.stage,
             name=name,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from biopsy.checks.command_line import PLACEHOLDER, CommandLine, OwnCommand, interpreter_of
-from biopsy.checks.judge import Rules, signature_of
+from biopsy.checks.judge import Rules, signature_of, status_text
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.words import NAME, names_path
 from biopsy.findings.bundle import script_parts
@@ -248,7 +248,10 @@ def command_script(
         status = "status_by_rules(ended, **RULES)"
     else:
         signature = signature_of(evidence)
-        verdict = {"stage": signature.stage, "kind": signature.kind}
+        # A check that was ended has written no verdict: biopsy knows where from another file.
+        ending = status_text(evidence.status).removeprefix("signal ")
+        was_ended = evidence.timed_out or evidence.out_of_memory or signature.kind == ending
+        verdict = {} if was_ended else {"stage": signature.stage, "kind": signature.kind}
         constants["FAILURE"] = {
             "status": TIMEOUT if evidence.timed_out else evidence.status,
             "raised": signature.raised[-1].kind.rpartition(".")[2] if signature.raised else "",

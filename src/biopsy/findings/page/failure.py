@@ -43,7 +43,9 @@ def failure_blocks(failure: Branch) -> Iterator[DocumentBlock]:
         ratio = rounding.number("times")
         measured = "" if ratio is None else f"{times(ratio)} the error of plain float32"
         known["rounding"] = listed([rounding.text("verdict"), rounding.text("reason") or measured], ": ", each=500)
-    yield from facts({**known, "exit status": failure.text("status")}, ["signature", "outputs"])
+    status = failure.text("status")
+    known["exit status"] = "" if status.startswith("-") else status  # a signal, which the signature names
+    yield from facts(known, ["signature", "outputs"])
     if mismatches := failure.parts("mismatches"):
         columns: dict[str, Column] = {
             "output": code_of("output"),

@@ -70,9 +70,11 @@ def _build(request: Mapping[str, Any], model: ModelInput, report: Path) -> dict[
     if engine.options.get("profile"):
         try:
             feeds = feeds_for(session.inputs, Inputs(iterations=_PROFILED_RUNS)).feeds
+            _write(report, {"stage": "run"})
             run_session(session, feeds, runner="profile")
         except errors.BiopsyError as error:
             remarks.append(f"no times were measured: {error.message}")
+        _write(report, {"stage": "build"})
     layers = []
     if engine.capabilities.layers:
         try:

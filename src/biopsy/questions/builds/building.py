@@ -199,7 +199,8 @@ class Builder:
         if ended.cause == "itself" and "error" in report:
             failure = from_json(report)
         elif ended.cause != "itself" or ended.status < 0 or "layers" not in report:
-            failure = engine_death(order.engine, "build" if report else None, ended)
+            stage: errors.Stage = "run" if report.get("stage") == "run" else "build"
+            failure = engine_death(order.engine, stage if report else None, ended)
         else:
             layers = tuple(LayerRecord(**{**layer, "nodes": tuple(layer["nodes"])}) for layer in report["layers"])
             return Built(
