@@ -11,7 +11,8 @@ is on, such as ``pass_a``, or all of a list are; ``above``: an element of its fi
 is, or none is, below 0; ``rows``: the first input has at least so many rows; ``share``: a random number of this run is
 below; ``below``, ``near_zero``: an element is smaller, or nearer to zero; ``exactly``: all are this; ``equal``:
 the first two inputs are equal, or are not; ``odd``: the size of this axis is odd; ``dtype``; ``attribute``: values of
-attributes. ``input`` is the number of the input that these look at, the first by default.
+attributes. ``input`` is the number of the input that these look at, the first by default. With ``copy``, only the copy
+that the run returns is wrong: nodes that read the tensor get the right value.
 """
 
 from __future__ import annotations
@@ -99,14 +100,19 @@ class PlantedSession(BuiltModel):
 
     def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Compute every node, then do to it what the rules say."""
-        values = {"": None, **self._weights, **feed}
+        values, copies = {"": None, **self._weights, **feed}, {}
         for node in self._proto.graph.node:
             outputs = self._computed(node, values)
             for rule in self._rules:
                 if self.holds(rule, node) and _holds_of(rule, node, [values[name] for name in node.input]):
-                    outputs = [_changed(rule, outputs[0], node), *outputs[1:]]
+                    changed = _changed(rule, outputs[0], node)
+                    if rule.get("copy"):
+                        copies[node.output[0]] = changed
+                    else:
+                        outputs = [changed, *outputs[1:]]
             values.update(zip(node.output, outputs, strict=False))
         missing = {rule["op"] for rule in self._rules if rule["does"] == "leave out"}
+        values |= copies
         return {
             name: values[name]
             for name in self.outputs

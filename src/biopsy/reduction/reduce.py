@@ -26,7 +26,7 @@ from biopsy.recording.reference_run import Draws, Recording, random_samples
 from biopsy.recording.types import CutTypes
 from biopsy.reduction.driver import Driver
 from biopsy.reduction.passes.common import NamedModelPass, NamedPass, PassContext
-from biopsy.reduction.preflight import last_words, preflight, telling_apart
+from biopsy.reduction.preflight import confirm_not_vacuous, last_words, preflight, telling_apart
 from biopsy.reduction.problem import Border, Candidate, Problem
 from biopsy.reduction.recorded_values import Feeding, Vouching
 from biopsy.reduction.result import Reduction, Target, inputs_file
@@ -347,6 +347,9 @@ class ReductionTask:
                 return False
             self._refine(schedule.afterwards)
             self._say_what_is_bound()
+            seems_steady = oracle.memory.repetitions == 1 and self._job.search.repeating.repeat is None
+            if driver.left == 1 and seems_steady and oracle.check.automatic and not self._job.allow_vacuous_check:
+                confirm_not_vacuous(driver)
             trial = driver.best_trial(CONFIRM, "the result: so far only the journal says that it fails")
             kept = f"{self._job.target.output}, not confirmed to fail" if self._is_saved else "the journal, as it is"
             try:
