@@ -237,7 +237,7 @@ def status_text(status: int, *, returned: bool = False) -> str:
         return f"signal {-status}"
 
 
-_Z_OF_95_PERCENT, _Z_OF_84_PERCENT = 1.96, 1.0
+_Z_OF_95_PERCENT, _Z_OF_93_PERCENT = 1.96, 1.5
 _RUNS_AT_FIRST, _RUNS_TO_MEASURE = 3, 20
 
 CONFIDENCE = 0.99
@@ -288,7 +288,7 @@ def passes_needed(failed: int, runs: int, confidence: float = CONFIDENCE) -> int
     """How many passing runs prove that a failure is gone, after it showed in ``failed`` of ``runs`` runs.
 
     This is the one rule for every statement that something passes where something else fails. If only some runs
-    failed, the lower end of the rate's 84 % one-sided interval decides: too many runs cost less than a lucky pass. If
+    failed, the lower end of the rate's 93 % one-sided interval decides: too many runs cost less than a lucky pass. If
     all did, the failure may be flaky all the same: the number is the least ``n`` for which no rate ``p`` makes
     ``failed`` failures and then ``n`` passes likelier than ``1 - confidence``. That likelihood, ``p**failed *
     (1 - p)**n``, is greatest at ``p = failed / (failed + n)``. Without a failure there is nothing to be gone: 1.
@@ -296,7 +296,7 @@ def passes_needed(failed: int, runs: int, confidence: float = CONFIDENCE) -> int
     if failed == 0:
         return 1
     if failed < runs:
-        return runs_needed(interval(failed, runs, _Z_OF_84_PERCENT)[0], confidence)
+        return runs_needed(interval(failed, runs, _Z_OF_93_PERCENT)[0], confidence)
     needed = 1
     while _most_likely_by_luck(failed, needed) > 1 - confidence:
         needed += 1

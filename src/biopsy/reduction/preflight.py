@@ -91,6 +91,8 @@ def _repeat_beside(driver: Driver, flakiness: Flakiness, original: Trial, identi
 
     def heed(answer: Judged | errors.CheckError) -> Remedy | None:
         if isinstance(answer, errors.CheckError) or answer.outcome is not Outcome.REPRODUCES:
+            passes = not isinstance(answer, errors.CheckError) and answer.outcome is Outcome.PASSES
+            driver.identity_passed = 1 if passes else None
             return None
         vacuous = partial(_vacuous, driver, answer, is_allowed=allow_vacuous)
         if not allow_vacuous:
@@ -204,14 +206,17 @@ def _uncounted(judged: Judged, rules: Rules) -> str:
 def confirm_not_vacuous(driver: Driver) -> None:
     """Run the model of one Identity node again, as often as proves that it passes.
 
-    Otherwise nothing shows, of a result of a single node, that the check does not fail now and then on anything. Raises
-    VacuousCheck.
+    Otherwise nothing shows, of a result of a single node or of a failure that was found to be flaky meanwhile, that the
+    check does not fail now and then on anything. Raises VacuousCheck.
     """
+    wanted = max(driver.oracle.memory.repetitions, RUNS_TO_TELL_APART if driver.left == 1 else 1)
+    if driver.identity_passed is None or driver.identity_passed >= wanted:
+        return
     trial = Trial(
         parts=[identity_of(driver.problem.index)], size=1, stage=IDENTITY, description="a one-node Identity model"
     )
     try:
-        _try_identity(driver, trial, allow_vacuous=False, times=RUNS_TO_TELL_APART - 1)
+        _try_identity(driver, trial, allow_vacuous=False, times=wanted - driver.identity_passed)
     except errors.VacuousCheck:
         driver.start_over()
         raise
@@ -225,11 +230,14 @@ def _try_identity(driver: Driver, trial: Trial, *, allow_vacuous: bool, times: i
         except errors.CheckChanged:
             raise
         except errors.CheckError:
+            driver.identity_passed = None
             return  # a script may not accept the model's inputs, which says nothing about the user's model
         if judged.outcome is Outcome.REPRODUCES:
             _vacuous(driver, judged, is_allowed=allow_vacuous)
         if judged.outcome is not Outcome.PASSES:
+            driver.identity_passed = None
             return
+        driver.identity_passed = (driver.identity_passed or 0) + 1
 
 
 def _vacuous(driver: Driver, judged: Judged, *, is_allowed: bool) -> None:

@@ -347,8 +347,8 @@ class ReductionTask:
                 return False
             self._refine(schedule.afterwards)
             self._say_what_is_bound()
-            seems_steady = oracle.memory.repetitions == 1 and self._job.search.repeating.repeat is None
-            if driver.left == 1 and seems_steady and oracle.check.automatic and not self._job.allow_vacuous_check:
+            is_given = self._job.search.repeating.repeat is not None
+            if oracle.check.automatic and not is_given and not self._job.allow_vacuous_check:
                 confirm_not_vacuous(driver)
             trial = driver.best_trial(CONFIRM, "the result: so far only the journal says that it fails")
             kept = f"{self._job.target.output}, not confirmed to fail" if self._is_saved else "the journal, as it is"
