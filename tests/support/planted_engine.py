@@ -1,7 +1,7 @@
 """An engine with bugs that are known: a plug-in whose rules, in a file of JSON, say which nodes are wrong, and when.
 
 It computes node by node with the reference evaluator of onnx. A rule is for the nodes that ``op`` names, by operator
-or by name, and ``does`` is what becomes of their first output, or of the run::
+or by name, or all nodes for ``any``, and ``does`` is what becomes of their first output, or of the run::
 
     {"op": "Softmax", "does": "scale", "by": 1.5, "negative": true}
 
@@ -88,7 +88,7 @@ class PlantedSession(BuiltModel):
 
     def holds(self, rule: Rule, node: onnx.NodeProto) -> bool:
         """Whether a rule is for a node, as far as the graph decides that."""
-        if rule["op"] not in (node.op_type, node.name):
+        if rule["op"] not in ("any", node.op_type, node.name):
             return False
         consumers = self._consumers.get(node.output[0], [])
         producers = [self._producer[name].op_type for name in node.input if name in self._producer]

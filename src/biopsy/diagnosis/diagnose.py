@@ -120,6 +120,8 @@ class _PlanRun:
             kept = f": {stop.message}; kept {stop.kept}" if isinstance(stop, errors.Interrupted) and stop.kept else ""
             return "stopped", f"interrupted{kept}"
         except errors.VacuousCheck as error:
+            if self._facts.is_self_contradiction:
+                return "failed", "a model of one Identity node fails in the same way: no node of the model is at fault"
             raise errors.VacuousCheck(
                 "a model of one Identity node fails this check in the same way: the check fails on anything, and "
                 "nothing can be said of the model.",

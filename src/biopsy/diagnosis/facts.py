@@ -398,9 +398,9 @@ class KnownFacts:
 
     @property
     def rate(self) -> MeasuredRate:
-        """How often the model was seen to fail: in one run, if that question has no answer."""
+        """How often the model fails, if that question has an answer."""
         known = self.steadiness
-        return MeasuredRate(failed=1, runs=1) if known is None else MeasuredRate(failed=known.failed, runs=known.runs)
+        return UNKNOWN_RATE if known is None else MeasuredRate(failed=known.failed, runs=known.runs)
 
     @property
     def flaky_rate(self) -> MeasuredRate:

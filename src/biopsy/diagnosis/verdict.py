@@ -145,7 +145,8 @@ def _subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
         judge = "The check" if question.check is not None else f"A run of {series(question.rivals[0])}"
         return f"{judge} fails {on}: {report.signature}."
     if facts.is_self_contradiction:
-        return f"not deterministic: {engine} gives different outputs for the same input, {on}."
+        part = "" if where == "the model" else f" The smallest part that fails: {where}."
+        return f"not deterministic: {engine} gives different outputs for the same input.{part}"
     if report.stage == "compare" and report.kind in NOT_FINITE:
         return f"{engine} gives {special_of(report.kind)} {on}."
     if report.stage == "compare":

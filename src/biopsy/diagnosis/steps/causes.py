@@ -11,6 +11,7 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.judge import MeasuredRate
 from biopsy.diagnosis.context import (
     NO_DOWNLOAD,
     NO_PLACE,
@@ -128,24 +129,26 @@ def _try_settings(facts: KnownFacts, context: StepContext, *, of_piece: bool) ->
             varied, model, question.judging.rules, context.limited_listener, weights, known=facts.flaky_rate
         )
     context.keep(SETTINGS_REPORT, settings_tree(flags, template.spec.text, create(template.spec).version()))
+    rate = facts.rate if facts.rate.runs else MeasuredRate(failed=flags.failed, runs=flags.runs)
     return SettingFacts(
         tried=len(flags.tried),
-        switches=tuple(_try_on_original(switch, facts, context) for switch in flags.switches[:_MOST_SWITCHES]),
+        switches=tuple(_try_on_original(switch, rate, facts, context) for switch in flags.switches[:_MOST_SWITCHES]),
         complete=flags.complete and len(flags.switches) <= _MOST_SWITCHES,
     )
 
 
-def _try_on_original(switch: Switch, facts: KnownFacts, context: StepContext) -> MendingSwitch:
+def _try_on_original(switch: Switch, rate: MeasuredRate, facts: KnownFacts, context: StepContext) -> MendingSwitch:
     """Try a switch on the original in fresh processes, and compare with float64 if the failure is a mismatch.
 
     So many runs must pass that the chance of luck is below 1%.
     """
-    template, failure, runs = template_of(facts, context.question), facts.known_failure, facts.rate.proof
+    template, failure = template_of(facts, context.question), facts.known_failure
     changed = template.changed(switch.change).text
-    mends = changed != failure.trusted and _passes(switch.change, template, context, runs)
+    mends = changed != failure.trusted and _passes(switch.change, template, context, rate.proof)
     exact = False
     if failure.is_mismatch and context.question.check is None:
-        exact = _passes(switch.change, CheckTemplate(noise_words(changed, context), template.spec), context, 1)
+        noise = CheckTemplate(noise_words(changed, context), template.spec)
+        exact = _passes(switch.change, noise, context, rate.needed)
     mends = mends or (exact and changed == failure.trusted)
     return MendingSwitch(**vars(switch), engine=changed, mends_original=mends, right_by_float64=exact)
 
