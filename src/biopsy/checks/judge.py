@@ -297,16 +297,11 @@ def passes_needed(failed: int, runs: int, confidence: float = CONFIDENCE) -> int
         return 1
     if failed < runs:
         return runs_needed(interval(failed, runs, _Z_OF_93_PERCENT)[0], confidence)
-    needed = 1
-    while _most_likely_by_luck(failed, needed) > 1 - confidence:
-        needed += 1
+    for needed in itertools.count(1):
+        rate = failed / (failed + needed)
+        if rate**failed * (1 - rate) ** needed <= 1 - confidence:
+            break
     return needed
-
-
-def _most_likely_by_luck(failed: int, passed: int) -> float:
-    """The greatest probability, over all rates of one failure, of so many failing and then so many passing runs."""
-    rate = failed / (failed + passed)
-    return math.exp(failed * math.log(rate) + passed * math.log1p(-rate))
 
 
 RUNS_TO_TELL_APART = next(runs for runs in itertools.count(1) if passes_needed(runs, runs) <= runs)

@@ -120,7 +120,13 @@ class _PlanRun:
             kept = f": {stop.message}; kept {stop.kept}" if isinstance(stop, errors.Interrupted) and stop.kept else ""
             return "stopped", f"interrupted{kept}"
         except errors.VacuousCheck as error:
-            return self._answer_of_vacuous(error)
+            raise errors.VacuousCheck(
+                "a model of one Identity node fails this check in the same way: the check fails on anything, and "
+                "nothing can be said of the model.",
+                details=error.details,
+                kept=f"{self._context.question.folder}, with what the check printed",
+                next_steps=error.next_steps[:1],
+            ) from error
         except errors.BiopsyError as error:
             if self._facts == KnownFacts():
                 raise
@@ -131,18 +137,6 @@ class _PlanRun:
         if answered.ended == PERSON or self._context.is_over:
             self._stopped = answered.ended
         return "stopped", f"not finished: {answered.line}"
-
-    def _answer_of_vacuous(self, error: errors.VacuousCheck) -> tuple[Outcome, str]:
-        """The answer if an engine that contradicts itself does so in any model. Raises VacuousCheck otherwise."""
-        if self._facts.is_self_contradiction:
-            return "failed", "a model of one Identity node fails in the same way: no node of the model is at fault"
-        raise errors.VacuousCheck(
-            "a model of one Identity node fails this check in the same way: the check fails on anything, and "
-            "nothing can be said of the model.",
-            details=error.details,
-            kept=f"{self._context.question.folder}, with what the check printed",
-            next_steps=error.next_steps[:1],
-        ) from error
 
 
 def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder: Path) -> dict[str, Any]:

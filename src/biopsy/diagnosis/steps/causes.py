@@ -240,7 +240,6 @@ def _workaround_question(facts: KnownFacts, context: StepContext) -> WorkaroundQ
             named=is_named,
         ),
         rules=question.judging.rules,
-        known=facts.flaky_rate,
         kinds=_KINDS,
         piece=None if facts.piece is None else Path(facts.piece.path),
         default_name=str(context.question.candidate),

@@ -115,7 +115,14 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     )
     history = SearchHistory()
     with context.check_for_search(words, jobs) as check:
-        reduction = run_job(question.index, check, job, events.both(history, context.listener))
+        try:
+            reduction = run_job(question.index, check, job, events.both(history, context.listener))
+        except errors.VacuousCheck as error:
+            if not facts.is_self_contradiction:
+                raise
+            raise errors.CheckError(
+                "a model of one Identity node fails in the same way: no node is at fault"
+            ) from error
     context.keep(SEARCH_REPORT, search_tree(reduction, history, job.mode))
     piece = FailingPiece(
         path=str(reduction.output),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from biopsy.engines.worker import CANNOT_RUN, Worker
-from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.index import index_bytes
 from biopsy.questions.layers.question import Judge
 from biopsy.questions.layers.subgraphs import Subgraphs
 from biopsy.tensors.files import write_feeds
@@ -26,7 +26,7 @@ def is_hidden(
     tensors = {index.ids[name] for name in wrong}
     if not tensors.isdisjoint(index.outputs):
         return False  # the model gives them itself
-    nodes = _nodes_behind(index, tensors)
+    nodes = subgraphs.behind(tensors)
     outputs = [tensor for tensor in index.outputs if index.producer.get(tensor) in nodes]
     judged = [name for name in subgraphs.names(outputs) if name in recorded.outputs]
     closed = subgraphs.closed(nodes)
@@ -56,15 +56,3 @@ def is_hidden(
     return all(
         judge.error(name, [run[name] for run in runs], recorded.outputs.values(name) or []).passed for name in judged
     )
-
-
-def _nodes_behind(index: ModelIndex, tensors: Collection[int]) -> set[int]:
-    """The nodes that read some tensors, or what follows from them."""
-    nodes: set[int] = set()
-    waiting = list(tensors)
-    while waiting:
-        for node in index.consumers.get(waiting.pop(), ()):
-            if node not in nodes:
-                nodes.add(node)
-                waiting += index.node_writes[node]
-    return nodes

@@ -48,6 +48,17 @@ class Subgraphs:
                     waiting.append(source)
         return tuple(sorted(kept))
 
+    def behind(self, tensors: Iterable[int]) -> set[int]:
+        """The nodes that read some tensors, or what follows from them."""
+        nodes: set[int] = set()
+        waiting = list(tensors)
+        while waiting:
+            for node in self.index.consumers.get(waiting.pop(), ()):
+                if node not in nodes:
+                    nodes.add(node)
+                    waiting += self.index.node_writes[node]
+        return nodes
+
     def layers(self, nodes: Iterable[int]) -> tuple[int, ...]:
         """The nodes that are layers: all but Constants."""
         return tuple(node for node in nodes if not is_constant_node(self.index, node))

@@ -84,7 +84,7 @@ class WorkaroundSearch:
 
     def __post_init__(self) -> None:
         self._meter = BudgetMeter(self.question.budget)
-        runs = CheckRuns(STAGE, self.question.rules, self._bounded, known=self.question.known)
+        runs = CheckRuns(STAGE, self.question.rules, self._bounded)
         self._probe = SettingProbe(self.check, self.question.model, runs, self._bounded)
 
     def run(self, settings: Sequence[SettingChange] | None = None) -> Workarounds:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate, Rules
+from biopsy.checks.judge import Rules
 from biopsy.engines.registry import PLAIN, EngineSpec, parse_spec
 from biopsy.engines.runner import Inputs
 from biopsy.model.index import ModelIndex
@@ -84,7 +84,6 @@ class WorkaroundQuestion:
     ``piece`` is a small failing part of the model, ``nodes`` are names of nodes or of the tensors that they compute:
     the nodes to change; without either, the model is reduced first. ``default_name`` stands for the model in the words,
     as ``{}`` does. ``timeout`` is in seconds per check. ``target`` is where the best patched model is written.
-    ``known`` is how often the failure showed before.
     """
 
     index: ModelIndex
@@ -92,7 +91,6 @@ class WorkaroundQuestion:
     template: CheckTemplate
     right: WhatIsRight
     rules: Rules = field(default_factory=Rules)
-    known: MeasuredRate = UNKNOWN_RATE
     kinds: tuple[Kind, ...] = KINDS
     piece: Path | None = None
     nodes: tuple[str, ...] = ()
