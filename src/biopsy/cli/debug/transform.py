@@ -370,6 +370,7 @@ def _advice(options: TransformOptions, findings: TransformationFindings) -> list
         return []
     words = ["biopsy", "debug", "transform", str(findings.piece.path), "--by", options.by, "--no-reduce"]
     words += ["--engine", findings.where.engine] if findings.where.engine and options.engines else []
+    words += ["--passes", *options.passes] if options.passes else []
     words += ["--load-inputs", str(findings.piece.inputs)] if findings.piece.inputs else []
     packages = [word for package in options.packages for word in ("--package", package)]
     why = "its passes, from the piece on" if findings.stopped == INTERRUPTION else "the piece, once more"

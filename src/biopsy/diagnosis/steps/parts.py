@@ -120,9 +120,7 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
         except errors.VacuousCheck as error:
             if not facts.is_self_contradiction:
                 raise
-            raise errors.CheckError(
-                "a model of one Identity node fails in the same way: no node is at fault"
-            ) from error
+            raise errors.CheckError("a model of one Identity node fails too: no node is at fault") from error
     context.keep(SEARCH_REPORT, search_tree(reduction, history, job.mode))
     piece = FailingPiece(
         path=str(reduction.output),
