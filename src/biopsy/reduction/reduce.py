@@ -349,7 +349,12 @@ class ReductionTask:
             self._say_what_is_bound()
             is_given = self._job.search.repeating.repeat is not None
             if oracle.check.automatic and not is_given and not self._job.allow_vacuous_check:
-                confirm_not_vacuous(driver)
+                try:
+                    confirm_not_vacuous(driver)
+                except errors.VacuousCheck as error:
+                    driver.start_over()
+                    error.kept = f"{self._job.target.output}, which says nothing" if self._is_saved else error.kept
+                    raise
             trial = driver.best_trial(CONFIRM, "the result: so far only the journal says that it fails")
             kept = f"{self._job.target.output}, not confirmed to fail" if self._is_saved else "the journal, as it is"
             try:

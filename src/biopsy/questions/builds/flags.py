@@ -265,6 +265,8 @@ class SettingProbe:
         self.foresee([SettingChange()], self.needed)
         passing = self.fresh(change, change.text).outcome is Outcome.PASSES
         failing = self.still_fails()
+        if failing and not passing and not self.rate.is_flaky:  # it has passed before: by luck, perhaps
+            self._measure(self.once(SettingChange(), "whether it fails every time"))
         self._forget(change, SettingChange())
         return passing and failing
 
