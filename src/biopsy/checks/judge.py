@@ -339,8 +339,10 @@ UNKNOWN_RATE = MeasuredRate()
 """That of a failure of which no run is known."""
 
 
-def measured_rate(first: Judged, again: Callable[[str], Judged], expect: Callable[[int], None]) -> MeasuredRate:
-    """Measure how often a failure shows: in three runs, or in twenty if these disagree.
+def measured_rate(
+    first: Judged, again: Callable[[str], Judged], expect: Callable[[int], None], *, is_doubtful: bool = False
+) -> MeasuredRate:
+    """Measure how often a failure shows: in three runs, or in twenty if these disagree, or if it ``is_doubtful``.
 
     ``first`` is the run already made; ``again`` makes another one, and gets the purpose in words. ``expect`` is called
     beforehand with the number of runs to come.
@@ -349,7 +351,7 @@ def measured_rate(first: Judged, again: Callable[[str], Judged], expect: Callabl
     expect(_RUNS_AT_FIRST - 1)
     while len(answers) < _RUNS_AT_FIRST:
         answers.append(again("whether it fails every time"))
-    if any(judged.outcome is not Outcome.REPRODUCES for judged in answers):
+    if is_doubtful or any(judged.outcome is not Outcome.REPRODUCES for judged in answers):
         expect(_RUNS_TO_MEASURE - _RUNS_AT_FIRST)
         while len(answers) < _RUNS_TO_MEASURE:
             answers.append(again("how often it fails"))

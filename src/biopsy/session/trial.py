@@ -341,9 +341,11 @@ class CheckRuns:
         self._listener(events.OriginalFails(str(signature), judged.reason, judged.evidence.seconds))
         return signature
 
-    def measure(self, first: Judged, again: Callable[[str], Judged], expect: Callable[[int], None]) -> MeasuredRate:
+    def measure(
+        self, first: Judged, again: Callable[[str], Judged], expect: Callable[[int], None], *, is_doubtful: bool = False
+    ) -> MeasuredRate:
         """Measure how often the failure shows, beside what is known; the arguments are those of ``measured_rate``."""
-        measured = measured_rate(first, again, expect=expect)
+        measured = measured_rate(first, again, expect=expect, is_doubtful=is_doubtful)
         self.believe(self.rate.with_runs(measured.failed, measured.runs))
         return measured
 

@@ -211,13 +211,14 @@ class SettingProbe:
             self._check.expect(judged.evidence.seconds)
         return judged
 
-    def _measure(self, first: Judged) -> MeasuredRate:
+    def _measure(self, first: Judged, *, is_doubtful: bool = False) -> MeasuredRate:
         """Measure how often the check fails without a change, after a ``first`` run."""
         as_it_is = SettingChange()
         measured = self._runs.measure(
             first,
             lambda why: self._take_failure(self.once(as_it_is, why)),
             lambda times: self.foresee([as_it_is], times),
+            is_doubtful=is_doubtful,
         )
         self.flags = replace(self.flags, failed=self.rate.failed, runs=self.rate.runs)
         return measured
@@ -259,16 +260,16 @@ class SettingProbe:
             self._measure(judged)
         return False
 
-    def verified(self, change: SettingChange) -> bool:
-        """Whether fresh processes pass with a change, and still fail without it."""
+    def verified(self, change: SettingChange) -> bool | None:
+        """Whether fresh processes still fail without a change, and pass with it; None if they do not pass."""
         self.foresee([change], self._fresh_runs(1))
         self.foresee([SettingChange()], self.needed)
         passing = self.fresh(change, change.text).outcome is Outcome.PASSES
         failing = self.still_fails()
         if failing and not passing and not self.rate.is_flaky:  # it has passed before: by luck, perhaps
-            self._measure(self.once(SettingChange(), "whether it fails every time"))
+            self._measure(self.once(SettingChange(), "whether it fails every time"), is_doubtful=True)
         self._forget(change, SettingChange())
-        return passing and failing
+        return failing if passing else None
 
     def _forget(self, *changes: SettingChange) -> None:
         if self._ahead is not None:
@@ -353,8 +354,9 @@ def _switches_of(probe: SettingProbe, template: CheckTemplate, model: Path, weig
     if not gone and all(switch.size > 1 for switch in optimizers):
         gone = _fewest_together(probe)
     switches = sorted([*optimizers, *map(Switch, gone)], key=lambda switch: switch.size)
-    verified = tuple(replace(switch, verified=probe.verified(switch.change)) for switch in switches)
-    return replace(probe.flags, switches=verified)
+    answers = [(switch, probe.verified(switch.change)) for switch in switches]
+    held = tuple(replace(switch, verified=answer) for switch, answer in answers if answer is not None)
+    return replace(probe.flags, switches=held, complete=probe.flags.complete and len(held) == len(answers))
 
 
 def _fewest_together(probe: SettingProbe) -> list[SettingChange]:
