@@ -98,7 +98,7 @@ def test_a_node_that_is_always_wrong_is_told_from_one_that_rounds_differently(di
 def test_an_engine_that_contradicts_itself_in_any_model_is_the_headline(diagnosed: Callable[..., Said]) -> None:
     said = diagnosed({"op": "any", "does": "scale", "share": 0.5})
     assert (said.status, said.kind) == (1, "flaky")
-    assert said.text.startswith("Not deterministic: planted")
+    assert said.text.startswith("Not deterministic: the engine 'planted'")
 
 
 @pytest.mark.slow
