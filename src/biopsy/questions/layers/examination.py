@@ -15,7 +15,6 @@ from biopsy.model.nodes import RANDOM, constant_of_node, is_constant_node
 from biopsy.model.tensor_type import FLOATS
 from biopsy.questions.layers.findings import Engines, LayerFinding, LayerFindings, NonFiniteOrigin
 from biopsy.questions.layers.groups import GroupSearch, SubgraphRuns
-from biopsy.questions.layers.masking import is_hidden
 from biopsy.questions.layers.measurement import (
     RUNS_IF_FLAKY,
     IsolatedLayers,
@@ -32,7 +31,7 @@ from biopsy.questions.layers.recorded import (
     misfit_text,
     non_finite,
 )
-from biopsy.questions.layers.subgraphs import Subgraphs, measuring_layers
+from biopsy.questions.layers.subgraphs import Subgraphs, is_hidden, measuring_layers
 from biopsy.text import first_of
 
 _MOST_HIDDEN_JUDGED = 20
