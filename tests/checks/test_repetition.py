@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from biopsy.checks.judge import interval, rate_text, runs_needed
+from biopsy.checks.judge import RUNS_TO_TELL_APART, interval, passes_needed, rate_text, runs_needed
 
 COUNTS = st.integers(0, 2000).flatmap(lambda runs: st.tuples(st.integers(0, runs), st.just(runs)))
 RATES = st.floats(0.01, 0.999)
@@ -73,6 +73,33 @@ def test_the_number_of_runs_is_the_least_that_is_enough(rate: float, confidence:
 )
 def test_known_numbers_of_runs(rate: float, confidence: float, runs: int) -> None:
     assert runs_needed(rate, confidence) == runs
+
+
+@given(st.floats(0.05, 1))
+@example(0.4)
+@example(3 / 7)
+def test_a_flaky_failure_is_said_to_be_gone_in_less_than_one_case_in_a_hundred(rate: float) -> None:
+    """The exact chance: three runs, or twenty if these disagree, and then as many passes as the rule asks for."""
+    passes = 1 - rate
+    luck = rate**3 * passes ** passes_needed(3, 3)
+    for failed in range(1, 21):
+        ways = math.comb(20, failed) - (math.comb(17, failed - 3) if failed >= 3 else 0)
+        luck += ways * rate**failed * passes ** (20 - failed + passes_needed(failed, 20))
+    assert luck <= 0.01
+
+
+@given(st.integers(1, 40), CONFIDENCES)
+def test_no_rate_explains_failures_and_then_as_many_passes_as_are_needed(failed: int, confidence: float) -> None:
+    needed = passes_needed(failed, failed, confidence)
+    rates = [place / 200 for place in range(1, 200)]
+    assert all(rate**failed * (1 - rate) ** needed <= (1 - confidence) * (1 + 1e-9) for rate in rates)
+
+
+def test_the_more_often_a_failure_showed_the_fewer_passes_are_needed() -> None:
+    assert [passes_needed(runs, runs) for runs in (1, 2, 3, 4, 7)] == [37, 7, 4, 3, 2]
+    assert RUNS_TO_TELL_APART == 4
+    assert passes_needed(10, 20) > passes_needed(20, 20)
+    assert passes_needed(0, 5) == 1
 
 
 def test_a_rate_that_no_float_tells_from_certainty_of_passing_still_has_its_number() -> None:

@@ -50,7 +50,14 @@ def test_one_that_does_not_is_measured_in_twenty_runs() -> None:
     assert (found.failed, found.runs, found.is_flaky) == (12, 20, True)
 
 
+def test_of_two_engines_the_one_that_contradicts_itself_is_wrong() -> None:
+    context = Answers(iter([True] * 4), {TRUSTED: iter([True])})
+    known = steadiness.answer(KnownFacts(failure=failure()), context).facts
+    assert (known.suspect, known.known_failure.trusted) == (TRUSTED, SUSPECT)
+    assert known.is_self_contradiction
+
+
 @pytest.mark.parametrize(("engine", "spec"), [("suspect", SUSPECT), ("trusted", TRUSTED)])
 def test_an_engine_that_differs_from_itself_is_named(engine: str, spec: str) -> None:
-    assert seen("FFFF", **{engine: "F"}).self_difference == f"compared with itself, {spec} differs in 1 of 1 runs"
+    assert seen("FFFF", **{engine: "F"}).self_difference == f"compared with itself, {spec} differs in 1 of 2 runs"
     assert seen("FPFF", **{engine: "PFPPF"}).self_difference == f"compared with itself, {spec} differs in 2 of 5 runs"

@@ -217,6 +217,14 @@ def test_an_engine_is_called_wrong_only_if_float64_says_so(wrong: tuple[str, ...
 # Other answers
 
 
+def test_an_engine_that_contradicts_itself_is_the_headline() -> None:
+    of_itself = "compared with itself, onnxrt differs in 1 of 2 runs"
+    found = of(facts(steadiness=Steadiness(failed=5, runs=5, contradicts_itself=SUSPECT, self_difference=of_itself)))
+    assert found.kind == "flaky"
+    assert found.text.startswith("Not deterministic: ONNX Runtime 9.9 gives different outputs for the same input")
+    assert "Compared with itself, onnxrt differs in 1 of 2 runs." in found.text
+
+
 def test_a_flaky_failure_is_told_with_its_rate() -> None:
     found = of(facts(steadiness=Steadiness(failed=3, runs=20, self_difference="compared with itself, onnxrt differs")))
     assert found.kind == "flaky"

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ from biopsy import errors
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.warm import command_check
 from biopsy.engines.base import ModelInput, Session
+from biopsy.engines.openvino import OpenVino
 from biopsy.engines.registry import create
 from biopsy.model.tensor_type import TensorType
 from support.models import chain, info, model, save, weight
@@ -254,7 +256,9 @@ def test_a_signal_after_a_core_was_freed_in_another_thread_ends_nothing(tmp_path
     code = """
 import signal, sys, threading
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from biopsy.engines.base import ModelInput
+from biopsy.engines.openvino import OpenVino
 from biopsy.engines.registry import create
 sessions = [create("openvino").build(ModelInput(Path(sys.argv[1]).read_bytes(), Path()))]
 thread = threading.Thread(target=sessions.clear)
@@ -266,3 +270,16 @@ signal.raise_signal(signal.SIGALRM)
     path = save(chain(1), tmp_path / "m.onnx")
     ran = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "handled\n"), ran.stderr
+
+
+def test_a_release_that_reads_arrays_from_wrong_memory_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old releases do so beside NumPy 2, and do not notice."""
+    old = ModuleType("openvino")
+    vars(old).update(
+        __version__="2023.3.0-13775",
+        Core=openvino.Core,
+        Tensor=lambda array: SimpleNamespace(data=np.zeros_like(array)),
+    )
+    monkeypatch.setitem(sys.modules, "openvino", old)
+    with pytest.raises(errors.EngineMissing, match=r"openvino 2023\.3\.0 reads arrays of NumPy .* from wrong memory"):
+        OpenVino.package_imported()

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.simulated_clock import SimulatedClock
 from biopsy import Repeating, errors, events
-from biopsy.checks.judge import interval, runs_needed
+from biopsy.checks.judge import passes_needed
 from biopsy.checks.outcome import Outcome
 from biopsy.session.checked_search import Flakiness
 from biopsy.session.trial import ORIGINAL
@@ -29,8 +29,9 @@ def is_flaky(told: list[events.Event]) -> list[events.FlakyFailure]:
     return [event for event in told if isinstance(event, events.FlakyFailure)]
 
 
-def test_a_steady_failure_costs_two_checks_more_and_eight_if_several_nodes_are_left(reducer) -> None:
-    for wanted, more in ((("n7",), 2), (("n3", "n11"), 10)):
+def test_a_steady_failure_costs_two_checks_more_and_three_or_eight_by_what_is_left(reducer) -> None:
+    """Three of an Identity node if a single node is left, eight of the result if there are several."""
+    for wanted, more in ((("n7",), 5), (("n3", "n11"), 10)):
         sure = reducer(chain(16), has(*wanted))
         told: list[events.Event] = []
         quick = reducer(chain(16), has(*wanted), repeating=Repeating(repeat=1), listener=told.append)
@@ -52,7 +53,21 @@ def test_the_rate_is_measured_and_says_how_often_a_candidate_must_pass(reducer) 
     (found,) = is_flaky(told)
     assert (found.failed, found.runs) == (10, 27)
     assert found.confidence == 0.95
-    assert found.needed == runs_needed(interval(found.failed, found.runs, 1.0)[0], 0.95)
+    assert found.needed == passes_needed(found.failed, found.runs, 0.95)
+
+
+@pytest.mark.parametrize("rate", [0.4, 0.7])
+def test_a_check_that_fails_at_random_on_anything_gives_no_result(reducer, rate: float) -> None:
+    """Of 100 reductions, none or one may end with nodes by luck, and what is said of the Identity node is no luck."""
+    by_luck, ends = 0, []
+    for seed in range(100):
+        try:
+            reducer(chain(8), sometimes(lambda model: True, rate, seed))
+            by_luck += 1
+        except errors.BiopsyError as error:
+            ends.append(error)
+    assert by_luck <= 1
+    assert sum("what fails is no node" in line for error in ends for line in error.details) <= 1
 
 
 def test_repeat_is_taken_at_its_word(reducer) -> None:

@@ -1,7 +1,7 @@
 """An engine with bugs that are known: a plug-in whose rules, in a file of JSON, say which nodes are wrong, and when.
 
 It computes node by node with the reference evaluator of onnx. A rule is for the nodes that ``op`` names, by operator
-or by name, and ``does`` is what becomes of their first output, or of the run::
+or by name, or all nodes for ``any``, and ``does`` is what becomes of their first output, or of the run::
 
     {"op": "Softmax", "does": "scale", "by": 1.5, "negative": true}
 
@@ -11,7 +11,8 @@ is on, such as ``pass_a``, or all of a list are; ``above``: an element of its fi
 is, or none is, below 0; ``rows``: the first input has at least so many rows; ``share``: a random number of this run is
 below; ``below``, ``near_zero``: an element is smaller, or nearer to zero; ``exactly``: all are this; ``equal``:
 the first two inputs are equal, or are not; ``odd``: the size of this axis is odd; ``dtype``; ``attribute``: values of
-attributes. ``input`` is the number of the input that these look at, the first by default.
+attributes. ``input`` is the number of the input that these look at, the first by default. With ``copy``, only the copy
+that the run returns is wrong: nodes that read the tensor get the right value.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class PlantedSession(BuiltModel):
 
     def holds(self, rule: Rule, node: onnx.NodeProto) -> bool:
         """Whether a rule is for a node, as far as the graph decides that."""
-        if rule["op"] not in (node.op_type, node.name):
+        if rule["op"] not in ("any", node.op_type, node.name):
             return False
         consumers = self._consumers.get(node.output[0], [])
         producers = [self._producer[name].op_type for name in node.input if name in self._producer]
@@ -103,14 +104,19 @@ class PlantedSession(BuiltModel):
 
     def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Compute every node, then do to it what the rules say."""
-        values = {"": None, **self._weights, **feed}
+        values, copies = {"": None, **self._weights, **feed}, {}
         for node in self._proto.graph.node:
             outputs = self._computed(node, values)
             for rule in self._rules:
                 if self.holds(rule, node) and _holds_of(rule, node, [values[name] for name in node.input]):
-                    outputs = [_changed(rule, outputs[0], node), *outputs[1:]]
+                    changed = _changed(rule, outputs[0], node)
+                    if rule.get("copy"):
+                        copies[node.output[0]] = changed
+                    else:
+                        outputs = [changed, *outputs[1:]]
             values.update(zip(node.output, outputs, strict=False))
         missing = {rule["op"] for rule in self._rules if rule["does"] == "leave out"}
+        values |= copies
         return {
             name: values[name]
             for name in self.outputs

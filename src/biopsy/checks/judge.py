@@ -4,6 +4,7 @@ and checks that are run repeatedly: rates, their intervals, and how many runs ar
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import signal
@@ -250,7 +251,7 @@ def status_text(status: int, *, returned: bool = False) -> str:
         return f"signal {-status}"
 
 
-_Z_OF_95_PERCENT = 1.96
+_Z_OF_95_PERCENT, _Z_OF_93_PERCENT = 1.96, 1.5
 _RUNS_AT_FIRST, _RUNS_TO_MEASURE = 3, 20
 
 CONFIDENCE = 0.99
@@ -297,17 +298,65 @@ def runs_needed(rate: float, confidence: float) -> int:
     return max(1, math.ceil(exact * (1 - _ROUNDING)))  # 0.99 of 0.9 is 2 runs, though the quotient is above 2
 
 
+def passes_needed(failed: int, runs: int, confidence: float = CONFIDENCE) -> int:
+    """How many passing runs prove that a failure is gone, after it showed in ``failed`` of ``runs`` runs.
+
+    This is the one rule for every statement that something passes where something else fails. If only some runs
+    failed, the lower end of the rate's 93 % one-sided interval decides: too many runs cost less than a lucky pass. If
+    all did, the failure may be flaky all the same: the number is the least ``n`` for which no rate ``p`` makes
+    ``failed`` failures and then ``n`` passes likelier than ``1 - confidence``. That likelihood, ``p**failed *
+    (1 - p)**n``, is greatest at ``p = failed / (failed + n)``. Without a failure there is nothing to be gone: 1.
+    """
+    if failed == 0:
+        return 1
+    if failed < runs:
+        return runs_needed(interval(failed, runs, _Z_OF_93_PERCENT)[0], confidence)
+    for needed in itertools.count(1):
+        rate = failed / (failed + needed)
+        if rate**failed * (1 - rate) ** needed <= 1 - confidence:
+            break
+    return needed
+
+
+RUNS_TO_TELL_APART = next(runs for runs in itertools.count(1) if passes_needed(runs, runs) <= runs)
+"""How often one thing must fail and another pass, run in turn, before it is said that they differ."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRate:
-    """How often a failure showed: in ``failed`` of ``runs`` runs. A pass is believed after ``needed`` passing runs."""
+    """How often a failure showed: in ``failed`` of ``runs`` runs."""
 
-    failed: int
-    runs: int
-    needed: int = 1
+    failed: int = 0
+    runs: int = 0
+
+    @property
+    def is_flaky(self) -> bool:
+        """Whether it showed in some runs only."""
+        return 0 < self.failed < self.runs
+
+    @property
+    def needed(self) -> int:
+        """How many runs must pass for a search to go on as if the failure were gone: one if it seems steady."""
+        return self.proof if self.is_flaky else 1
+
+    @property
+    def proof(self) -> int:
+        """How many runs must pass before it is said that the failure is gone (``passes_needed``)."""
+        return passes_needed(self.failed, self.runs)
+
+    def with_runs(self, failed: int, runs: int) -> MeasuredRate:
+        """The rate with further runs counted."""
+        return MeasuredRate(failed=self.failed + failed, runs=self.runs + runs)
 
 
-def measured_rate(first: Judged, again: Callable[[str], Judged], expect: Callable[[int], None]) -> MeasuredRate:
-    """Measure how often a failure shows: in three runs, or in twenty if these disagree.
+UNKNOWN_RATE = MeasuredRate()
+"""That of a failure of which no run is known."""
+
+
+def measured_rate(
+    first: Judged, again: Callable[[str], Judged], expect: Callable[[int], None], *, is_doubtful: bool = False
+) -> MeasuredRate:
+    """Measure how often a failure shows: in three runs, or in twenty if these disagree, or if it ``is_doubtful``.
 
     ``first`` is the run already made; ``again`` makes another one, and gets the purpose in words. ``expect`` is called
     beforehand with the number of runs to come.
@@ -316,18 +365,12 @@ def measured_rate(first: Judged, again: Callable[[str], Judged], expect: Callabl
     expect(_RUNS_AT_FIRST - 1)
     while len(answers) < _RUNS_AT_FIRST:
         answers.append(again("whether it fails every time"))
-    if any(judged.outcome is not Outcome.REPRODUCES for judged in answers):
+    if is_doubtful or any(judged.outcome is not Outcome.REPRODUCES for judged in answers):
         expect(_RUNS_TO_MEASURE - _RUNS_AT_FIRST)
         while len(answers) < _RUNS_TO_MEASURE:
             answers.append(again("how often it fails"))
-    return rate_of(sum(judged.outcome is Outcome.REPRODUCES for judged in answers), len(answers))
-
-
-def rate_of(failed: int, runs: int) -> MeasuredRate:
-    """The rate of a failure that was counted; one that shows always or never needs one run."""
-    steady = failed in (0, runs)
-    needed = 1 if steady else runs_needed(interval(failed, runs, 1.0)[0], CONFIDENCE)
-    return MeasuredRate(failed=failed, runs=runs, needed=needed)
+    failed = sum(judged.outcome is Outcome.REPRODUCES for judged in answers)
+    return MeasuredRate(failed=failed, runs=len(answers))
 
 
 def rate_text(hits: int, runs: int) -> str:

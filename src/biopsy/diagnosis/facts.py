@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate
 from biopsy.comparison.mismatch import ONE_SIDED, ErrorSize, Mismatch
 from biopsy.findings.verdict import Verdict
 from biopsy.questions.builds.flags import Switch
@@ -170,12 +171,13 @@ class RoundingFacts:
 class Steadiness:
     """How often the model fails.
 
-    ``self_difference`` says how an engine differs from itself, ``row_difference`` how it treats equal rows of a batch
-    differently; "" if it does not.
+    ``contradicts_itself`` is the engine that gives different outputs for the same input, and ``self_difference`` says
+    how often; ``row_difference`` says how it treats equal rows of a batch differently; "" if it does not.
     """
 
     failed: int
     runs: int
+    contradicts_itself: str = ""
     self_difference: str = ""
     row_difference: str = ""
 
@@ -428,9 +430,29 @@ class KnownFacts:
         return self.rounding is not None and self.rounding.is_rounding
 
     @property
+    def rate(self) -> MeasuredRate:
+        """How often the model fails, if that question has an answer."""
+        known = self.steadiness
+        return UNKNOWN_RATE if known is None else MeasuredRate(failed=known.failed, runs=known.runs)
+
+    @property
+    def flaky_rate(self) -> MeasuredRate:
+        """``rate`` for a search that begins with it: nothing is known if the failure seems steady."""
+        return self.rate if self.is_flaky else UNKNOWN_RATE
+
+    @property
     def is_flaky(self) -> bool:
         """Whether the model fails in some runs and passes in others."""
         return self.steadiness is not None and self.steadiness.is_flaky
+
+    @property
+    def is_self_contradiction(self) -> bool:
+        """Whether the engine at fault gives different outputs for the same input."""
+        return (
+            self.steadiness is not None
+            and self.suspect is not None
+            and (self.steadiness.contradicts_itself == self.suspect)
+        )
 
     @property
     def mending_switches(self) -> tuple[MendingSwitch, ...]:

@@ -65,7 +65,14 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
     if layers is not None and layers.if_marked:
         inside = (
             f". {sentence(layers.suspect)} computes {first_of(layers.if_marked, _MOST_NODES)} wrongly only if it is an "
-            "output of the model: marking changes what the engine does, which is not a failure of your model"
+            "output of the model: marking changes what the engine does, or only the copy that it returns is wrong, "
+            "which is not a failure of your model"
+        )
+    elif layers is not None and (layers.alone or layers.together):
+        names = [*layers.alone, *(" -> ".join(group) for group in layers.together)]
+        inside = (
+            f". By itself, {first_of(names, _MOST_NODES)} is wrong in {layers.suspect}; whether it is wrong in the "
+            "model too is not known"
         )
     elif layers is not None and layers.complete:
         inside = f"; in {layers.suspect}, none of its {count(layers.layers, 'layer')} is wrong by more than rounding"
@@ -76,7 +83,7 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
 
 
 def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, str]:
-    failure, precision, steadiness = facts.known_failure, facts.precision, facts.steadiness
+    failure, precision = facts.known_failure, facts.precision
     fault = failure.fault
     message = first_line(failure.report.message)[:_LONGEST_MESSAGE]
     says = f" {title_of(failure.suspect)} says: {message}" if message and failure.suspect else ""
@@ -103,7 +110,7 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
         tiny, wrong = tiny_fixed_inputs(question.index), "the model or its inputs are wrong"
         small = f" Its input may be too small: {', '.join(tiny)}, and the model fixes that." if tiny else ""
         return "refused", f"{sentence(fault.text)}: either none of them supports it, or {wrong}.{small}{piece}{says}"
-    is_flaky = steadiness is not None and (steadiness.is_flaky or steadiness.self_difference != "")
+    is_flaky = facts.is_flaky or facts.is_self_contradiction
     kind = "masked" if failure.masked else "flaky" if is_flaky else "reduced" if facts.piece else "fails"
     return kind, " ".join([sentence(_subject(facts, question)), *_circumstances(facts), *_causes(facts)])
 
@@ -133,6 +140,9 @@ def _subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     if failure.suspect is None:
         judge = "The check" if question.check is not None else f"A run of {series(question.rivals[0])}"
         return f"{judge} fails {on}: {report.signature}."
+    if facts.is_self_contradiction:
+        part = "" if where == "the model" else f" The smallest part that fails: {where}."
+        return f"not deterministic: {engine} gives different outputs for the same input.{part}"
     if report.stage == "compare" and report.kind in NOT_FINITE:
         return f"{engine} gives {special_of(report.kind)} {on}."
     if report.stage == "compare":
@@ -231,7 +241,7 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
     if mending and not _sole_optimizer(facts):
         yield f"It goes away {', or '.join(switch.text for switch in mending)}."
     for switch in settings.switches if settings is not None else ():
-        if not switch.mends_original:
+        if switch.verified and not switch.mends_original:
             yield f"In the piece it goes away {switch.text}; that does not mend the whole model."
     if facts.known_failure.passes_with:
         yield f"With larger inputs, {' '.join(facts.known_failure.passes_with)}, it does not fail."

@@ -83,14 +83,28 @@ class OpenVino(Engine):
 
     @classmethod
     def package_imported(cls) -> Any:
-        """The module with ``Core``, which old releases have in ``openvino.runtime``. Raises EngineMissing."""
+        """The module with ``Core``, which old releases have in ``openvino.runtime``.
+
+        Raises EngineMissing, also for a release that computes from wrong memory with the NumPy of this process.
+        """
         try:
             package = cls.imports.module("openvino")
-            return package if hasattr(package, "Core") else cls.imports.module("openvino.runtime")
+            package = package if hasattr(package, "Core") else cls.imports.module("openvino.runtime")
         except ImportError as error:
             raise errors.EngineMissing(
                 f"openvino is not installed ({error})", next_steps=['pip install "biopsy[openvino]"', "biopsy doctor"]
             ) from error
+        if cls.imports.is_here and not _reads_arrays(package):  # an environment of its own is given another NumPy
+            release = str(getattr(package, "__version__", None) or package.get_version()).partition("-")[0]
+            raise errors.EngineMissing(
+                f"openvino {release} reads arrays of NumPy {np.__version__} from wrong memory, so all its results are "
+                "wrong: it was made for NumPy 1",
+                next_steps=[
+                    f"--engine openvino:release={release}    runs it beside NumPy 1, in its own environment",
+                    'pip install "biopsy[openvino]"    installs a newer release',
+                ],
+            )
+        return package
 
     @classmethod
     def devices(cls) -> Sequence[str]:
@@ -280,6 +294,17 @@ class OpenVinoSession(BuiltModel):
             exported = self._imports.module("io").BytesIO()
             self._compiled.export_model(exported)
         write_whole(path, [exported.getvalue()])
+
+
+@cache
+def _reads_arrays(openvino: Any) -> bool:
+    """Whether OpenVINO reads the memory of arrays of this NumPy.
+
+    Old releases were made with a pybind11 before 2.12, which knows NumPy 1 only, and do not notice. The environments
+    of other releases try the same (``processes/environments/prepared.py``).
+    """
+    given = np.arange(1, 25, dtype=np.float32).reshape(4, 6)
+    return bool(np.array_equal(np.array(openvino.Tensor(given).data), given))
 
 
 def _core_and_devices(openvino: Any) -> tuple[Any, Sequence[str]]:

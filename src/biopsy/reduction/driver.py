@@ -51,7 +51,8 @@ class Driver:
     """Runs passes on one problem, and asks the oracle about their proposals.
 
     ``best`` is the smallest candidate that reproduces; ``refined`` is its model once passes over the model changed it.
-    ``passing`` holds the candidates that passed, in the order of their checks.
+    ``passing`` holds the candidates that passed, in the order of their checks. ``identity_passed`` is how often a model
+    of one Identity node has passed; None if the check cannot say.
     """
 
     def __init__(self, problem: Problem, oracle: Oracle, workspace: Workspace) -> None:
@@ -65,6 +66,7 @@ class Driver:
         self.refined: onnx.ModelProto | None = None
         self.best: Candidate | None = None
         self.passing: dict[Candidate, None] = {}
+        self.identity_passed: int | None = 0
         self._known: dict[Candidate, tuple[Judged, bytes]] = {}
         oracle.left = len(problem.index.nodes)
 

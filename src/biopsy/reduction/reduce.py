@@ -27,7 +27,7 @@ from biopsy.recording.types import CutTypes
 from biopsy.reduction.driver import Driver
 from biopsy.reduction.passes.common import NamedModelPass, NamedPass, PassContext
 from biopsy.reduction.passes.names import former_names, former_names_left
-from biopsy.reduction.preflight import last_words, preflight, telling_apart
+from biopsy.reduction.preflight import confirm_not_vacuous, last_words, preflight, telling_apart
 from biopsy.reduction.problem import Border, Candidate, Problem
 from biopsy.reduction.recorded_values import Feeding, Vouching
 from biopsy.reduction.result import Reduction, Target, inputs_file
@@ -348,6 +348,14 @@ class ReductionTask:
                 return False
             self._refine(schedule.afterwards)
             self._say_what_is_bound()
+            is_given = self._job.search.repeating.repeat is not None
+            if oracle.check.automatic and not is_given and not self._job.allow_vacuous_check:
+                try:
+                    confirm_not_vacuous(driver)
+                except errors.VacuousCheck as error:
+                    driver.start_over()
+                    error.kept = f"{self._job.target.output}, which says nothing" if self._is_saved else error.kept
+                    raise
             trial = driver.best_trial(CONFIRM, "the result: so far only the journal says that it fails")
             kept = f"{self._job.target.output}, not confirmed to fail" if self._is_saved else "the journal, as it is"
             try:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from biopsy import errors, events
 from biopsy.checks.journal import FRESH, OF_A_FILE
-from biopsy.checks.judge import CONFIDENCE, Rules, interval, runs_needed
+from biopsy.checks.judge import CONFIDENCE, UNKNOWN_RATE, MeasuredRate, Rules, interval, passes_needed
 from biopsy.checks.outcome import Check, Judged, Outcome, UndoError
 from biopsy.checks.task import copies
 from biopsy.model.external import resolve
@@ -41,15 +41,18 @@ _NOTE = "flakiness"
 _ENOUGH_FAILURES = 10
 _ENOUGH_RUNS = 40
 _RUNS_FOR_A_RATE = 10
-_Z = 1.0  # the rate is the lower end of an 84 % one-sided interval: too many runs cost less than a lucky pass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Repeating:
-    """``repeat`` runs for every passing candidate, as the user said; if None, as many as ``confidence`` needs."""
+    """``repeat`` runs for every passing candidate, as the user said; if None, as many as ``confidence`` needs.
+
+    ``known`` is how often the failure showed before this search.
+    """
 
     repeat: int | None = None
     confidence: float = CONFIDENCE
+    known: MeasuredRate = UNKNOWN_RATE
 
 
 class Flakiness:
@@ -84,7 +87,7 @@ class Flakiness:
 
     def begin(self, trial: Trial, tries: int) -> None:
         """Find out whether the original, which has failed once in ``tries`` runs, is flaky."""
-        if self._repeating.repeat is not None or not self._oracle.check.automatic or self._resumed():
+        if self._repeating.repeat is not None or not self._oracle.check.automatic or self._is_known():
             return
         if tries > 1:
             self._measure(trial, 1, tries)
@@ -96,7 +99,7 @@ class Flakiness:
 
         Only runs that have begun are waited for. ``then`` is called after a flaky failure has been measured.
         """
-        if self._repeating.repeat is not None or self._resumed():
+        if self._repeating.repeat is not None or self._is_known():
             return
         begun = min(len(self._oracle.pool.runs_of(trial)), _MORE_OF_THE_ORIGINAL)
         if not self._shows_again(trial, begun):
@@ -184,17 +187,20 @@ class Flakiness:
 
     def _set(self, failed: int, runs: int) -> None:
         self.is_flaky = True
-        self._oracle.memory.repetitions = needed = runs_needed(
-            interval(failed, runs, _Z)[0], self._repeating.confidence
-        )
+        self._oracle.memory.repetitions = needed = passes_needed(failed, runs, self._repeating.confidence)
         self._oracle.listener(events.FlakyFailure(failed, runs, needed, self._repeating.confidence))
 
-    def _resumed(self) -> bool:
-        """Take over the counts that an interrupted search noted, if any. Raises UsageError for unclear ones."""
-        memory = self._oracle.memory
+    def _is_known(self) -> bool:
+        """Take over the counts that an interrupted search noted, or those known before, if the failure was flaky.
+
+        Raises UsageError for unclear ones.
+        """
+        memory, known = self._oracle.memory, self._repeating.known
         noted = memory.noted(_NOTE)
         if noted is None:
-            return False
+            if known.is_flaky:
+                self._set(known.failed, known.runs)
+            return known.is_flaky
         try:
             counts = json.loads(noted)
             names = ("failed", "runs", "needed")

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from biopsy import errors, events
 from biopsy.checks.journal import Journal
+from biopsy.checks.judge import RUNS_TO_TELL_APART
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.session.conditions import SteadyProgram
 from biopsy.session.files import Iterations
@@ -101,6 +102,19 @@ class Oracle:
         if trial.stage.is_remembered:
             self.memory.add(trial, judged)
         return judged
+
+    def are_told_apart(self, failing: Trial, passing: Trial) -> bool:
+        """Whether one model fails and another one passes, run in turn, so often that no flaky failure explains it.
+
+        If the failure is known to be flaky, only the passing model is run.
+        """
+        is_flaky = self.memory.repetitions > 1
+        for _ in range(max(self.memory.repetitions, RUNS_TO_TELL_APART)):
+            if self.again(passing).outcome is not Outcome.PASSES:
+                return False
+            if not is_flaky and self.again(failing).outcome is not Outcome.REPRODUCES:
+                return False
+        return True
 
     def has_ended(self, trial: Trial) -> bool:
         """Whether a run of a model begun ahead has ended."""

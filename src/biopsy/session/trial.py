@@ -12,7 +12,16 @@ from functools import cached_property
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.checks.judge import CONFIDENCE, MeasuredRate, Rules, Signature, judge, measured_rate, signature_of
+from biopsy.checks.judge import (
+    CONFIDENCE,
+    UNKNOWN_RATE,
+    MeasuredRate,
+    Rules,
+    Signature,
+    judge,
+    measured_rate,
+    signature_of,
+)
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.comparison.mismatch import Mismatch, why_not
 
@@ -283,15 +292,21 @@ class CheckRuns:
     """The runs of a check for one question, one after the other: each is counted, reported and judged.
 
     ``stage`` names the question in events, which number runs from ``first``. ``failure`` judges them: any failure
-    counts until ``take_failure``. ``rate`` is how often it shows, as far as known: a pass is believed after
-    ``rate.needed`` runs. ``checks`` counts the runs.
+    counts until ``take_failure``. ``rate`` is how often it shows, at first what is ``known``: a search goes on after
+    ``rate.needed`` passing runs, and a pass is stated after ``rate.proof``. ``checks`` counts the runs.
     """
 
     def __init__(
-        self, stage: str, rules: Rules | None = None, listener: events.Listener = events.ignore, *, first: int = 0
+        self,
+        stage: str,
+        rules: Rules | None = None,
+        listener: events.Listener = events.ignore,
+        *,
+        first: int = 0,
+        known: MeasuredRate = UNKNOWN_RATE,
     ) -> None:
         self.failure = FailureJudge(Rules() if rules is None else rules, listener)
-        self.rate = MeasuredRate(failed=0, runs=0)
+        self.rate = known
         self.checks = 0
         self._stage = stage
         self._first = first
@@ -331,16 +346,18 @@ class CheckRuns:
         self._listener(events.OriginalFails(str(signature), judged.reason, judged.evidence.seconds))
         return signature
 
-    def measure(self, first: Judged, again: Callable[[str], Judged], expect: Callable[[int], None]) -> MeasuredRate:
-        """Measure how often the failure shows; the arguments are those of ``measured_rate``."""
-        rate = measured_rate(first, again, expect=expect)
-        self.believe(rate)
-        return rate
+    def measure(
+        self, first: Judged, again: Callable[[str], Judged], expect: Callable[[int], None], *, is_doubtful: bool = False
+    ) -> MeasuredRate:
+        """Measure how often the failure shows, beside what is known; the arguments are those of ``measured_rate``."""
+        measured = measured_rate(first, again, expect=expect, is_doubtful=is_doubtful)
+        self.believe(self.rate.with_runs(measured.failed, measured.runs))
+        return measured
 
     def believe(self, rate: MeasuredRate) -> None:
         """Set how often the failure shows, and report it if that is not every time."""
         self.rate = rate
-        if rate.needed > 1:
+        if rate.is_flaky:
             self._listener(events.FlakyFailure(rate.failed, rate.runs, rate.needed, CONFIDENCE))
 
 

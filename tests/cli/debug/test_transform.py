@@ -1,6 +1,7 @@
 """``biopsy debug transform`` from the command line, with a tool of ours that changes bytes: it costs little."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -52,6 +53,15 @@ def test_each_end_has_its_status(here: Path, capsys):
     assert "no pass at all" in capsys.readouterr().out
     assert transform("--by", "no-such-tool {} {out}") == 4
     assert "cannot be started" in capsys.readouterr().err
+
+
+def test_an_interrupt_of_the_search_for_passes_leaves_the_piece_and_the_line_that_goes_on(here: Path, capsys):
+    by = own_tool(here, f"{WRONG}\nif passes == ['right']: os.kill({os.getpid()}, 2)")
+    assert transform("--by", by, "--passes", "right", "wrong", "-o", "piece.onnx") == 5
+    shown = capsys.readouterr()
+    assert "is not known: the search was interrupted." in shown.out
+    assert "biopsy debug transform piece.onnx" in shown.err + shown.out
+    assert Path("piece.onnx").exists()
 
 
 def test_rounding_is_no_failure_unless_tolerances_are_said(here: Path, capsys):

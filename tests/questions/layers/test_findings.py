@@ -102,21 +102,28 @@ def test_the_first_wrong_tensor_is_taken_from_the_whole_model_where_that_was_mea
     assert (findings.first_wrong[0].number, findings.first_wrong[1].tensor) == (1, "t2")
 
 
-def test_an_error_is_masked_if_the_outputs_are_right_all_the_same() -> None:
+def test_an_error_is_masked_if_the_rest_of_the_model_is_known_to_hide_it() -> None:
     wrong = [layer(introduced=error(2))]
-    assert LayerFindings(layers=wrong, outputs=[error(0)]).is_masked
+    assert LayerFindings(layers=wrong, outputs=[error(0)], hidden=[(0,)]).is_masked
+    assert not LayerFindings(layers=wrong, outputs=[error(0)]).is_masked
     assert not LayerFindings(layers=wrong, outputs=[error(2)]).is_masked
     assert not LayerFindings(layers=wrong, failure=CRASH).is_masked
     assert not LayerFindings(layers=[layer(introduced=error(0))], outputs=[error(0)]).is_masked
 
 
+def test_a_value_that_the_rest_never_gets_is_wrong_only_as_an_output() -> None:
+    findings = LayerFindings(layers=[layer(introduced=error(2))], outputs=[error(0)], unread=[(0,)])
+    assert [suspect.nodes for suspect in findings.wrong_if_marked] == [(0,)]
+    assert not findings.is_masked
+
+
 def test_an_error_that_marking_brings_to_the_outputs_is_none_of_the_model() -> None:
     wrong = [layer(0, introduced=error(2)), layer(1, introduced=error(2))]
     effect = MarkingEffect("appears", "y", tuple(wrong[0].node.outputs))
-    findings = LayerFindings(layers=wrong, outputs=[error(0)], marking_effects=[effect])
+    findings = LayerFindings(layers=wrong, outputs=[error(0)], marking_effects=[effect], hidden=[(0,), (1,)])
     assert [suspect.nodes for suspect in findings.wrong_if_marked] == [(0,)]
     assert findings.is_masked
-    assert not replace(findings, layers=wrong[:1]).is_masked
+    assert not replace(findings, layers=wrong[:1], hidden=[(0,)]).is_masked
 
 
 def test_it_passes_only_if_all_was_measured_and_nothing_is_wrong() -> None:

@@ -498,15 +498,16 @@ def next_lines(findings: LayerFindings, options: LayersOptions) -> Iterator[_Wor
     if golden is not None:
         recorded = recording_options(options.engine_roles[0], inputs)
     report = options.report if options.report is not None and options.report.suffix != ".html" else None
-    yield [
-        *("biopsy", "debug", "reduce", model, "-o", output_word("reduced.onnx", options.model)),
-        *weights,
-        *recorded,
-        *(["--order-by", as_word(report)] if report is not None else []),
-        *(["--mark-intermediate"] if findings.is_masked else []),
-        *("--check", "biopsy", "run", "{}", *(["--load-inputs", CUT_INPUTS] if inputs else [])),
-        *compare,
-    ]
+    if len(findings.suspects) > len(findings.wrong_if_marked):
+        yield [
+            *("biopsy", "debug", "reduce", model, "-o", output_word("reduced.onnx", options.model)),
+            *weights,
+            *recorded,
+            *(["--order-by", as_word(report)] if report is not None else []),
+            *(["--mark-intermediate"] if findings.has_right_outputs else []),
+            *("--check", "biopsy", "run", "{}", *(["--load-inputs", CUT_INPUTS] if inputs else [])),
+            *compare,
+        ]
     # The worst layer or group as a model, its inputs, and both engines on it.
     worst, piece = findings.suspects[0], output_word("suspect.onnx", options.model)
     yield [

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors, events
-from biopsy.cli.advice import Advice, say_advice
+from biopsy.cli.advice import Advice, resume_line, say_advice
 from biopsy.cli.arguments import checks, comparing, types
 from biopsy.cli.arguments.declared import option, switch
 from biopsy.cli.arguments.engines import EngineOptions, PackageOptions, TensorrtOptions
@@ -33,7 +33,7 @@ from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.load import require_file
 from biopsy.processes.watch import Limits
 from biopsy.processes.writing import require_writable
-from biopsy.questions.transformations.findings import PassFindings, TransformationFindings, after_file
+from biopsy.questions.transformations.findings import INTERRUPTION, PassFindings, TransformationFindings, after_file
 from biopsy.questions.transformations.question import (
     CONTROL,
     STAGE,
@@ -232,6 +232,13 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         report.write(status, lambda: sections(options, findings, index, progress.history))
         progress.ended(status, findings.piece.nodes)
         _say_result(console, options, findings)
+    if findings.stopped == INTERRUPTION:
+        kept = findings.piece.path
+        raise errors.Interrupted(
+            "the search for the passes was interrupted; what is known is shown above",
+            kept=None if kept is None else f"{kept}, which the tool breaks",
+            resume=resume_line(options.words, checks.REST_OPTIONS) if kept is None or options.check else None,
+        )
     return status
 
 
@@ -322,7 +329,7 @@ def _say_result(console: Console, options: TransformOptions, findings: Transform
     console.say(*lines[:_MOST_LINES], *([f"... {len(lines) - _MOST_LINES} more lines"] * (len(lines) > _MOST_LINES)))
     console.say("")
     if findings.fault != "control":
-        console.say(*_pass_lines(findings.passes))
+        console.say(*_pass_lines(findings.passes, interrupted=findings.stopped == INTERRUPTION))
     for what, path in (("piece", piece.path), ("after", piece.after_path), ("inputs", piece.inputs)):
         if path is not None:
             console.note(f"{what:<8} {path}")
@@ -330,15 +337,18 @@ def _say_result(console: Console, options: TransformOptions, findings: Transform
     say_advice(console, _advice(options, findings))
 
 
-def _pass_lines(passes: PassFindings) -> Iterator[str]:
+def _pass_lines(passes: PassFindings, *, interrupted: bool) -> Iterator[str]:
     """Which passes break the model, and without which it is right."""
-    if not passes.all:
-        yield "The tool gives its passes no names."
+    if passes.alone:
+        yield f"{series(passes.alone)} alone {'does' if len(passes.alone) == 1 else 'do'} it, of {len(passes.all)}."
+    if interrupted:
+        what = "Without which passes it is right" if passes.alone else "Which of its passes breaks the model"
+        yield f"{what} is not known: the search was interrupted."
         return
     if not passes.alone:
-        yield f"Its {count(len(passes.all), 'pass', 'passes')} by name do not show it: it cannot be said which."
+        shown = f"Its {count(len(passes.all), 'pass', 'passes')} by name do not show it: it cannot be said which."
+        yield shown if passes.all else "The tool gives its passes no names."
         return
-    yield f"{series(passes.alone)} alone {'does' if len(passes.alone) == 1 else 'do'} it, of {len(passes.all)}."
     if not passes.without:
         yield "No set of passes was found without which it is right."
         return
@@ -360,9 +370,11 @@ def _advice(options: TransformOptions, findings: TransformationFindings) -> list
         return []
     words = ["biopsy", "debug", "transform", str(findings.piece.path), "--by", options.by, "--no-reduce"]
     words += ["--engine", findings.where.engine] if findings.where.engine and options.engines else []
+    words += ["--passes", *options.passes] if options.passes else []
     words += ["--load-inputs", str(findings.piece.inputs)] if findings.piece.inputs else []
     packages = [word for package in options.packages for word in ("--package", package)]
-    lines = [(line_of([*words, *packages]), "the piece, once more")] if not options.check else []
+    why = "its passes, from the piece on" if findings.stopped == INTERRUPTION else "the piece, once more"
+    lines = [(line_of([*words, *packages]), why)] if not options.check else []
     lines.append(
         (line_of(["biopsy", "inspect", "model", str(findings.piece.path), "--mode=full"]), "the piece in full")
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.judge import interval, runs_needed
+from biopsy.checks.judge import MeasuredRate
 from biopsy.diagnosis.context import (
     NO_DOWNLOAD,
     NO_PLACE,
@@ -95,10 +95,6 @@ SETTINGS_REPORT = "settings.json"
 """The report of ``debug flags``, in the folder of the evidence."""
 
 _MOST_SWITCHES = 4
-_RUNS = 3
-"""Runs of the original that must pass with a switch, if every run fails without it."""
-
-_CONFIDENCE = 0.99
 
 
 @diagnosis_step(
@@ -129,33 +125,30 @@ def _try_settings(facts: KnownFacts, context: StepContext, *, of_piece: bool) ->
     if of_piece and facts.piece is not None:
         model, weights = Path(facts.piece.path), None
     with contextlib.closing(varied_check(template, str(context.question.candidate))) as varied:
-        flags = find_switches(varied, model, question.judging.rules, context.limited_listener, weights)
+        flags = find_switches(
+            varied, model, question.judging.rules, context.limited_listener, weights, known=facts.flaky_rate
+        )
     context.keep(SETTINGS_REPORT, settings_tree(flags, template.spec.text, create(template.spec).version()))
+    rate = facts.rate if facts.rate.runs else MeasuredRate(failed=flags.failed, runs=flags.runs)
     return SettingFacts(
         tried=len(flags.tried),
-        switches=tuple(_try_on_original(switch, facts, context) for switch in flags.switches[:_MOST_SWITCHES]),
+        switches=tuple(_try_on_original(switch, rate, facts, context) for switch in flags.switches[:_MOST_SWITCHES]),
         complete=flags.complete and len(flags.switches) <= _MOST_SWITCHES,
     )
 
 
-def _try_on_original(switch: Switch, facts: KnownFacts, context: StepContext) -> MendingSwitch:
+def _try_on_original(switch: Switch, rate: MeasuredRate, facts: KnownFacts, context: StepContext) -> MendingSwitch:
     """Try a switch on the original in fresh processes, and compare with float64 if the failure is a mismatch.
 
-    If the failure is flaky, enough runs must pass that the chance of luck is below 1%.
+    So many runs must pass that the chance of luck is below 1%.
     """
-    template, failure, steadiness, runs = (
-        template_of(facts, context.question),
-        facts.known_failure,
-        facts.steadiness,
-        _RUNS,
-    )
-    if steadiness is not None and steadiness.is_flaky:
-        runs = runs_needed(interval(steadiness.failed, steadiness.runs, 1.0)[0], _CONFIDENCE)
+    template, failure = template_of(facts, context.question), facts.known_failure
     changed = template.changed(switch.change).text
-    mends = changed != failure.trusted and _passes(switch.change, template, context, runs)
+    mends = changed != failure.trusted and _passes(switch.change, template, context, rate.proof)
     exact = False
     if failure.is_mismatch and context.question.check is None:
-        exact = _passes(switch.change, CheckTemplate(noise_words(changed, context), template.spec), context, 1)
+        noise = CheckTemplate(noise_words(changed, context), template.spec)
+        exact = _passes(switch.change, noise, context, rate.needed)
     mends = mends or (exact and changed == failure.trusted)
     return MendingSwitch(**vars(switch), engine=changed, mends_original=mends, right_by_float64=exact)
 

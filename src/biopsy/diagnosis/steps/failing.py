@@ -10,7 +10,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.judge import signature_of
+from biopsy.checks.judge import passes_needed, signature_of
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.comparison.mismatch import NOT_FINITE, error_size, error_text, form_text
 from biopsy.diagnosis.context import StepAnswer, StepContext, diagnosis_step, fails, passes
@@ -50,6 +50,9 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 _RUNS = 8
 """Runs that must pass before the model is said to pass: a 50% flaky failure is missed in 1 of 256 cases."""
+
+_LARGER_RUNS = passes_needed(5, 5)
+"""Runs that must pass with larger inputs; with the given ones it is run five times (``rounding.steadiness``)."""
 
 _FEWEST_RUNS = 2
 _SHARE_OF_RUNS = 0.1
@@ -279,7 +282,8 @@ def _with_larger_inputs(context: StepContext, failure: ModelFailure) -> ModelFai
 
     def passes_alone(engine: str, inputs: Path) -> bool:
         words = question.original_words([engine], "--validate", files=[inputs])
-        return passes(context.run(words, question.model, description=f"{engine} with other inputs"))
+        description = f"{engine} with other inputs"
+        return all(passes(context.run(words, question.model, description=description)) for _ in range(_LARGER_RUNS))
 
     def fails_with_other_values() -> bool:
         try:
@@ -292,8 +296,8 @@ def _with_larger_inputs(context: StepContext, failure: ModelFailure) -> ModelFai
         return fault is None or not any(passes_alone(engine, path) for engine in fault.every)
 
     for shapes, path in larger_inputs(question.index, question.samples, question.folder):
-        words = with_inputs(failure.check, path)
-        if not passes(context.run(words, question.model, description=f"with larger inputs: {' '.join(shapes)}")):
+        words, description = with_inputs(failure.check, path), f"with larger inputs: {' '.join(shapes)}"
+        if not all(passes(context.run(words, question.model, description=description)) for _ in range(_LARGER_RUNS)):
             continue
         if not fails_with_other_values():
             return failure

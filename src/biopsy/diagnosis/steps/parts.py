@@ -55,7 +55,7 @@ from biopsy.questions.variation.vary import USUAL_CHECKS, VariationJob, vary
 from biopsy.reduction.problem import Border
 from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Target, inputs_file
-from biopsy.session.checked_search import SearchOptions
+from biopsy.session.checked_search import Repeating, SearchOptions
 from biopsy.session.files import Resume
 from biopsy.session.pool import Parallelism
 from biopsy.session.trial import Budget
@@ -70,10 +70,16 @@ SEARCH_REPORT = "search.json"
 _MOST_SHOWN = 6
 
 
-def _search_options(context: StepContext, budget: Budget, resume: Resume | None = None, jobs: int = 0) -> SearchOptions:
+def _search_options(
+    facts: KnownFacts, context: StepContext, budget: Budget, resume: Resume | None = None, jobs: int = 0
+) -> SearchOptions:
     judging, parallelism = context.question.judging, Parallelism(jobs=jobs or context.question.effort.jobs)
     options = SearchOptions(
-        rules=judging.rules, candidate=context.question.candidate, parallelism=parallelism, budget=budget
+        rules=judging.rules,
+        candidate=context.question.candidate,
+        parallelism=parallelism,
+        budget=budget,
+        repeating=Repeating(known=facts.flaky_rate),
     )
     return options if resume is None else replace(options, resume=resume)
 
@@ -104,7 +110,7 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     resume = Resume(journal=journal, files=tuple(files), search="diagnosis", fresh=question.fresh)
     job = ReductionJob(
         target=Target(output),
-        search=_search_options(context, Budget(seconds=context.seconds_left), resume, jobs),
+        search=_search_options(facts, context, Budget(seconds=context.seconds_left), resume, jobs),
         recording=RecordingOptions(samples=(lambda: feeds_in(files)) if files else None),
         border=Border(mark_intermediate=failure.masked),
         command=command,
@@ -112,7 +118,12 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     )
     history = SearchHistory()
     with context.check_for_search(words, jobs) as check:
-        reduction = run_job(question.index, check, job, events.both(history, context.listener))
+        try:
+            reduction = run_job(question.index, check, job, events.both(history, context.listener))
+        except errors.VacuousCheck as error:
+            if not facts.is_self_contradiction:
+                raise
+            raise errors.CheckError("a model of one Identity node fails too: no node is at fault") from error
     context.keep(SEARCH_REPORT, search_tree(reduction, history, job.mode))
     piece = FailingPiece(
         path=str(reduction.output),
@@ -377,7 +388,7 @@ def high_precision(facts: KnownFacts, context: StepContext) -> StepAnswer:
         output=question.folder / MIXED,
         report=question.folder / PRECISION_REPORT,
         write_report=lambda result: context.keep(PRECISION_REPORT, precision_tree(result)),
-        search=_search_options(context, Budget(seconds=context.seconds_left)),
+        search=_search_options(facts, context, Budget(seconds=context.seconds_left)),
     )
     try:
         with context.check_for_search(without_weights_folder(facts.known_failure.check)) as check:
@@ -434,7 +445,7 @@ def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
         files = command.input_files
         fed = Inputs(given=feeds_in(files)) if files else context.question.samples.inputs
     job = VariationJob(
-        search=_search_options(context, Budget(checks=USUAL_CHECKS, seconds=context.seconds_left)),
+        search=_search_options(facts, context, Budget(checks=USUAL_CHECKS, seconds=context.seconds_left)),
         inputs=fed,
         values_free=None if command.compares_recorded is None else not command.compares_recorded,
     )

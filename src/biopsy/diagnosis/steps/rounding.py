@@ -142,9 +142,8 @@ def with_wrong_engines(
 
 def with_corrected_suspect(failure: ModelFailure, rounding: RoundingFacts) -> ModelFailure:
     """The failure with suspect and trusted engine swapped, if only the trusted one is wrong by float64."""
-    if failure.trusted is None or not rounding.blames(failure.trusted, failure.suspect):
-        return failure
-    return failure.swapped
+    is_swapped = failure.trusted is not None and rounding.blames(failure.trusted, failure.suspect)
+    return failure.swapped if is_swapped else failure
 
 
 def _line(rounding: RoundingFacts) -> str:
@@ -191,7 +190,8 @@ _RUNS = 4
 _RUNS_IF_FLAKY = 20
 
 _SELF_COMPARISONS = 5
-"""Comparisons of an engine with itself if the failure is flaky."""
+_SELF_COMPARISONS_IF_STEADY = 2
+"""Comparisons of an engine with itself if the failure is flaky, and if it shows in every run."""
 
 
 @diagnosis_step(
@@ -216,22 +216,26 @@ def steadiness(facts: KnownFacts, context: StepContext) -> StepAnswer:
         failed += fails(context.run(failure.check, model, description=f"run {runs + 1}"))
         runs += 1
     compares = failure.report.stage == "compare" and context.question.check is None
-    comparisons = _SELF_COMPARISONS if failed < runs else 1
+    comparisons = _SELF_COMPARISONS if failed < runs else _SELF_COMPARISONS_IF_STEADY
+    engine, difference = _self_difference(failure, context, comparisons) if compares else ("", "")
     measured = Steadiness(
         failed=failed,
         runs=runs,
-        self_difference=_self_difference(failure, context, comparisons) if compares else "",
-        row_difference=_row_difference(failure, context) if compares and failed == runs else "",
+        contradicts_itself=engine,
+        self_difference=difference,
+        row_difference=_row_difference(failure, context) if compares and failed == runs and not engine else "",
     )
-    if measured.is_flaky:  # other inputs may have passed by chance
+    if measured.is_flaky or engine:  # other inputs may have passed by chance
         failure = replace(failure, passes_with=(), passing_inputs=None)
+    if engine and engine == failure.trusted:  # of two engines, the one that contradicts itself is wrong
+        failure = failure.swapped
     often = f"fails in {rate_text(failed, runs)}" if measured.is_flaky else f"fails in all {runs} runs"
     line = " · ".join(filter(None, (often, measured.self_difference, measured.row_difference)))
     return StepAnswer(replace(facts, steadiness=measured, failure=failure), line)
 
 
-def _self_difference(failure: ModelFailure, context: StepContext, runs: int) -> str:
-    """How often an engine differs from itself in ``runs`` comparisons, in words; "" if it does not."""
+def _self_difference(failure: ModelFailure, context: StepContext, runs: int) -> tuple[str, str]:
+    """The engine that differs from itself in ``runs`` comparisons, and how often, in words; both "" if none does."""
     question = context.question
     for engine in dict.fromkeys(filter(None, (failure.suspect, failure.trusted))):
         words, description = question.original_words([engine, engine]), f"{engine} against itself"
@@ -239,8 +243,8 @@ def _self_difference(failure: ModelFailure, context: StepContext, runs: int) -> 
         # A wrong type is no difference: both runs have it.
         differing = sum(fails(run) and run.evidence.verdict.kinds != ("type-mismatch",) for run in ran)
         if differing:
-            return f"compared with itself, {engine} differs in {differing} of {runs} runs"
-    return ""
+            return engine, f"compared with itself, {engine} differs in {differing} of {runs} runs"
+    return "", ""
 
 
 def _row_difference(failure: ModelFailure, context: StepContext) -> str:

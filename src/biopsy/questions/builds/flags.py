@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors, events
-from biopsy.checks.judge import Rules
+from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate, Rules
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.task import NO_CANDIDATE, Task
 from biopsy.engines.onnxrt_optimizers import RULES
@@ -157,8 +157,13 @@ class SettingProbe:
 
     @property
     def needed(self) -> int:
-        """How many runs must pass before a change counts as passing."""
-        return self._runs.rate.needed
+        """How many runs must pass before a change counts as passing in a search."""
+        return self.rate.needed
+
+    @property
+    def rate(self) -> MeasuredRate:
+        """How often the failure shows without a change, as far as known."""
+        return self._runs.rate
 
     def once(self, change: SettingChange, description: str, *, cold: bool = False) -> Judged:
         """One run. Raises CheckError if the check cannot be started."""
@@ -190,20 +195,33 @@ class SettingProbe:
         line = self._check.with_change(as_it_is).line(self._model)
         if first.outcome in (Outcome.INFRASTRUCTURE, Outcome.INVALID):
             raise cannot_run(first, line)
-        if first.outcome is Outcome.REPRODUCES:
-            self._runs.take_failure(first)
-            self.flags = replace(self.flags, failure=first.reason)
-            self._check.expect(first.evidence.seconds)
-        rate = self._runs.measure(
-            first, lambda why: self.once(as_it_is, why), lambda times: self.foresee([as_it_is], times)
-        )
-        if not rate.failed:
+        self._take_failure(first)
+        if not self._measure(first).failed:
             raise errors.OriginalPasses(
                 f"the model does not fail this check as the engine is set ({first.reason}), "
                 "so no setting can switch it off",
                 next_steps=steps_after_pass(first, line),
             )
-        self.flags = replace(self.flags, failed=rate.failed, runs=rate.runs)
+
+    def _take_failure(self, judged: Judged) -> Judged:
+        """Compare later failures with this one, if it is the first."""
+        if judged.outcome is Outcome.REPRODUCES and not self.flags.failure:
+            self._runs.take_failure(judged)
+            self.flags = replace(self.flags, failure=judged.reason)
+            self._check.expect(judged.evidence.seconds)
+        return judged
+
+    def _measure(self, first: Judged, *, is_doubtful: bool = False) -> MeasuredRate:
+        """Measure how often the check fails without a change, after a ``first`` run."""
+        as_it_is = SettingChange()
+        measured = self._runs.measure(
+            first,
+            lambda why: self._take_failure(self.once(as_it_is, why)),
+            lambda times: self.foresee([as_it_is], times),
+            is_doubtful=is_doubtful,
+        )
+        self.flags = replace(self.flags, failed=self.rate.failed, runs=self.rate.runs)
+        return measured
 
     def change(self, change: SettingChange, description: str = "") -> Tried:
         """Try a change: it passes if all ``needed`` runs do."""
@@ -216,22 +234,42 @@ class SettingProbe:
             self._forget(change)
         return Tried(change, judged.outcome, judged.reason, runs)
 
-    def fresh(self, change: SettingChange, description: str) -> Judged:
-        """Run a change in up to ``needed`` fresh processes: the first run that does not pass, or the last."""
-        return until_no_pass(lambda: self.once(change, f"fresh: {description}", cold=True), self.needed)[0]
+    def fresh(self, change: SettingChange, description: str, passed: int = 1) -> Judged:
+        """Run a change in fresh processes until it is proved: the first run that does not pass, or the last.
+
+        ``passed`` runs have passed before. The fresh process that fails without the change (``still_fails``) is proof
+        too, and is counted in advance.
+        """
+        times = self._fresh_runs(passed)
+        return until_no_pass(lambda: self.once(change, f"fresh: {description}", cold=True), times)[0]
+
+    def _fresh_runs(self, passed: int) -> int:
+        rate = self.rate
+        return rate.needed if rate.is_flaky else max(1, rate.with_runs(1, 1).proof - passed)
 
     def still_fails(self) -> bool:
-        """Whether one of the ``needed`` fresh processes fails without any change."""
-        runs = (self.once(SettingChange(), "fresh: as it was", cold=True) for _ in range(self.needed))
-        return any(judged.outcome is Outcome.REPRODUCES for judged in runs)
+        """Whether one of the ``needed`` fresh processes fails without any change.
 
-    def verified(self, change: SettingChange) -> bool:
-        """Whether fresh processes pass with a change, and still fail without it."""
-        self.foresee([change, SettingChange()], self.needed)
+        If none does, although the failure seemed steady, it is measured again.
+        """
+        for _ in range(self.needed):
+            judged = self.once(SettingChange(), "fresh: as it was", cold=True)
+            if judged.outcome is Outcome.REPRODUCES:
+                return True
+        if judged.outcome is Outcome.PASSES and not self.rate.is_flaky:
+            self._measure(judged)
+        return False
+
+    def verified(self, change: SettingChange) -> bool | None:
+        """Whether fresh processes still fail without a change, and pass with it; None if they do not pass."""
+        self.foresee([change], self._fresh_runs(1))
+        self.foresee([SettingChange()], self.needed)
         passing = self.fresh(change, change.text).outcome is Outcome.PASSES
         failing = self.still_fails()
+        if failing and not passing and not self.rate.is_flaky:  # it has passed before: by luck, perhaps
+            self._measure(self.once(SettingChange(), "whether it fails every time"), is_doubtful=True)
         self._forget(change, SettingChange())
-        return passing and failing
+        return failing if passing else None
 
     def _forget(self, *changes: SettingChange) -> None:
         if self._ahead is not None:
@@ -255,13 +293,14 @@ def find_switches(
     listener: events.Listener = events.ignore,
     weights_folder: Path | None = None,
     workers: Workers | None = None,
+    known: MeasuredRate = UNKNOWN_RATE,
 ) -> Flags:
     """Find the smallest changes of an engine's settings with which a failing check passes.
 
     Single settings are tried first. If the optimization level of ONNX Runtime is a switch, the smallest sets of its
     optimizers are searched for; if no single setting is one, the smallest sets of settings. All of the shortest length
     are found, and verified in fresh processes. ``workers`` run several checks at once; without them this process runs
-    one after the other. The result is the same.
+    one after the other. The result is the same. ``known`` is how often the failure showed before.
 
     Raises OriginalPasses if the check does not fail, CheckError if it cannot be run.
     """
@@ -277,7 +316,8 @@ def find_switches(
 
         ahead = RunsAhead(begin, lambda change: change.text, workers)
     tell_of_machines(workers, listener)
-    probe = SettingProbe(check, model, CheckRuns(STAGE, rules, listener), listener, ahead)
+    runs = CheckRuns(STAGE, rules, listener, known=known)
+    probe = SettingProbe(check, model, runs, listener, ahead)
     started = time.monotonic()
     probe.begin()
     flags = switches_of(probe, check.template, model, weights_folder)
@@ -286,7 +326,20 @@ def find_switches(
 
 
 def switches_of(probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None) -> Flags:
-    """``find_switches`` for a probe that has seen the failure already."""
+    """``find_switches`` for a probe that has seen the failure already.
+
+    If it turns out to be flaky only when a switch is verified, what passed by then may have been luck: the search is
+    repeated.
+    """
+    was_flaky = probe.rate.is_flaky
+    flags = _switches_of(probe, template, model, weights_folder)
+    if was_flaky or not probe.rate.is_flaky:
+        return flags
+    probe.flags = replace(probe.flags, tried=(), complete=True)
+    return _switches_of(probe, template, model, weights_folder)
+
+
+def _switches_of(probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None) -> Flags:
     changes = changes_to_try(template.spec)
     probe.foresee(changes)
     for change in changes:
@@ -301,8 +354,9 @@ def switches_of(probe: SettingProbe, template: CheckTemplate, model: Path, weigh
     if not gone and all(switch.size > 1 for switch in optimizers):
         gone = _fewest_together(probe)
     switches = sorted([*optimizers, *map(Switch, gone)], key=lambda switch: switch.size)
-    verified = tuple(replace(switch, verified=probe.verified(switch.change)) for switch in switches)
-    return replace(probe.flags, switches=verified)
+    answers = [(switch, probe.verified(switch.change)) for switch in switches]
+    held = tuple(replace(switch, verified=answer) for switch, answer in answers if answer is not None)
+    return replace(probe.flags, switches=held, complete=probe.flags.complete and len(held) == len(answers))
 
 
 def _fewest_together(probe: SettingProbe) -> list[SettingChange]:

@@ -41,7 +41,7 @@ from biopsy.questions.known_failures.pattern import (
 from biopsy.questions.known_failures.reading import pattern_of
 from biopsy.questions.workarounds.spellings.site import Scope
 from biopsy.records import plain
-from biopsy.session.trial import FailureJudge, cannot_run, steps_after_pass
+from biopsy.session.trial import FailureJudge, cannot_run, steps_after_pass, until_no_pass
 from biopsy.text import count, first_of, html_table, printable
 
 
@@ -60,17 +60,21 @@ def seen_in(
     return SeenFailure(engine=spec.name, release=release or installed, stage=stage, kind=kind)
 
 
+_MOST_RUNS = 8
+"""Runs of a check that may pass before it is said that the piece does not fail it."""
+
+
 def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
-    """``seen``, completed by how the piece fails a check, which is run once.
+    """``seen``, completed by how the piece fails a check, which is run until it fails, within reason.
 
     If the check says that another engine cannot load, build or run the piece than ``seen`` says, that is a UsageError;
     but which of two engines computes something wrong, the user may know better than the check. Raises OriginalPasses if
     the piece passes, CheckError if the check cannot be run.
     """
-    judged = FailureJudge(Rules()).judge(check.run(piece))
+    judged, runs = until_no_pass(lambda: FailureJudge(Rules()).judge(check.run(piece)), _MOST_RUNS)
     if judged.outcome is Outcome.PASSES:
         raise errors.OriginalPasses(
-            f"{piece} does not fail this check ({judged.reason}), so there is nothing to look up",
+            f"{piece} does not fail this check in {runs} runs ({judged.reason}), so there is nothing to look up",
             next_steps=steps_after_pass(judged, check.line(piece)),
         )
     if judged.outcome is Outcome.INFRASTRUCTURE:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from biopsy import errors, events
 from biopsy.engines.registry import create, parse_spec
+from biopsy.engines.worker import Worker
 from biopsy.model.index import ModelIndex, Node
 from biopsy.model.nodes import RANDOM, constant_of_node, is_constant_node
 from biopsy.model.tensor_type import FLOATS
@@ -30,8 +31,11 @@ from biopsy.questions.layers.recorded import (
     misfit_text,
     non_finite,
 )
-from biopsy.questions.layers.subgraphs import Subgraphs, measuring_layers
+from biopsy.questions.layers.subgraphs import Subgraphs, is_hidden, measuring_layers
 from biopsy.text import first_of
+
+_MOST_HIDDEN_JUDGED = 20
+"""Suspects of a model with right outputs of which it is found out whether their errors are hidden, the worst first."""
 
 _UNKNOWN = NonFinite(1, 1)
 """Stands for a tensor without a value, which may hold anything."""
@@ -62,6 +66,7 @@ class Examination:
         self._work: _Measuring | None = None
         self._is_complete = False
         self._remarks: list[str] = []
+        self._is_hidden: dict[tuple[int, ...], bool | None] = {}
 
     def run(self) -> LayerFindings:
         """Examine the layers. Raises CannotCompare if the reference cannot run the model."""
@@ -107,6 +112,7 @@ class Examination:
                 if self._is_flaky(work):
                     runs.runs_each = RUNS_IF_FLAKY
                 self._look_for_groups(work)
+                self._judge_hidden(work, runs, suspect if recorded.is_golden else reference)
         self._is_complete = True
         return self.findings
 
@@ -158,6 +164,19 @@ class Examination:
                 result = IsolatedResult(error=group.error, failure=group.failure, flaky=group.flaky)
                 work.isolated.results[group.nodes[0]] = result
 
+    def _judge_hidden(self, work: _Measuring, runs: SubgraphRuns, worker: Worker) -> None:
+        """Find out for each suspect of a model with right outputs whether the rest of it hides the error."""
+        findings, subgraphs = self.findings, runs.subgraphs
+        for suspect in findings.suspects[:_MOST_HIDDEN_JUDGED] if findings.has_right_outputs else ():
+            outputs = [self._index.ids[name] for name in suspect.outputs if name in work.recorded]
+            closed = subgraphs.closed(suspect.nodes)
+            if suspect.failure is not None or closed is None or not outputs:
+                continue
+            wrong = runs.wrong_values(closed, outputs)
+            if wrong is not None:
+                judge, scratch = self._question.judge, self._scratch
+                self._is_hidden[suspect.nodes] = is_hidden(subgraphs, judge, worker, wrong, scratch)
+
     @property
     def findings(self) -> LayerFindings:
         """What is known so far."""
@@ -179,6 +198,8 @@ class Examination:
             complete=self._is_complete,
             unmeasured=tuple(unmeasured),
             golden=work.recorded.golden,
+            hidden=[nodes for nodes, hidden in self._is_hidden.items() if hidden],
+            unread=[nodes for nodes, hidden in self._is_hidden.items() if hidden is False],
         )
 
     def _flakiness_remarks(self, work: _Measuring) -> Iterator[str]:

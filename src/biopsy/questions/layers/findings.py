@@ -296,7 +296,8 @@ class LayerFindings:
 
     ``failure``: the suspect cannot run the whole model. ``complete`` is False if the examination was interrupted.
     ``unmeasured`` are the numbers of layers that no recorded value judges. ``golden`` is None if an engine computed the
-    reference values.
+    reference values. If all outputs are right, ``hidden`` has the nodes of each suspect whose error the rest of the
+    model hides, and ``unread`` those of each whose wrong value the rest never gets.
     """
 
     layers: Sequence[LayerFinding]
@@ -309,6 +310,8 @@ class LayerFindings:
     complete: bool = True
     unmeasured: Sequence[int] = ()
     golden: GoldenCoverage | None = None
+    hidden: Sequence[tuple[int, ...]] = ()
+    unread: Sequence[tuple[int, ...]] = ()
 
     @cached_property
     def first_wrong(self) -> tuple[LayerNode, TensorError] | None:
@@ -330,17 +333,27 @@ class LayerFindings:
     @property
     def is_masked(self) -> bool:
         """Whether layers are wrong in the model although all its outputs are right."""
-        is_right = self.failure is None and all(output.passed for output in self.outputs)
-        return is_right and len(self.suspects) > len(self.wrong_if_marked)
+        marked = {suspect.nodes for suspect in self.wrong_if_marked}
+        return self.has_right_outputs and any(nodes not in marked for nodes in self.hidden)
+
+    @property
+    def has_right_outputs(self) -> bool:
+        """Whether the suspect runs the model, and all its outputs are right."""
+        return self.failure is None and all(output.passed for output in self.outputs)
 
     @cached_property
     def wrong_if_marked(self) -> list[Suspect]:
-        """The suspects whose own tensors, marked as outputs, make right outputs of the model wrong.
+        """The suspects that are wrong only if their own tensors are outputs of the model.
 
-        The model itself computes them rightly: marking changes what the engine does.
+        Either other outputs, which are right, become wrong by that: marking changes what the engine does. Or the rest
+        of the model never gets the wrong value: only the copy that the engine returns is wrong.
         """
         changing = {name for effect in self.marking_effects if effect.change == "appears" for name in effect.tensors}
-        return [suspect for suspect in self.suspects if not changing.isdisjoint(suspect.outputs)]
+        return [
+            suspect
+            for suspect in self.suspects
+            if suspect.nodes in self.unread or not changing.isdisjoint(suspect.outputs)
+        ]
 
     @property
     def passed(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from biopsy.questions.layers.question import origins_of, worst
 from biopsy.questions.layers.recorded import ReferenceValues, Runs
 from biopsy.questions.layers.subgraphs import Subgraph, Subgraphs, batches, run_in_batches
 from biopsy.search.subset import minimized
+from biopsy.tensors.results import Array
 
 _MOST_GROUPS = 8
 _FAR_OFF = 10.0
@@ -306,6 +308,17 @@ class SubgraphRuns:
         """The fault of a closed subgraph with these outputs, in the first run that shows one."""
         tries = range(self.runs_each if outputs else 0)
         return next((fault for _ in tries if (fault := self._run(nodes, outputs)) is not None), None)
+
+    def wrong_values(self, nodes: tuple[int, ...], outputs: Sequence[int]) -> dict[str, list[Array]] | None:
+        """The outputs of a closed subgraph, with a value per sample, in the first wrong run; None if none is."""
+        names = self.subgraphs.names(outputs)
+        for _ in range(self.runs_each):
+            with contextlib.suppress(*CANNOT_RUN):
+                runs = self.suspect.run(self.subgraphs.model(nodes, outputs), self.subgraphs.recorded.fed.path)
+                values = {name: [run[name] for run in runs] for name in names if all(name in run for run in runs)}
+                if self.errors(outputs, runs, None):
+                    return values
+        return None
 
     def flaky_rate(self, nodes: tuple[int, ...], fault: SubgraphFault) -> Rate | None:
         """In how many runs a subgraph has this fault; None if in all of them."""

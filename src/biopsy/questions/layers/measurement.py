@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -38,6 +39,9 @@ RUNS_TO_BE_SURE = 3
 
 RUNS_IF_FLAKY = 10
 """Runs of everything in a flaky suspect: what is wrong in 40% of runs is missed in less than 1 of 100 cases."""
+
+_PATIENCE = 5.0
+"""Seconds after which a right model is not run any more."""
 
 _MOST_ROUNDING_JUDGED = 20
 """Layers whose errors are compared with rounding, the worst first."""
@@ -87,14 +91,18 @@ class WholeModel:
     def run(self) -> None:
         """Run the model as it is, several times to notice flakiness; after a timeout only once.
 
-        If the suspect cannot run it, that is ``failure``, not an exception.
+        What is right is run more often, while that takes little time, since it may be right by luck. If the suspect
+        cannot run it, that is ``failure``, not an exception.
         """
-        wrong = 0
-        for number in range(RUNS_TO_BE_SURE):
+        started, number, wrong = time.monotonic(), 0, 0
+        while number < RUNS_TO_BE_SURE or (
+            not wrong and number < RUNS_IF_FLAKY and time.monotonic() - started < _PATIENCE
+        ):
             is_late = self.failure is not None and self.failure.kind == "Timeout"
             wrong += is_late or self._run_is_wrong(number)
-        if 0 < wrong < RUNS_TO_BE_SURE:
-            self.is_flaky, self.failure_rate = True, Rate(wrong, RUNS_TO_BE_SURE)
+            number += 1
+        if 0 < wrong < number:
+            self.is_flaky, self.failure_rate = True, Rate(wrong, number)
 
     def _run_is_wrong(self, number: int) -> bool:
         """Run the model; returns whether it is wrong or fails."""

@@ -320,10 +320,6 @@ class ReleaseSearch:
         return replace(border, verified=holds)
 
 
-_PASSES_AT_A_BORDER = 3
-"""How often the side without the failure must pass again: as often as a failure must show to be called steady."""
-
-
 class Confirmation:
     """Runs releases of a row again, and writes the new answers to ``row`` and ``tried``."""
 
@@ -349,7 +345,7 @@ class Confirmation:
             elif tried.side:
                 rechecked = probe.recheck_failure(tried)
             else:
-                rechecked = probe.recheck_pass(tried, max(_PASSES_AT_A_BORDER, probe.needed))
+                rechecked = probe.recheck_pass(tried, max(probe.check_runs.rate.proof - 1, probe.needed))
             if rechecked.side is tried.side:
                 self._confirmed[place] = probe.needed
             self._keep(place, rechecked)

@@ -15,7 +15,7 @@ from difflib import SequenceMatcher
 from functools import partial
 
 from biopsy import errors, events
-from biopsy.checks.judge import MeasuredRate, Signature, measured_rate, rate_of, signature_of
+from biopsy.checks.judge import MeasuredRate, Signature, measured_rate, signature_of
 from biopsy.checks.message import Message
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.model.index import index_file
@@ -128,7 +128,7 @@ class ReleaseProbe:
             passed = tried.runs + done - 1
             if judged.outcome is Outcome.REPRODUCES:
                 measured = measured_rate(judged, once, expect=self._expecting(tried.release))
-                self._believe_less(rate_of(measured.failed, measured.runs + passed))
+                self._believe_less(measured.with_runs(0, passed))
                 done += measured.runs - 1
         return _with(tried, judged, runs=tried.runs + done)
 
@@ -147,7 +147,7 @@ class ReleaseProbe:
         if measured.failed == 0:
             reason = f"it failed once, and then passed {done} times"
             return replace(tried, outcome=Outcome.UNSTABLE, reason=reason, runs=tried.runs + done)
-        self._believe_less(rate_of(measured.failed + 1, tried.runs + done))
+        self._believe_less(MeasuredRate(failed=measured.failed + 1, runs=tried.runs + done))
         return replace(tried, runs=tried.runs + done)
 
     def recheck_other(self, tried: TriedRelease) -> TriedRelease:

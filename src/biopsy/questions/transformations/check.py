@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from shutil import copyfile
 from typing import Any, TypeAlias
@@ -37,7 +38,7 @@ from biopsy.questions.transformations.tools import Omission, TransformOrder
 from biopsy.questions.transformations.verdict import CannotTellError, EngineVerdicts, Runs
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subsets, shortest
-from biopsy.session.trial import CheckRuns
+from biopsy.session.trial import CheckRuns, until_no_pass
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Feed
 from biopsy.text import first_line, line_of, some_of
@@ -464,10 +465,15 @@ class PassSearch:
     piece: Path
     named: Sequence[str] | None
     known: dict[frozenset[str], Outcome] = field(default_factory=dict)
+    findings: PassFindings = field(default_factory=PassFindings)
 
-    def run(self, whole_check: TransformationCheck, whole_model: Path) -> PassFindings:
-        """Search, and verify the result in fresh processes, on the piece and on the whole model."""
+    def run(self, whole_check: TransformationCheck, whole_model: Path) -> None:
+        """Search, and verify the result in fresh processes, on the piece and on the whole model.
+
+        ``findings`` are what is known at any time.
+        """
         every = self._passes_of(self.piece)
+        self.findings = PassFindings(all=tuple(every), complete=False)
 
         def others(passes: Sequence[str]) -> list[str]:
             return [name for name in every if name not in passes]
@@ -479,29 +485,35 @@ class PassSearch:
             return self._outcome(others(passes), f"without {some_of(passes, 3)}") is Outcome.PASSES
 
         if not every or not fails(every):
-            return PassFindings(all=tuple(every))
+            self.findings = PassFindings(all=tuple(every))
+            return
         alone = shortest(drive(minimal_subsets(every, _MOST_SETS), first_that(fails))[0])[0]
+        self.findings = replace(self.findings, alone=tuple(alone))
         sets, complete = drive(minimal_subsets([*others(alone), *alone], _MOST_SETS), first_that(is_right_without))
         without = shortest(sets)
         if not without:
-            return PassFindings(all=tuple(every), alone=tuple(alone), complete=complete)
+            self.findings = replace(self.findings, complete=complete)
+            return
+        proof = self.runs.rate.with_runs(1, 1).proof
         judged_whole = None
         if whole_model != self.piece:
             kept = tuple(name for name in self._passes_of(whole_model) if name not in without[0])
             fresh_check = replace(whole_check, passes=kept, is_cold=True)
             description = f"the whole model without {some_of(without[0], 3)}"
-            judged_whole = judge_with(fresh_check, self.runs, whole_model, description)
-        is_verified = [
-            self._judged(alone, f"fresh: only {some_of(alone, 3)}", cold=True).outcome is Outcome.REPRODUCES,
-            self._judged(others(without[0]), f"fresh: without {some_of(without[0], 3)}", cold=True).outcome
-            is Outcome.PASSES,
-        ]
-        return PassFindings(
-            all=tuple(every),
-            alone=tuple(alone),
+            once = partial(judge_with, fresh_check, self.runs, whole_model, description)
+            judged_whole, _ = until_no_pass(once, proof)
+        still_fails, _ = until_no_pass(
+            lambda: self._judged(alone, f"fresh: only {some_of(alone, 3)}", cold=True), self.runs.rate.needed
+        )
+        is_right, _ = until_no_pass(
+            lambda: self._judged(others(without[0]), f"fresh: without {some_of(without[0], 3)}", cold=True),
+            max(self.runs.rate.needed, proof - 1),  # one run has passed in the search
+        )
+        self.findings = replace(
+            self.findings,
             without=tuple(map(tuple, without)),
             complete=complete,
-            verified=all(is_verified),
+            verified=still_fails.outcome is Outcome.REPRODUCES and is_right.outcome is Outcome.PASSES,
             whole_is_right=None if judged_whole is None else judged_whole.outcome is Outcome.PASSES,
             whole_failure="" if judged_whole is None else judged_whole.reason,
             omission=self.check.transformer.omission(without[0]),
@@ -517,5 +529,6 @@ class PassSearch:
     def _outcome(self, passes: Sequence[str], description: str) -> Outcome:
         key = frozenset(passes)
         if key not in self.known:
-            self.known[key] = self._judged(passes, description).outcome
+            judged, _ = until_no_pass(lambda: self._judged(passes, description), self.runs.rate.needed)
+            self.known[key] = judged.outcome
         return self.known[key]

@@ -17,6 +17,7 @@ from onnx import helper, numpy_helper
 
 from biopsy import errors, events
 from biopsy.checks.command_line import NO_WORDS, parse
+from biopsy.checks.judge import MeasuredRate
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.engines.registry import PLAIN
 from biopsy.model.index import index_file
@@ -37,6 +38,7 @@ from biopsy.questions.transformations.check import (
     written,
 )
 from biopsy.questions.transformations.findings import (
+    INTERRUPTION,
     Fault,
     JudgedIn,
     PassFindings,
@@ -141,12 +143,17 @@ class _TransformationSearch:
         on_piece = check
         if reduction is not None and reduction.inputs is not None and isinstance(check, EngineCheck):
             on_piece = check.fed(reduction.inputs)
+        stopped = None if reduction is None else reduction.stopped
         passes_to_blame = PassFindings()
         if fault == "transformation" and question.finds_passes:
             search = PassSearch(check=on_piece, runs=self._runs, piece=small, named=question.passes)
-            passes_to_blame = search.run(self.check, self._model)
+            try:
+                search.run(self.check, self._model)
+            except KeyboardInterrupt:
+                stopped = INTERRUPTION
+            passes_to_blame = search.findings
         where = JudgedIn()
-        if isinstance(question.decides, SameEngine) and isinstance(on_piece, EngineCheck):
+        if stopped != INTERRUPTION and isinstance(question.decides, SameEngine) and isinstance(on_piece, EngineCheck):
             where = JudgedIn(
                 engine=question.decides.engine,
                 version=on_piece.verdicts.engine.version(),
@@ -165,7 +172,7 @@ class _TransformationSearch:
             reduction=reduction,
             checks=self._runs.checks + (reduction.checks if reduction else 0),
             seconds=time.monotonic() - started,
-            stopped=reduction.stopped if reduction else None,
+            stopped=stopped,
         )
 
     def _require_right_original(self) -> None:
@@ -226,7 +233,25 @@ class _TransformationSearch:
         transformed = self._once_more(transformed)
         if transformed.outcome is Outcome.PASSES:
             raise errors.OriginalPasses(f"what {self._title} makes of {self._model} is right: nothing is to blame")
+        self._require_steady_control()
+        if self._runs.rate.is_flaky:
+            text = "what the tool makes of the model is right only sometimes, and what is only loaded and saved always"
+            self.listener(events.Remark(f"flaky      {text}", warning=True))
         return "transformation", transformed
+
+    def _require_steady_control(self) -> None:
+        """Run the control as often as proves that it passes where the transformed model fails.
+
+        Raises CheckError if it fails now: then the engine or the check contradicts itself, and the tool may be right.
+        """
+        for _ in range(self._runs.rate.proof - 1):
+            judged = self._judged((), f"{CONTROL}, once more")
+            if judged.outcome is not Outcome.PASSES:
+                raise errors.CheckError(
+                    "not deterministic: the model that was only loaded and saved is right in some runs, and wrong in "
+                    f"others ({judged.reason}), so nothing can be said of {self._title}",
+                    next_steps=["biopsy debug repeat    shows how often the check fails"],
+                )
 
     def _failure_with_wider_sample(self) -> tuple[Fault, Judged] | None:
         """The failure with one more sample, of larger numbers than the others; None if there is none.
@@ -254,16 +279,19 @@ class _TransformationSearch:
         return None
 
     def _once_more(self, first: Judged) -> Judged:
-        """The failure if one of some fresh processes fails, else ``first``: some tools are flaky."""
+        """The failure if one of some fresh processes fails, else ``first``: some tools are flaky.
+
+        The rate of the failure is then known.
+        """
         runs = [first]
         if first.evidence.verdict.kind == "Timeout":
             return first
         for _ in range(_FRESH_RUNS):
             runs.append(self._judged(self.question.passes, "the whole model, afresh", cold=True))
             if len({run.outcome is Outcome.PASSES for run in runs}) > 1:
-                text = "the tool does not do the same each time: what it makes of the model is right only sometimes"
-                self.listener(events.Remark(f"flaky      {text}", warning=True))
                 break
+        failed = sum(run.outcome is not Outcome.PASSES for run in runs)
+        self._runs.believe(MeasuredRate(failed=failed, runs=len(runs)))
         return next((run for run in runs if run.outcome is not Outcome.PASSES), first)
 
     def _reduced(self, check: TransformationCheck) -> Reduction:

@@ -19,6 +19,9 @@ from biopsy.text import count, first_line, html_table, printable, series, shorte
 _LONGEST = 240
 """Characters of a message of a tool or an engine in a sentence."""
 
+INTERRUPTION = "an interruption"
+"""What stopped a search whose user interrupted the search for the passes."""
+
 Fault = Literal["transformation", "control"]
 """What breaks the model: the passes of the tool, or already loading and saving it without any pass."""
 
@@ -55,7 +58,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class PassFindings:
-    """The passes to blame; all fields are empty if the passes have no names, or the search did not finish.
+    """The passes to blame; all fields are empty if the passes have no names, or the search did not begin.
 
     ``all`` may run on the piece. ``alone`` is the smallest set that breaks the piece with all others off. ``without``
     are the smallest sets without which the piece is right; ``complete``: there are no other sets of that size.
@@ -94,7 +97,7 @@ class TransformationFindings:
 
     ``fault`` is what breaks it, ``judged`` and ``signature`` describe the failure. ``tool`` is as the user wrote it,
     ``release`` its version. ``checks`` counts transformations that were judged. ``stopped`` names the limit that ended
-    the search.
+    the reduction, or is INTERRUPTION: then only a part is known of ``passes``.
     """
 
     tool: str

@@ -14,7 +14,7 @@ import numpy as np
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnRun
-from biopsy.checks.judge import Signature, signature_of
+from biopsy.checks.judge import RUNS_TO_TELL_APART, Signature, signature_of
 from biopsy.checks.outcome import Check, Judged, Outcome
 from biopsy.engines.runner import Inputs, feeds_for
 from biopsy.model.external import byte_size, external_tensors
@@ -66,7 +66,7 @@ from biopsy.session.checked_search import (
 )
 from biopsy.session.files import ResultFile
 from biopsy.session.oracle import Oracle
-from biopsy.session.trial import IDENTITY, Budget, BudgetSpentError, Stage, Trial, steps_after_pass
+from biopsy.session.trial import IDENTITY, Budget, BudgetSpentError, Stage, Trial, steps_after_pass, until_no_pass
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array
 from biopsy.text import count
@@ -400,8 +400,9 @@ class VariationTask:
         identity = Trial(
             parts=[identity_of(self._index)], size=1, stage=IDENTITY, description="a one-node Identity model"
         )
+        runs = max(self._oracle.memory.repetitions, RUNS_TO_TELL_APART)
         try:
-            judged = self._oracle.again(identity)
+            judged, _ = until_no_pass(lambda: self._oracle.again(identity), runs)
         except errors.CheckError:
             return  # an engine or script that cannot run this model says nothing about the user's
         if judged.outcome is Outcome.REPRODUCES:

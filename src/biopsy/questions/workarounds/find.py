@@ -12,6 +12,7 @@ from pathlib import Path
 from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun
 from biopsy.checks.command_line import parse as parse_command
+from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate
 from biopsy.checks.outcome import Outcome
 from biopsy.checks.warm import command_check
 from biopsy.model.index import ModelIndex, Node, index_file
@@ -28,7 +29,7 @@ from biopsy.questions.workarounds.trusted_values import trusted_values
 from biopsy.questions.workarounds.verification import ChangeTrials
 from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Target
-from biopsy.session.checked_search import SearchOptions, prepared
+from biopsy.session.checked_search import Repeating, SearchOptions, prepared
 from biopsy.session.trial import Budget, BudgetMeter, BudgetSpentError, CheckRuns
 from biopsy.text import did_you_mean, first_line
 
@@ -219,7 +220,9 @@ class WorkaroundSearch:
             seconds_left = self._meter.seconds_left
             seconds = None if seconds_left is None else _SHARE_OF_REDUCTION * seconds_left
             try:
-                self._nodes = nodes_of_smallest_piece(self.question, self.scratch, seconds, self.listener)
+                self._nodes = nodes_of_smallest_piece(
+                    self.question, self.scratch, seconds, self.listener, self._probe.rate
+                )
             except errors.BiopsyError as error:
                 self._nodes = ()
                 remark = f"the model could not be reduced, so no change of it is tried: {first_line(error.summary)}"
@@ -282,9 +285,15 @@ class WorkaroundSearch:
 
 
 def nodes_of_smallest_piece(
-    question: WorkaroundQuestion, scratch: Path, seconds: float | None, listener: events.Listener
+    question: WorkaroundQuestion,
+    scratch: Path,
+    seconds: float | None,
+    listener: events.Listener,
+    rate: MeasuredRate = UNKNOWN_RATE,
 ) -> tuple[int, ...]:
     """The places of the nodes in the smallest piece that fails the check, as far as it is reduced in ``seconds``.
+
+    ``rate`` is how often the failure showed before.
 
     Raises what ``run_job`` raises, but KeyboardInterrupt for an interruption.
     """
@@ -299,7 +308,10 @@ def nodes_of_smallest_piece(
     job = ReductionJob(
         target=Target(scratch / "piece.onnx"),
         search=SearchOptions(
-            rules=question.rules, candidate=Path(question.default_name), budget=Budget(seconds=seconds)
+            rules=question.rules,
+            candidate=Path(question.default_name),
+            budget=Budget(seconds=seconds),
+            repeating=Repeating(known=rate),
         ),
         recording=RecordingOptions(samples=lambda: question.right.samples),
         command=command,

@@ -74,12 +74,12 @@ class ChangeTrials:
         return self.question.timeout or max(_LEAST_TIMEOUT, _TIMES_THE_TRUSTED * self.trusted.seconds)
 
     def require_symptom(self) -> None:
-        """Raise CannotCompare if the outputs of the original are right in all of the ``needed`` runs.
+        """Raise CannotCompare if the outputs of the original are right in as many runs as prove it.
 
         The values could not distinguish a workaround from a change that hides the symptom.
         """
         original = ChangeCandidate(kind="setting", text="the model as it is")
-        for _ in range(self.probe.needed):
+        for _ in range(self.probe.rate.proof):
             if self.objection(original) is not None:
                 return
         suspect, trusted = self.question.template.spec.text, self.trusted
@@ -147,10 +147,13 @@ class ChangeTrials:
             if lost is not None and lost.certain:
                 return str(lost)
         probe = self.probe.on(self.candidate) if candidate.patches else self.probe
-        judged = probe.fresh(candidate.change, candidate.text)
+        judged = probe.fresh(candidate.change, candidate.text, passed=1 + self.probe.needed)
         if judged.outcome is not Outcome.PASSES:
             return f"the check: {judged.outcome.value}: {judged.reason}"
+        was_flaky = self.probe.rate.is_flaky
         if not self.probe.still_fails():
+            if self.probe.rate.is_flaky and not was_flaky:  # it takes more runs than were known to be needed
+                return self.verified(candidate)
             return "the check passes, but now it also passes without the change: nothing can be concluded"
         return VerifiedChange(
             kind=candidate.kind,
