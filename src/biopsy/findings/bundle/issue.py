@@ -21,7 +21,7 @@ from biopsy.engines.registry import title_of
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, Observation, RunQuestion
 from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.findings.bundle.script import docstring
-from biopsy.findings.document import Bullets, DocumentBlock, Facts, Listing, Passage
+from biopsy.findings.document import Bullets, Cell, DocumentBlock, Facts, Listing, Passage
 from biopsy.model.describe import describe
 from biopsy.questions.layers.question import Judge
 from biopsy.tensors.files import read_results
@@ -71,9 +71,7 @@ def issue_text(facts: IssueFacts) -> str:
             "**`reproduce.py` needs more than the engine: it was seen to fail only where biopsy is installed.**"
         )
     for heading, blocks in FORMS.get("" if engine is None else engine.name, FORMS[""]):
-        lines = (
-            [blocks] if isinstance(blocks, str) else [_markdown(each, facts.earlier.links) for each in blocks(facts)]
-        )
+        lines = [blocks] if isinstance(blocks, str) else [markdown(each, facts.earlier.links) for each in blocks(facts)]
         parts += [f"## {heading}", *lines] if lines else []
     return "\n\n".join(parts) + "\n"
 
@@ -157,18 +155,23 @@ def _operating_system(facts: IssueFacts) -> Iterator[DocumentBlock]:
     yield Passage(text=repr(str(facts.versions["os"])))
 
 
-def _markdown(block: DocumentBlock, links: Mapping[str, str]) -> str:
+def markdown(block: DocumentBlock, links: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A block as Markdown: a listing, bullets, facts or a passage. ``links`` are those of ``EarlierFindings``."""
     if isinstance(block, Listing):
         lines = [printable(line) for line in block.lines]
         longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
         fence = "`" * max(3, longest + 1)
         return "\n".join([f"{fence}{block.language}", *lines, fence])
     if isinstance(block, Bullets):
-        return "\n".join(f"- {_prose(str(item))}" for item in block.items)
+        return "\n".join(f"- {_prose(_text(item))}" for item in block.items)
     if isinstance(block, Facts):
-        return "\n".join(f"- {_prose(term)}: {_inline(str(value))}" for term, value in block.rows)
+        return "\n".join(f"- {_prose(term)}: {_inline(_text(value))}" for term, value in block.rows)
     assert isinstance(block, Passage)
     return _prose(block.text, links)
+
+
+def _text(cell: Cell | str) -> str:
+    return cell if isinstance(cell, str) else cell.text
 
 
 def _prose(text: str, links: Mapping[str, str] = MappingProxyType({})) -> str:
