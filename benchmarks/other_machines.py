@@ -32,7 +32,6 @@ from benchmarks.attempts import NotMeasured, attempt, times_faster
 from benchmarks.own_run import PROGRAM
 from benchmarks.rounds import PATTERNS
 from benchmarks.simulated_clock import SimulatedClock
-from biopsy import Parallelism
 
 SECONDS, PLACES = 2.0, 16
 LIMIT = 600.0
@@ -92,7 +91,8 @@ def best(scenario: Scenario, places: int, folder: Path) -> tuple[float, int]:
         folder / "best.onnx",
         takes="model",
         mode=scenario.mode,
-        parallelism=Parallelism(jobs=places, executor=clock),
+        jobs=places,
+        executor=clock,
     )
     return clock.now, found.checks
 

@@ -20,7 +20,6 @@ import biopsy
 from benchmarks import models
 from benchmarks.attempts import NotMeasured, attempt, times_faster
 from benchmarks.simulated_clock import SimulatedClock
-from biopsy import Parallelism
 
 JOBS = (1, 2, 4, 16, 64)
 PATTERNS: dict[str, Callable[[list[str]], list[str]]] = {
@@ -44,9 +43,7 @@ def rounds(nodes: int, pattern: str, jobs: int, folder: Path) -> tuple[int, int]
     def fails(model: onnx.ModelProto) -> bool:
         return set(wanted) <= set(models.names(model))
 
-    found = biopsy.reduce(
-        original, fails, folder / "r.onnx", takes="model", parallelism=Parallelism(jobs=jobs, executor=clock)
-    )
+    found = biopsy.reduce(original, fails, folder / "r.onnx", takes="model", jobs=jobs, executor=clock)
     assert models.names(onnx.load(folder / "r.onnx")) == wanted
     return round(clock.now), found.checks
 

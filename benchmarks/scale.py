@@ -32,7 +32,7 @@ from benchmarks import models
 from benchmarks.own_run import PROGRAM
 from benchmarks.rounds import PATTERNS, built
 from benchmarks.simulated_clock import SimulatedClock
-from biopsy import Parallelism, events
+from biopsy import events
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.task import Task
 
@@ -172,7 +172,8 @@ def simulated(pattern: str, places: int, lasts: Callable[[int], float] | None = 
             fails,
             Path(folder) / "r.onnx",
             takes="model",
-            parallelism=Parallelism(jobs=places, executor=clock),
+            jobs=places,
+            executor=clock,
             listener=listener,
         )
     return Simulated(clock.now, found.checks, clock.begun, clock.bytes, tuple(largest.values()))

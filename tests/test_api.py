@@ -1,17 +1,14 @@
 """The Python API: what its functions take, and what they refuse."""
 
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
 from biopsy import (
-    Border,
-    Budget,
-    Parallelism,
-    Passes,
-    Repeating,
     Rules,
     compare,
     errors,
@@ -20,6 +17,7 @@ from biopsy import (
     reduce,
     run,
 )
+from biopsy.checks.outcome import Form
 from biopsy.tensors.files import write_feeds
 from support.models import chain, info, save, seeds_example
 
@@ -73,7 +71,7 @@ def test_a_reduction_records_with_samples_in_the_types_of_the_model(tmp_path: Pa
     made = chain(3, ops=["Relu", "Neg", "Abs"])
     made.graph.value_info.append(info("t1"))
     out = tmp_path / "reduced.onnx"
-    reduce(made, has_neg, out, takes="model", inputs=feeds, border=Border(cut="constant"), listener=told.append)
+    reduce(made, has_neg, out, takes="model", inputs=feeds, cut="constant", listener=told.append)
     assert [weight.data_type for weight in onnx.load(out).graph.initializer] == [onnx.TensorProto.FLOAT]
     remarks = [one for one in told if isinstance(one, events.Remark) and "cast" in one.text]
     assert len(remarks) == 1
@@ -96,7 +94,7 @@ def test_dictionaries_of_tensors_are_compared_by_name():
     assert (iteration, output.name) == (0, "a")
     assert compare({"a": np.array([1.0, 2.5])}, {"a": np.array([1.0, 2.0])}, atol=0.5).passed
     assert compare({"a": np.array([1.0, 2.5])}, {"a": np.array([1.0, 2.0])}, rtol={"a": 0.3}).passed
-    assert compare({"a": np.array([1.0, 2.5])}, {"a": np.array([1.0, 2.0])}, atol=0.3, stat="mean").passed
+    assert compare({"a": np.array([1.0, 2.5])}, {"a": np.array([1.0, 2.0])}, atol=0.3, check_error_stat="mean").passed
 
 
 def test_nothing_in_common_cannot_be_compared():
@@ -123,17 +121,22 @@ def test_an_engine_that_fails_raises():
         ({"mode": None}, "mode=None"),
         ({"rules": Rules(match="all")}, "match='all': it is one of 'any', 'status', 'auto', 'message', 'exact'"),
         ({"takes": "proto"}, "takes='proto': it is one of 'path', 'model'"),
-        ({"border": Border(cut="feed")}, "cut='feed'"),
+        ({"cut": "feed"}, "cut='feed'"),
         ({"values": "free!"}, "values='free!'"),
-        ({"parallelism": Parallelism(jobs=0)}, "jobs=0: it is a whole number above 0"),
-        ({"repeating": Repeating(repeat=0)}, "repeat=0"),
-        ({"budget": Budget(checks=1.5)}, "checks=1.5"),
-        ({"budget": Budget(seconds=-1)}, "seconds=-1: it is a time above 0"),
-        ({"budget": 60}, "budget=60: it is a biopsy.Budget(...)"),
-        ({"passes": Passes(skip="forms")}, "skip='forms': it is a tuple of names"),
+        ({"jobs": 0}, "jobs=0: it is a whole number above 0"),
+        ({"repeat": 0}, "repeat=0"),
+        ({"max_checks": 1.5}, "max_checks=1.5"),
+        ({"max_time": -1}, "max_time=-1: it is a time above 0"),
+        ({"rules": "any"}, "rules='any': it is a biopsy.Rules(...)"),
+        (
+            {"no_reduce_inputs": True, "no_reduce_outputs": True},
+            "no_reduce_inputs=True contradicts no_reduce_outputs=True",
+        ),
+        ({"check_timeout": 5}, "check_timeout has no effect on a function"),
+        ({"skip_pass": "forms"}, "skip_pass='forms': it is a tuple of names"),
         ({"rules": Rules(fail_codes=1)}, "fail_codes=1: it is a set of exit statuses"),
         ({"rules": Rules(fail_regexes=("Op",))}, "a tuple of compiled regular expressions"),
-        ({"repeating": Repeating(confidence=1)}, "confidence=1: it is above 0 and below 1"),
+        ({"confidence": 1}, "confidence=1: it is above 0 and below 1"),
         ({"inputs": [{"X0": [1.0]}]}, "inputs: the value of 'X0' is a list"),
         ({"inputs": "nowhere.npz"}, "nowhere.npz"),
         ({"input_shapes": {"X0": (-1, 4)}}, "input_shapes={'X0': (-1, 4)}: sizes are whole numbers"),
@@ -168,7 +171,7 @@ def test_names_of_outputs_and_statistics_that_do_not_exist_are_errors():
     with pytest.raises(errors.UsageError, match="outputs='y': it is 'all', or a list of names"):
         run(chain(1), outputs="y")  # type: ignore[arg-type]
     with pytest.raises(errors.UsageError, match="stat='maximum': it is one of 'elemwise', 'max'"):
-        compare({"a": np.zeros(1)}, {"a": np.zeros(1)}, stat="maximum")  # type: ignore[arg-type]
+        compare({"a": np.zeros(1)}, {"a": np.zeros(1)}, check_error_stat="maximum")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("model", ["m.onnx", "hard.onnx"])
@@ -213,7 +216,7 @@ def test_what_is_no_array_is_refused(wrong: object) -> None:
         ({"inputs": []}, "nothing would be run"),
         ({"inputs": [1]}, "inputs: int is not a dictionary"),
         ({"val_range": 1}, "val_range=1: it is a pair of numbers"),
-        ({"shapes": {"X0": ("n", 1)}}, "sizes are whole numbers"),
+        ({"input_shapes": {"X0": ("n", 1)}}, "sizes are whole numbers"),
     ],
 )
 def test_a_run_of_nothing_is_no_run(arguments: dict[str, object], told: str) -> None:
@@ -225,4 +228,65 @@ def test_a_run_of_nothing_is_no_run(arguments: dict[str, object], told: str) -> 
 @pytest.mark.parametrize("seconds", [-1, 0, float("nan"), float("inf")])
 def test_a_time_that_is_none_is_refused(seconds: float) -> None:
     with pytest.raises(errors.UsageError, match="seconds"):
-        reduce(b"", lambda path: True, budget=Budget(seconds=seconds))
+        reduce(b"", lambda path: True, max_time=seconds)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "takes", "given"),
+    [
+        (None, None, Path),
+        (Path, None, Path),
+        ("pathlib.Path", None, Path),
+        (str | PathLike[str], None, Path),
+        (Any, "model", onnx.ModelProto),
+        (onnx.ModelProto, None, onnx.ModelProto),
+        ("onnx.ModelProto", None, onnx.ModelProto),
+        (bytes, None, bytes),
+        (str, None, str),
+        (None, "bytes", bytes),
+        (int, "path", Path),
+    ],
+)
+def test_a_check_is_given_what_its_annotation_says(
+    tmp_path: Path, annotation: object, takes: Form | None, given: type
+) -> None:
+    seen = []
+
+    def fails(candidate) -> bool:
+        seen.append(candidate)
+        return True
+
+    if annotation is not None:
+        fails.__annotations__["candidate"] = annotation
+    reduce(chain(1), fails, tmp_path / "r.onnx", takes=takes, allow_vacuous_check=True)
+    assert seen
+    assert all(isinstance(candidate, given) for candidate in seen)
+
+
+def _of_an_integer(candidate: int) -> bool:
+    return True
+
+
+def _of_a_model(candidate: onnx.ModelProto) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    ("check", "takes", "told"),
+    [
+        (_of_an_integer, None, "'candidate' is annotated as int, which a check is never given"),
+        (_of_a_model, "path", "takes='path' contradicts the annotation of 'candidate', which is ModelProto"),
+        (lambda: True, None, "it is called with one argument, the candidate"),
+        (lambda model, engine: True, None, "it is called with one argument, the candidate"),
+        (["false", "{}"], "model", "check is a command, given a path"),
+    ],
+)
+def test_a_wrong_guess_of_what_a_check_takes_is_told(tmp_path: Path, check: Any, takes: Form | None, told: str) -> None:
+    with pytest.raises(errors.UsageError) as raised:
+        reduce(chain(1), check, tmp_path / "r.onnx", takes=takes)
+    assert told in raised.value.message
+
+
+def test_an_argument_of_another_name_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="job"):
+        reduce(chain(1), _of_a_model, job=3)  # type: ignore[call-arg]

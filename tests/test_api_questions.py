@@ -4,6 +4,7 @@ import dataclasses
 import math
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ def test_layers_take_inputs_tolerances_and_a_choice_of_nodes() -> None:
         ({"nodes": "nothing"}, "no layer has a name"),
         ({"nodes": "("}, "it is not a regular expression"),
         ({"atol": {"mistyped": 1.0}}, "mistyped"),
-        ({"stat": "maximum"}, "stat='maximum'"),
+        ({"check_error_stat": "maximum"}, "stat='maximum'"),
         ({"record_memory": 0}, "record_memory=0"),
         ({"run_timeout": math.nan}, "run_timeout=nan"),
         ({"inputs": {"other": np.zeros(1)}}, "t0"),
@@ -63,7 +64,9 @@ def test_a_diagnosis_says_what_fails_and_keeps_the_evidence(tmp_path: Path) -> N
     found = biopsy.diagnose(chain(3, ("Neg", "Exp")), WRONG, directory=tmp_path / "found", atol={"": 1e-4})
     assert found.failed and found.verdict.kind == "reduced" and "one node, Exp 'n1'" in found.verdict.text
     assert found.facts.piece is not None and Path(found.facts.piece.path).is_file()
-    assert repr(found).startswith("<Diagnosis: reduced: The engine 'fake'") and "<table>" in found._repr_html_()
+    assert repr(found).startswith("<DiagnosedModel: reduced: The engine 'fake'") and "<table>" in found._repr_html_()
+    assert found.page(tmp_path / "page.html").read_text(encoding="utf-8").count("<h1>") == 1
+    assert found.verdict.text.split()[0] in found.issue() and "Exp 'n1'" in found.issue()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +154,7 @@ def test_precision_finds_the_layer_that_fp16_is_not_enough_for(tmp_path: Path) -
         ({"low": "int8", "form": "native", "inputs": [{}]}, "form='native' has no effect"),
         ({"inputs": [{}]}, "only int8 is calibrated"),
         ({"direction": "up"}, "direction='up'"),
-        ({"budget": biopsy.Budget(checks=0)}, "checks=0"),
+        ({"max_checks": 0}, "checks=0"),
     ],
 )
 def test_precision_refuses_what_cannot_be_used(options: dict[str, object], told: str) -> None:
@@ -193,19 +196,15 @@ def test_build_refuses_what_cannot_be_used(options: dict[str, object], told: str
         biopsy.build(chain(1), "onnxrt", **options)  # type: ignore[arg-type]
 
 
-def test_what_a_notebook_shows_is_short_and_escaped_whatever_the_names_are(tmp_path: Path) -> None:
+def test_what_a_notebook_shows_is_short_and_escaped_whatever_the_names_are() -> None:
     made = chain(2)
     made.graph.node[1].name = HOSTILE
     made.graph.node[1].output[0] = made.graph.output[0].name = HOSTILE
-
-    def fails(model: onnx.ModelProto) -> bool:
-        return any(node.name == HOSTILE for node in model.graph.node)
 
     (result,) = biopsy.run(made)
     compared = biopsy.compare(result, {HOSTILE: np.full((2, 2), 7.0)})
     shown = [
         result, result.iterations[0], compared, compared.failures[0][1],
-        biopsy.reduce(made, fails, tmp_path / "r.onnx", takes="model"),
         biopsy.layers(made, "fake:scale.Relu=3", val_range=(1.0, 2.0)),
     ]  # fmt: skip
     for one in shown:
@@ -216,6 +215,45 @@ def test_what_a_notebook_shows_is_short_and_escaped_whatever_the_names_are(tmp_p
             assert len(text) < 2000
         assert "<script" not in table
         assert len(repr(one)) < 300
+
+
+class Tags(HTMLParser):
+    """The tags of a page, each with its attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+def test_a_reduced_model_shows_itself_as_a_table_a_page_without_scripts_and_an_issue(tmp_path: Path) -> None:
+    made = chain(3)
+    made.graph.node[1].name = HOSTILE
+
+    def fails(model: onnx.ModelProto) -> bool:
+        return any(node.name == HOSTILE for node in model.graph.node)
+
+    reduced = biopsy.reduce(made, fails, tmp_path / "r.onnx")
+    assert repr(reduced).startswith("<ReducedModel: 1 of 3 nodes in ")
+    assert repr(reduced).isprintable()
+    assert len(repr(reduced)) < 300
+    (frame,) = (attributes for tag, attributes in Tags(reduced._repr_html_()).tags if tag == "iframe")
+    assert {tag for tag, _ in Tags(reduced._repr_html_()).tags} <= {
+        "table", "caption", "thead", "tbody", "tr", "th", "td", "iframe",
+    }  # fmt: skip
+    assert frame["sandbox"] in (None, "")
+    page = reduced.page(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert frame["srcdoc"] == page
+    assert {"svg", "h1"} <= {tag for tag, _ in Tags(page).tags}
+    assert HOSTILE not in page
+    issue = reduced.issue()
+    assert issue.startswith("# Fails, and is reduced")
+    assert f"{made.graph.node[1].op_type} {HOSTILE!r}" in issue
+    assert "## Model and versions" in issue
+    assert "exit status" not in issue  # a function has none
 
 
 def test_a_long_table_says_how_much_it_leaves_out() -> None:

@@ -1,8 +1,12 @@
 """What ``import biopsy`` gives: names that stay."""
 
+import ast
 import dataclasses
+import doctest
 import inspect
 import pkgutil
+import pydoc
+import re
 import subprocess
 import sys
 import zipfile
@@ -14,17 +18,16 @@ import pytest
 
 import biopsy
 from support.distributions import built, copy_of_the_project, skip_without_setuptools
+from support.pages import ROOT
 
 NAMES = [
     "BiopsyError",
-    "Border",
-    "Budget",
     "BuildFindings",
     "CannotCompare",
     "CannotInstall",
     "CheckError",
     "DataError",
-    "Diagnosis",
+    "DiagnosedModel",
     "EngineFailure",
     "EngineMissing",
     "Flags",
@@ -37,13 +40,10 @@ NAMES = [
     "OriginalPasses",
     "Outcome",
     "OutputComparison",
-    "Parallelism",
-    "Passes",
     "PrecisionResult",
     "RayExecutor",
-    "Reduction",
+    "ReducedModel",
     "ReleaseFindings",
-    "Repeating",
     "Rules",
     "RunComparison",
     "RunnerResult",
@@ -87,8 +87,8 @@ def test_no_public_name_is_that_of_a_module_which_would_take_its_place_once_impo
 def test_every_record_is_frozen_and_short_to_look_at(name: str) -> None:
     record = getattr(biopsy, name)
     assert record.__dataclass_params__.frozen
-    is_option = name in {"Border", "Budget", "Parallelism", "Passes", "Repeating", "Rules"}
-    assert is_option or {"__repr__", "_repr_html_"} <= set(vars(record))
+    is_option = name in {"Rules"}
+    assert is_option or {"__repr__", "_repr_html_"} <= set().union(*map(vars, record.__mro__[:2]))
 
 
 def test_what_is_not_public_is_an_attribute_error() -> None:
@@ -112,12 +112,60 @@ def test_options_of_the_functions_keep_their_names_and_defaults() -> None:
 
     assert options(biopsy.run) == [
         "model", "engines=('onnxrt',)", "inputs=None", "outputs=None", "iterations=1", "seed=1", "val_range=None",
-        "shapes=None", "folder=None",
+        "input_shapes=None", "external_data_dir=None",
     ]  # fmt: skip
-    assert options(biopsy.compare) == ["actual", "expected", "atol=1e-05", "rtol=1e-05", "stat='elemwise'"]
+    assert options(biopsy.compare) == ["actual", "expected", "atol=1e-05", "rtol=1e-05", "check_error_stat='elemwise'"]
     assert options(biopsy.reduce)[:6] == [
-        "model", "check", "output='reduced.onnx'", "takes='path'", "mode='minimal'", "inputs=None",
+        "model", "check", "output='reduced.onnx'", "takes=None", "mode='minimal'", "inputs=None",
     ]  # fmt: skip
+
+
+COMMANDS = {
+    "run": "run", "diagnose": "diagnose", "reduce": "debug reduce", "layers": "debug layers", "flags": "debug flags",
+    "precision": "debug precision", "build": "debug build", "releases": "debug version", "known": "debug known",
+    "transform": "debug transform", "workaround": "debug workaround",
+}  # fmt: skip
+ONLY_HERE = {"model", "piece", "listener", "takes", "executor", "rules", "journal"}
+"""Arguments that are no option of a command: what is asked about, and what only Python has."""
+OTHER_WORDS = {
+    "inputs": "load_inputs", "engines": "engine", "outputs": "onnx_outputs", "directory": "dir", "folders": "known_dir",
+    "beside": "with", "every": "all", "packages": "package", "kinds": "only", "low": "precision", "high": "native",
+    "form": "emulate",
+}  # fmt: skip
+"""Arguments with another word than the option: that is a word of Python, or several options are one argument."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_arguments_are_the_options_of_the_command_by_the_same_names(name: str) -> None:
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n## biopsy {COMMANDS[name]}\n")[2].partition("\n## ")[0]
+    section = section.replace("--model-input-shapes", "--model-input-shapes --input-shapes")  # one option of run
+    options = {option.replace("-", "_") for option in re.findall(r"--([a-z][\w-]*)", section)}
+    arguments = inspect.signature(getattr(biopsy, name)).parameters.keys() - ONLY_HERE
+    assert {OTHER_WORDS.get(argument, argument) for argument in arguments} <= options
+
+
+FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(biopsy, name))]
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "RayExecutor"])
+def test_help_has_an_example_that_fits_the_signature_and_no_address(name: str) -> None:
+    shown = pydoc.render_doc(getattr(biopsy, name), renderer=pydoc.plaintext)
+    assert " at 0x" not in shown
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(getattr(biopsy, name)) or "")
+    calls = [node for each in examples for node in ast.walk(ast.parse(each.source)) if isinstance(node, ast.Call)]
+    ours = [call for call in calls if ast.unparse(call.func).startswith("biopsy.")]
+    assert f"biopsy.{name}" in {ast.unparse(call.func) for call in ours}
+    for call in ours:
+        function = getattr(biopsy, ast.unparse(call.func).partition(".")[2])
+        inspect.signature(function).bind(*call.args, **{word.arg: word.value for word in call.keywords if word.arg})
+
+
+def test_help_of_the_package_is_about_its_public_names_alone() -> None:
+    shown = pydoc.render_doc(biopsy, renderer=pydoc.plaintext)
+    assert " at 0x" not in shown
+    assert "_HOME" not in shown
+    assert all(re.search(rf"^    {name}\b", shown, re.MULTILINE) for name in FUNCTIONS)
 
 
 def test_the_version_is_that_of_the_package_and_of_the_command() -> None:
@@ -143,11 +191,14 @@ def has_mul(model: onnx.ModelProto) -> bool:
 
 def main(path: Path) -> tuple[str, ...]:
     results = biopsy.run(path, engines=["onnxrt"], inputs={"x": np.zeros((2, 2), np.float32)})
-    comparison: biopsy.RunComparison = biopsy.compare(results[0], results[0], atol={"": 1e-3}, stat="max")
+    comparison: biopsy.RunComparison = biopsy.compare(results[0], results[0], atol={"": 1e-3}, check_error_stat="max")
     print(biopsy.__version__, comparison.passed)
-    found: biopsy.Reduction = biopsy.reduce(path, has_mul, "r.onnx", takes="model", budget=biopsy.Budget(checks=9))
+    found: biopsy.ReducedModel = biopsy.reduce(path, has_mul, "r.onnx", max_checks=9)
     findings: biopsy.LayerFindings = biopsy.layers(path, "onnxrt")
     assert findings.passed, findings.suspects
+    print(found.page("page.html").name, found.issue())
+    diagnosed: biopsy.DiagnosedModel = biopsy.diagnose(path, max_time=60, jobs=2)
+    print(diagnosed.verdict.text, diagnosed.issue())
     return found.nodes
 """
 

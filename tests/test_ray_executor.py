@@ -40,12 +40,12 @@ class TestOnThreeNodes:
         biopsy.reduce(source, check, output)
         here = output.read_bytes()
         with biopsy.RayExecutor(ray_nodes.address, require_uniform=True) as cluster:
-            assert (cluster.room, cluster.parallelism.jobs) == (3, 3)
-            biopsy.reduce(source, check, output, parallelism=cluster.parallelism)
+            assert cluster.room == 3
+            biopsy.reduce(source, check, output, executor=cluster)
             assert output.read_bytes() == here
             machines = cluster.borrowed
             assert machines > 0
-            biopsy.reduce(source, check, output, parallelism=cluster.parallelism)
+            biopsy.reduce(source, check, output, executor=cluster)
             assert output.read_bytes() == here
             assert cluster.borrowed >= machines
         assert not ray.is_initialized()
@@ -56,7 +56,7 @@ class TestOnThreeNodes:
             biopsy.RayExecutor(ray_nodes.address) as cluster,
             pytest.raises(biopsy.UsageError, match="only a check that is a command"),
         ):
-            biopsy.reduce(source, lambda path: True, tmp_path / "r.onnx", parallelism=cluster.parallelism)
+            biopsy.reduce(source, lambda path: True, tmp_path / "r.onnx", executor=cluster)
 
     def test_an_environment_that_ray_does_not_take_is_told(self) -> None:
         with pytest.raises(biopsy.UsageError, match="Ray does not take this runtime_env"):

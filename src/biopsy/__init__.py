@@ -1,15 +1,38 @@
 """biopsy: find the smallest piece of a failing ONNX model that still fails in the same way.
 
-The public Python API. Everything else may change without notice. Names are loaded when first used, so that
-``import biopsy`` costs nothing. Nothing at all is imported here, not even ``typing``: ``python -m biopsy`` has the
-current folder on its path until ``__main__`` takes it away, and there may be anything in that folder.
+    run, compare    do two engines, or two settings of one, agree?
+    diagnose        why does a model fail, and what avoids it?
+    reduce          which is its smallest failing piece?        vary     what may change in that?
+    layers          which layers does an engine compute wrongly?
+    flags           which setting makes the failure go away?    build    why do only some builds fail?
+    releases        which release of a package broke it?        known    is it a known bug?
+    workaround      with which change is the whole model right?
+    precision       which layers need float32?                  transform    what does a tool break?
+
+For example:
+
+    import biopsy
+
+    expected, actual = biopsy.run("model.onnx", ["reference", "onnxrt"])
+    if not biopsy.compare(actual, expected, atol=1e-3).passed:
+        diagnosis = biopsy.diagnose("model.onnx", ["reference", "onnxrt"], atol=1e-3, max_time=60)
+        print(diagnosis.verdict.text)
+        diagnosis.page("page.html")
+
+A model is a path, bytes, or an ``onnx.ModelProto``. Arguments are the options of the commands, by the same names. The
+names below are the public Python API; everything else may change without notice.
 """
+
+# Names are loaded when first used, so that ``import biopsy`` costs nothing. Nothing at all is imported here, not even
+# ``typing``: ``python -m biopsy`` has the current folder on its path until ``__main__`` takes it away, and there may be
+# anything in that folder.
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from typing import Any
 
+    from biopsy.api.diagnosing import DiagnosedModel as DiagnosedModel
     from biopsy.api.diagnosing import diagnose as diagnose
     from biopsy.api.diagnosing import known as known
     from biopsy.api.diagnosing import workaround as workaround
@@ -20,6 +43,7 @@ if TYPE_CHECKING:
     from biopsy.api.model_questions import precision as precision
     from biopsy.api.model_questions import transform as transform
     from biopsy.api.reducing import RayExecutor as RayExecutor
+    from biopsy.api.reducing import ReducedModel as ReducedModel
     from biopsy.api.reducing import reduce as reduce
     from biopsy.api.reducing import vary as vary
     from biopsy.api.running import compare as compare
@@ -28,7 +52,6 @@ if TYPE_CHECKING:
     from biopsy.checks.outcome import Outcome as Outcome
     from biopsy.comparison.compare import OutputComparison as OutputComparison
     from biopsy.comparison.runs import RunComparison as RunComparison
-    from biopsy.diagnosis.facts import Diagnosis as Diagnosis
     from biopsy.errors import BiopsyError as BiopsyError
     from biopsy.errors import CannotCompare as CannotCompare
     from biopsy.errors import CannotInstall as CannotInstall
@@ -51,12 +74,6 @@ if TYPE_CHECKING:
     from biopsy.questions.transformations.findings import TransformationFindings as TransformationFindings
     from biopsy.questions.variation.result import Variation as Variation
     from biopsy.questions.workarounds.result import Workarounds as Workarounds
-    from biopsy.reduction.problem import Border as Border
-    from biopsy.reduction.result import Reduction as Reduction
-    from biopsy.reduction.schedule import Passes as Passes
-    from biopsy.session.checked_search import Repeating as Repeating
-    from biopsy.session.pool import Parallelism as Parallelism
-    from biopsy.session.trial import Budget as Budget
     from biopsy.tensors.results import Iteration as Iteration
     from biopsy.tensors.results import RunnerResult as RunnerResult
 
@@ -73,6 +90,7 @@ _HOMES = {
         "run",
     ),
     "biopsy.api.diagnosing": (
+        "DiagnosedModel",
         "diagnose",
         "known",
         "workaround",
@@ -84,6 +102,7 @@ _HOMES = {
     ),
     "biopsy.api.reducing": (
         "RayExecutor",
+        "ReducedModel",
         "reduce",
         "vary",
     ),
@@ -93,7 +112,6 @@ _HOMES = {
     "biopsy.checks.outcome": ("Outcome",),
     "biopsy.comparison.compare": ("OutputComparison",),
     "biopsy.comparison.runs": ("RunComparison",),
-    "biopsy.diagnosis.facts": ("Diagnosis",),
     "biopsy.errors": (
         "BiopsyError",
         "CannotCompare",
@@ -112,12 +130,6 @@ _HOMES = {
     "biopsy.questions.known_failures.lookup": ("KnownLookup",),
     "biopsy.questions.layers.findings": ("LayerFindings",),
     "biopsy.questions.precision.search": ("PrecisionResult",),
-    "biopsy.reduction.problem": ("Border",),
-    "biopsy.reduction.result": ("Reduction",),
-    "biopsy.reduction.schedule": ("Passes",),
-    "biopsy.session.trial": ("Budget",),
-    "biopsy.session.checked_search": ("Repeating",),
-    "biopsy.session.pool": ("Parallelism",),
     "biopsy.questions.builds.building": ("BuildFindings",),
     "biopsy.questions.builds.flags": ("Flags",),
     "biopsy.tensors.results": (

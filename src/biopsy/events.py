@@ -21,8 +21,18 @@ class Event:
 Listener: TypeAlias = Callable[[Event], None]
 
 
-def ignore(event: Event) -> None:
-    """A listener that does nothing."""
+class _Silent:
+    """A listener that does nothing; in the signature of a function, it shows its name and no address."""
+
+    def __call__(self, event: Event) -> None:
+        """Ignore the event."""
+
+    def __repr__(self) -> str:
+        return "biopsy.events.ignore"
+
+
+ignore = _Silent()
+"""A listener that does nothing."""
 
 
 def both(first: Listener, second: Listener) -> Listener:

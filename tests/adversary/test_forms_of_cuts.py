@@ -14,7 +14,6 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import biopsy
-from biopsy import Border, Passes
 from support import oracle
 from support.models import BOOL, INT64, info, model, weight
 from support.predicates import has, names
@@ -182,7 +181,7 @@ def test_trying_both_forms_costs_no_more_checks_than_nodes_are_left(
     fails = has(*(every[number % len(every)] for number in wanted))
     options = {"takes": "model", "inputs": [recorded(original)], "values": "free"}
     both = biopsy.reduce(original, fails, tmp_path / "both.onnx", **options)
-    one = biopsy.reduce(original, fails, tmp_path / "one.onnx", passes=Passes(skip=("forms",)), **options)
+    one = biopsy.reduce(original, fails, tmp_path / "one.onnx", skip_pass=("forms",), **options)
     assert len(both.nodes) == len(one.nodes)
     assert both.checks <= one.checks + len(both.nodes)
 
@@ -237,7 +236,7 @@ def test_a_form_that_the_user_forces_is_never_turned(tmp_path: Path, cut: str) -
         seen.append(candidate)
         return {"cast", "div"} <= set(names(candidate))
 
-    reduced(dividing(), fails, tmp_path, inputs=[SAMPLE], border=Border(cut=cut), values="keep")
+    reduced(dividing(), fails, tmp_path, inputs=[SAMPLE], cut=cut, values="keep")
     assert len(seen) > 1
     for candidate in seen:
         constant = {entry.name for entry in candidate.graph.initializer} - {"hundred"}

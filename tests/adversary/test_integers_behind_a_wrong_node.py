@@ -18,12 +18,12 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 import biopsy
-from biopsy import Border
 from biopsy.api.running import index_of
 from biopsy.checks.command_line import NO_WORDS, parse
 from biopsy.checks.outcome import FunctionCheck
 from biopsy.cli.app import main
 from biopsy.recording.reference_run import Recording, ValuesInMemory
+from biopsy.reduction.problem import Border
 from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Target
 from biopsy.session.checked_search import SearchOptions
@@ -187,7 +187,7 @@ def reduced(case: Case, folder: Path, asked: Asked) -> list[str]:
         values=asked.values,
         command=WITH_GOLDEN_VALUES if asked.told else NO_WORDS,
     )
-    with closing(FunctionCheck(fails, as_proto=True)) as check, recorded_here(case):
+    with closing(FunctionCheck(fails, takes="model")) as check, recorded_here(case):
         run_job(index_of(case.wrong), check, job)
     return names(onnx.load(folder / "r.onnx"))
 
@@ -268,7 +268,7 @@ def test_an_index_may_be_a_constant_where_the_failure_is_no_comparison(tmp_path:
             recording=RecordingOptions(samples=lambda: [X]),
             command=WITH_GOLDEN_VALUES,
         )
-        with closing(FunctionCheck(function, as_proto=True)) as check, recorded_here(case):
+        with closing(FunctionCheck(function, takes="model")) as check, recorded_here(case):
             run_job(index_of(case.wrong), check, job)
         return [entry.name for entry in onnx.load(tmp_path / "r.onnx").graph.initializer]
 

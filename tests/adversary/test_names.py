@@ -106,7 +106,7 @@ def test_debug_layers_judges_no_tensor_that_is_not_there(capsys: Captured):
 
 def test_python_is_told_too():
     with pytest.raises(errors.DoesNotFit, match="there is no input 'imgae'"):
-        biopsy.run("model.onnx", shapes={"imgae": (2, 2)})
+        biopsy.run("model.onnx", input_shapes={"imgae": (2, 2)})
     with pytest.raises(errors.DoesNotFit, match="there is no input 'imgae'"):
         biopsy.run("model.onnx", val_range={"imgae": (0, 1)})
     [result] = biopsy.run("model.onnx")
@@ -117,7 +117,7 @@ def test_python_is_told_too():
 
 def test_a_function_that_checks_candidates_may_name_what_they_lack():
     def fails(path: Path) -> bool:
-        results = biopsy.run(path, ["onnxrt", "reference"], shapes={"mask": (2, 2)})
+        results = biopsy.run(path, ["onnxrt", "reference"], input_shapes={"mask": (2, 2)})
         biopsy.compare(*results, atol={"logits": 1})
         return "Add" in {node.op_type for node in onnx.load(path).graph.node}
 

@@ -15,7 +15,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import biopsy
-from biopsy import Budget, Parallelism, events
+from biopsy import events
 from biopsy.cli.app import main
 from biopsy.model.demonstration import CULPRITS, demonstration_model
 from support.bug import skip_without_it
@@ -81,7 +81,7 @@ def test_the_layer_that_is_wrong_is_found_among_layers_that_round_otherwise(
 
 def test_cold_processes_and_several_at_once_find_the_same(model: Path, tmp_path: Path) -> None:
     check = ["biopsy", "run", "{}", "--onnxrt", "--engine", PLANTED, *STRICT]
-    biopsy.reduce(model, check, tmp_path / "r.onnx", mode="bisect", parallelism=Parallelism(jobs=3))
+    biopsy.reduce(model, check, tmp_path / "r.onnx", mode="bisect", jobs=3)
     assert names(tmp_path / "r.onnx") == ["activation6"]
 
 
@@ -157,7 +157,7 @@ def test_a_failure_that_is_rounding_for_nobody_costs_no_further_check(model: Pat
 def test_a_reduction_that_was_stopped_goes_on_from_the_same_size(model: Path, tmp_path: Path) -> None:
     check = ["biopsy", "run", "{}", "--onnxrt", "--engine", PLANTED, *STRICT]
     settings = {"mode": "bisect", "journal": tmp_path / "journal"}
-    stopped = biopsy.reduce(model, check, tmp_path / "r.onnx", budget=Budget(checks=6), **settings)  # type: ignore[arg-type]
+    stopped = biopsy.reduce(model, check, tmp_path / "r.onnx", max_checks=6, **settings)  # type: ignore[arg-type]
     assert stopped.stopped is not None
     found = biopsy.reduce(model, check, tmp_path / "r.onnx", **settings)  # type: ignore[arg-type]
     assert found.remembered > 0

@@ -32,7 +32,9 @@ compare(nodes)
 )
 
 
-def reduced(folder: Path, code: str, *words: str, **options: object) -> tuple[biopsy.Reduction, list[str], list[str]]:
+def reduced(
+    folder: Path, code: str, *words: str, **options: object
+) -> tuple[biopsy.ReducedModel, list[str], list[str]]:
     """A reduction with a script, the nodes of its result, and the grave remarks on the way."""
     told: list[str] = []
 

@@ -8,12 +8,12 @@ import pytest
 from onnx import helper
 
 import biopsy
-from biopsy import Border, Passes, events
+from biopsy import events
 from biopsy.model.index import index_bytes
 from biopsy.model.infer import infer_value_infos
 from biopsy.recording.reference_run import Recording, ValuesInMemory
 from biopsy.recording.types import CutTypes
-from biopsy.reduction.problem import Candidate, Problem
+from biopsy.reduction.problem import Border, Candidate, Problem
 from support.models import BOOL, info, model, weight
 from support.predicates import connected, has, names
 
@@ -68,7 +68,7 @@ def untyped(length: int) -> onnx.ModelProto:
     return model(nodes, [info("t0")], [info(f"t{length}")], domains=["my"])
 
 
-@pytest.mark.parametrize("options", [{}, {"border": Border(keep_inputs=True)}, {"mode": "bisect"}, {"mode": "linear"}])
+@pytest.mark.parametrize("options", [{}, {"no_reduce_inputs": True}, {"mode": "bisect"}, {"mode": "linear"}])
 def test_where_nothing_is_known_of_an_end_what_reads_it_is_taken_in(tmp_path: Path, options: dict[str, object]) -> None:
     made = untyped(9)
     made.graph.value_info.append(info("t6"))
@@ -84,7 +84,7 @@ def test_a_branch_that_is_taken_in_brings_what_it_reads(tmp_path: Path) -> None:
         helper.make_node("Abs", ["y"], ["z"], name="abs"),
     ]
     made = model(nodes, [info("x")], [info("z")], value_info=[info("y")], domains=["my"])
-    result = reduced(made, has("odd"), tmp_path, border=Border(keep_inputs=True))
+    result = reduced(made, has("odd"), tmp_path, no_reduce_inputs=True)
     assert names(result) == ["odd", "neg", "join"]
 
 
@@ -116,7 +116,7 @@ def captured(*, read_as_input: bool = False) -> onnx.ModelProto:
 
 
 def test_a_tensor_that_only_a_body_captured_that_is_gone_is_bypassed(tmp_path: Path) -> None:
-    result = reduced(captured(), connected("first", "last"), tmp_path, values="free", passes=Passes(skip=("hoist",)))
+    result = reduced(captured(), connected("first", "last"), tmp_path, values="free", skip_pass=("hoist",))
     assert names(result) == ["first", "last"]
 
 
@@ -129,9 +129,7 @@ def test_a_tensor_that_a_body_captures_that_is_there_is_not_bypassed(tmp_path: P
         seen.append(candidate)
         return connected("first", "last")(candidate) and has("if")(candidate)
 
-    reduced(
-        captured(read_as_input=read_as_input), fails, tmp_path, values="free", passes=Passes(skip=("hoist", "bodies"))
-    )
+    reduced(captured(read_as_input=read_as_input), fails, tmp_path, values="free", skip_pass=("hoist", "bodies"))
     assert len(seen) > 1
     for candidate in seen:
         if "if" in names(candidate) and "middle" not in names(candidate):

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 
 import biopsy
-from biopsy import Passes, Rules
+from biopsy import Rules
 from biopsy.model import walk
 from support.bodied import bodied
 from support.models import BOOL, FLOAT, info, model
@@ -84,7 +84,7 @@ def test_what_only_a_body_read_goes_with_the_nodes_of_the_body(tmp_path: Path) -
         takes="model",
         values="free",
         mode="minimal",
-        passes=Passes(only=tuple(only)),
+        only_pass=tuple(only),
     )
     result = onnx.load(tmp_path / "r.onnx")
     assert [node.name for node in result.graph.node] == ["if"]

@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 57_890,
-    "modules": 355,
-    "functions": 5_265,
+    "code": 57_920,
+    "modules": 359,
+    "functions": 5_280,
     "used_once": 460,
     "inner_imports": 522,
     "namespaces": 44,

@@ -73,7 +73,7 @@ def test_the_values_that_an_assertion_shows_make_no_other_failure(tmp_path: Path
         np.testing.assert_allclose(actual, actual * 1.5 - 0.5, rtol=1e-3)
 
     shapes = {tmp_path / "original": (2,), tmp_path / "candidate": shape}
-    original, candidate = (FunctionCheck(check, as_proto=False).run(path) for path in shapes)
+    original, candidate = (FunctionCheck(check).run(path) for path in shapes)
     assert outcome(candidate, original) is Outcome.REPRODUCES
 
 

@@ -34,12 +34,12 @@ def test_its_answers_depend_on_its_line_alone() -> None:
 
 def test_a_person_is_no_automatic_check_and_a_function_cannot_be_stopped() -> None:
     assert not InteractiveCheck(lambda question: "p").automatic
-    assert not FunctionCheck(bool, as_proto=False).stoppable
+    assert not FunctionCheck(bool).stoppable
 
 
 def test_a_model_that_cannot_be_loaded_is_no_answer_of_the_function(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"no model")
     asked: list[object] = []
     with pytest.raises(biopsy.CheckError, match="cannot be loaded as an onnx"):
-        FunctionCheck(lambda model: asked.append(model) or True, as_proto=True).run(tmp_path / "m.onnx")
+        FunctionCheck(lambda model: asked.append(model) or True, takes="model").run(tmp_path / "m.onnx")
     assert not asked

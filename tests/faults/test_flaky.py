@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import biopsy
-from biopsy import Repeating
 from support.models import chain
 
 NODE = re.compile(rb"\x1a[\x02-\x06](n\d+)\x22")
@@ -52,7 +51,7 @@ def test_one_culprit_among_a_thousand_is_found_in_nineteen_of_twenty_runs(tmp_pa
 
 @pytest.mark.parametrize("needed", [("n5",), ("n5", "n40"), tuple(f"n{number}" for number in range(0, 60, 7))])
 def test_a_failure_that_always_shows_costs_at_most_ten_runs_more(tmp_path: Path, needed: tuple[str, ...]) -> None:
-    def count(**options: Repeating) -> int:
+    def count(**options: int) -> int:
         calls = []
 
         def check(candidate: Path) -> bool:
@@ -62,7 +61,7 @@ def test_a_failure_that_always_shows_costs_at_most_ten_runs_more(tmp_path: Path,
         biopsy.reduce(chain(60), check, tmp_path / "r.onnx", **options)
         return len(calls)
 
-    assert count() - count(repeating=Repeating(repeat=1)) <= 2 + 8
+    assert count() - count(repeat=1) <= 2 + 8
 
 
 CHANCE = """

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from onnx import helper
 
 import biopsy
-from biopsy import Parallelism
 from biopsy.cli.app import main
 from support.models import chain, info, model, save, weight
 from support.scattered import Scattered
@@ -80,7 +79,7 @@ def test_of_functions_that_an_executor_of_the_caller_runs(tmp_path: Path, execut
             alone = biopsy.reduce(chain(20), check, output)
             expected = output.read_bytes()
             for jobs in (2, 3):
-                shared = biopsy.reduce(chain(20), check, output, parallelism=Parallelism(jobs=jobs, executor=given_one))
+                shared = biopsy.reduce(chain(20), check, output, jobs=jobs, executor=given_one)
                 assert output.read_bytes() == expected
                 assert shared.nodes == alone.nodes
     assert [path.name for path in (tmp_path / "r").iterdir()] == ["r.onnx"]
@@ -95,7 +94,7 @@ def test_of_a_command_that_an_executor_of_the_caller_runs(place) -> None:
     biopsy.reduce(place.folder / "m.onnx", words, output)
     expected = output.read_bytes()
     with ThreadPoolExecutor(2) as threads:
-        biopsy.reduce(place.folder / "m.onnx", words, output, parallelism=Parallelism(jobs=2, executor=threads))
+        biopsy.reduce(place.folder / "m.onnx", words, output, jobs=2, executor=threads)
     assert output.read_bytes() == expected
 
 
@@ -128,7 +127,7 @@ def test_of_any_failure_in_any_small_graph(
     found = {}
     for jobs in (1, 3):
         output = tmp_path / f"{jobs}.onnx"
-        biopsy.reduce(made, check, output, mode=mode, parallelism=Parallelism(jobs=jobs))
+        biopsy.reduce(made, check, output, mode=mode, jobs=jobs)
         found[jobs] = hashlib.sha256(output.read_bytes()).hexdigest()
     assert len(set(found.values())) == 1
 

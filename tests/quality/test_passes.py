@@ -30,7 +30,7 @@ def reduced(
     search = SearchOptions(candidate=folder / "c.onnx")
     job = ReductionJob(target=Target(folder / "r.onnx"), search=search, **{"values": "free", **options})  # type: ignore[arg-type]
     listener = events.ignore if told is None else told.append
-    check = FunctionCheck(fails, as_proto=True)
+    check = FunctionCheck(fails, takes="model")
     result = run_job(index_bytes(original.SerializeToString()), check, job, listener)
     return onnx.load(folder / "r.onnx"), result
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import biopsy
 from benchmarks.rounds import rounds
 from benchmarks.simulated_clock import SimulatedClock
-from biopsy import Parallelism
 from biopsy.reduction.schedule import Mode
 from support.models import chain
 from support.predicates import has
@@ -62,9 +61,8 @@ def test_ten_scattered_culprits_are_found_many_at_a_time(tmp_path: Path) -> None
 def rounds_of_chain(tmp_path: Path, jobs: int, *wanted: str, mode: Mode = "minimal") -> float:
     """Rounds for 200 nodes, of which some are needed."""
     clock = SimulatedClock()
-    parallelism = Parallelism(jobs=jobs, executor=clock)
     output = tmp_path / "r.onnx"
-    made = biopsy.reduce(chain(200), has(*wanted), output, takes="model", mode=mode, parallelism=parallelism)
+    made = biopsy.reduce(chain(200), has(*wanted), output, takes="model", mode=mode, jobs=jobs, executor=clock)
     assert len(made.nodes) == len(wanted)
     return clock.now
 
@@ -90,7 +88,8 @@ def test_repetitions_of_a_flaky_failure_run_at_once_for_several_candidates(
         lambda model: culprit(model) and chance.random() < 0.6,
         tmp_path / "r.onnx",
         takes="model",
-        parallelism=Parallelism(jobs=jobs, executor=clock),
+        jobs=jobs,
+        executor=clock,
     )
     assert len(made.nodes) == 1
     assert clock.now <= most
@@ -110,6 +109,6 @@ def test_of_any_failure_the_result_and_the_checks_are_the_same_however_many_run_
     for jobs in (1, data.draw(st.integers(2, 8)), 40):
         output = tmp_path_factory.mktemp("any") / "r.onnx"
         clock = SimulatedClock(lambda evidence: lasts.choice([0.1, 1.0, 5.0]))
-        made = biopsy.reduce(chain(nodes), check, output, mode=mode, parallelism=Parallelism(jobs=jobs, executor=clock))
+        made = biopsy.reduce(chain(nodes), check, output, mode=mode, jobs=jobs, executor=clock)
         found.add((output.read_bytes(), made.checks))
     assert len(found) == 1

@@ -4,7 +4,6 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from biopsy import Border
 from support.models import FLOAT, INT64, chain, info, model, weight
 from support.predicates import has, names
 
@@ -38,7 +37,7 @@ def test_auto_feeds_floats_and_freezes_what_looks_like_a_shape(reducer) -> None:
 
 
 def test_input_feeds_everything(reducer) -> None:
-    reducer(mixed(), has("expand"), inputs=SAMPLES, border=Border(cut="input"))
+    reducer(mixed(), has("expand"), inputs=SAMPLES, cut="input")
     assert (fed(reducer.result), frozen(reducer.result)) == ({"s": [2], "g": [2, 3]}, {})
 
 
@@ -54,7 +53,7 @@ def test_constant_freezes_everything_with_the_sample_that_fails(reducer) -> None
         constants = frozen(candidate)
         return "add" in names(candidate) and constants.get("m", 2.0) == 2.0
 
-    reducer(mixed(), fails, inputs=SAMPLES, border=Border(cut="constant"))
+    reducer(mixed(), fails, inputs=SAMPLES, cut="constant")
     assert names(reducer.result) == ["add"]
     assert (fed(reducer.result), frozen(reducer.result)) == ({}, {"f": [[-2.0] * 3] * 2, "m": 2.0})
 
@@ -140,7 +139,7 @@ def test_an_output_may_be_an_input(reducer) -> None:
     nodes = [helper.make_node("Neg", ["x"], ["n"], name="neg"), helper.make_node("Abs", ["n"], ["y"], name="abs")]
     made = model(nodes, [info("x"), info("through")], [info("y"), info("through")])
     feed = {name: np.ones((2, 2), np.float32) for name in ("x", "through")}
-    reducer(made, has("abs"), border=Border(keep_outputs=True), inputs=[feed])
+    reducer(made, has("abs"), no_reduce_outputs=True, inputs=[feed])
     assert names(reducer.result) == ["abs"]
     assert "through" in fed(reducer.result)
     onnx.checker.check_model(reducer.result)

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import biopsy
-from biopsy import Parallelism, events
+from biopsy import events
 from biopsy.reduction.driver import Pace
 from support.models import chain
 from support.predicates import has
@@ -78,7 +78,7 @@ def test_functions_that_take_turns_are_asked_as_often_as_one_after_the_other_and
 
     def asked(jobs: int) -> list[bool]:
         threads.clear()
-        biopsy.reduce(chain(200), check, tmp_path / f"{jobs}.onnx", takes="model", parallelism=Parallelism(jobs=jobs))
+        biopsy.reduce(chain(200), check, tmp_path / f"{jobs}.onnx", takes="model", jobs=jobs)
         return list(threads)
 
     alone, several = asked(1), asked(jobs)
@@ -106,7 +106,7 @@ def test_checks_that_are_slow_to_foresee_are_not_begun_in_vain(
         has("n50"),
         tmp_path / "r.onnx",
         takes="model",
-        parallelism=Parallelism(jobs=jobs),
+        jobs=jobs,
         listener=told.append,
     )
     assert sum(isinstance(event, events.Abandoned) for event in told) <= 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from biopsy import Budget, Parallelism, errors, events
+from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
 from support.models import chain
 from support.predicates import has, names
@@ -37,9 +37,7 @@ def test_the_search_beside_preflight_asks_and_finds_the_same(reducer, threads, w
     result = reducer.result
     for jobs in (2, 3):
         told: list[events.Event] = []
-        several = reducer(
-            chain(16), has(*wanted), listener=told.append, parallelism=Parallelism(jobs=jobs, executor=threads)
-        )
+        several = reducer(chain(16), has(*wanted), listener=told.append, jobs=jobs, executor=threads)
         assert reducer.result == result
         assert several.outcomes == one.outcomes
         assert stages(told) == stages(first)
@@ -86,7 +84,7 @@ def test_nothing_is_reported_or_written_before_the_original_fails_again(reducer,
 
     looking = threading.Thread(target=look)
     looking.start()
-    reducer(chain(16), fails, listener=told.append, parallelism=Parallelism(jobs=2, executor=threads))
+    reducer(chain(16), fails, listener=told.append, jobs=2, executor=threads)
     looking.join()
     assert seen == [False, False]
     assert fails.originals == 3
@@ -106,7 +104,7 @@ def test_if_the_original_passes_beside_the_search_it_begins_again(reducer, threa
             return runs != wrong
         return has("n7")(model)
 
-    reducer(chain(16), fails, listener=told.append, parallelism=Parallelism(jobs=2, executor=threads))
+    reducer(chain(16), fails, listener=told.append, jobs=2, executor=threads)
     (flaky,) = (event for event in told if isinstance(event, events.FlakyFailure))
     assert (flaky.failed, flaky.runs) == (10, 11)
     assert names(reducer.result) == ["n7"]
@@ -125,7 +123,8 @@ def test_a_flaky_failure_ends_at_its_node_for_any_number_of_jobs(reducer, thread
     reducer(
         chain(60),
         lambda model: has("n17")(model) and chance.random() < rate,
-        parallelism=Parallelism(jobs=3, executor=threads),
+        jobs=3,
+        executor=threads,
     )
     assert names(reducer.result) == ["n17"]
 
@@ -145,12 +144,12 @@ def test_stopped_before_the_original_fails_again_there_is_no_result_but_it_can_r
             found.append(event)
 
     with pytest.raises(errors.Interrupted) as raised:
-        reducer(chain(16), fails, listener=stopped, parallelism=Parallelism(jobs=2, executor=threads), journal=journal)
+        reducer(chain(16), fails, listener=stopped, jobs=2, executor=threads, journal=journal)
     assert f"answers in {journal}" in str(raised.value.kept)
     assert "reduced.onnx" not in str(raised.value.kept)
     assert not (tmp_path / "reduced.onnx").exists()
     again = Steps(has("n7"), free=16)
-    reducer(chain(16), again, parallelism=Parallelism(jobs=2, executor=threads), journal=journal)
+    reducer(chain(16), again, jobs=2, executor=threads, journal=journal)
     assert again.originals == 3  # nobody knows yet how steadily it fails
     assert names(reducer.result) == ["n7"]
 
@@ -158,7 +157,7 @@ def test_stopped_before_the_original_fails_again_there_is_no_result_but_it_can_r
 @pytest.mark.parametrize("jobs", [1, 2, 4])
 def test_a_check_that_fails_on_anything_writes_nothing(reducer, threads, tmp_path: Path, jobs: int) -> None:
     with pytest.raises(errors.CheckError, match="one Identity node") as raised:
-        reducer(chain(16), lambda model: True, parallelism=Parallelism(jobs=jobs, executor=threads))
+        reducer(chain(16), lambda model: True, jobs=jobs, executor=threads)
     assert raised.value.kept == "nothing was written"
     assert not (tmp_path / "reduced.onnx").exists()
 
@@ -166,8 +165,7 @@ def test_a_check_that_fails_on_anything_writes_nothing(reducer, threads, tmp_pat
 @pytest.mark.parametrize("jobs", [1, 2, 4])
 def test_a_check_that_fails_on_anything_may_be_allowed(reducer, threads, jobs: int) -> None:
     told: list[events.Event] = []
-    parallelism = Parallelism(jobs=jobs, executor=threads)
-    options = {"parallelism": parallelism, "allow_vacuous_check": True, "listener": told.append}
+    options = {"jobs": jobs, "executor": threads, "allow_vacuous_check": True, "listener": told.append}
     reducer(chain(16), lambda model: True, **options)
     remarks = [event.text for event in told if isinstance(event, events.Remark)]
     assert sum("says nothing" in text for text in remarks) == 1
@@ -177,9 +175,7 @@ def test_a_check_that_fails_on_anything_may_be_allowed(reducer, threads, jobs: i
 def test_a_limit_on_checks_counts_those_beside_the_search(reducer, threads, most: int) -> None:
     left = []
     for jobs in (1, 2):
-        reduction = reducer(
-            chain(16), has("n7"), budget=Budget(checks=most), parallelism=Parallelism(jobs=jobs, executor=threads)
-        )
+        reduction = reducer(chain(16), has("n7"), max_checks=most, jobs=jobs, executor=threads)
         assert reduction.stopped == f"--max-checks {most}"
         left.append(len(reduction.nodes))
     assert left[0] == left[1]

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from biopsy import Border, errors, reduce
+from biopsy import errors, reduce
 from support.models import BOOL, FLOAT, INT64, chain, info, model, save, seeds_example, weight
 from support.predicates import connected, has, has_any, names
 
@@ -117,7 +117,7 @@ def test_the_passing_model_closest_in_size_is_written(reducer, tmp_path: Path) -
 
 def test_without_reducing_inputs_only_nodes_from_the_end_go_and_inputs_stay(reducer) -> None:
     made = seeds_example()
-    reducer(made, has("onnx_graphsurgeon_node_3"), border=Border(keep_inputs=True))
+    reducer(made, has("onnx_graphsurgeon_node_3"), no_reduce_inputs=True)
     assert names(reducer.result) == ["onnx_graphsurgeon_node_1", "onnx_graphsurgeon_node_3"]
     assert [entry.name for entry in reducer.result.graph.input] == ["X0", "Y0"]
     assert all([entry.name for entry in candidate.graph.input][:1] == ["X0"] for candidate in reducer.seen)
@@ -125,7 +125,7 @@ def test_without_reducing_inputs_only_nodes_from_the_end_go_and_inputs_stay(redu
 
 @pytest.mark.parametrize("mode", ["bisect", "linear"])
 def test_without_reducing_outputs_only_nodes_from_the_beginning_go_and_outputs_stay(reducer, mode: str) -> None:
-    reducer(seeds_example(), has("onnx_graphsurgeon_node_7"), border=Border(keep_outputs=True), mode=mode)
+    reducer(seeds_example(), has("onnx_graphsurgeon_node_7"), no_reduce_outputs=True, mode=mode)
     assert names(reducer.result) == ["onnx_graphsurgeon_node_7", "onnx_graphsurgeon_node_9"]
     assert [entry.name for entry in reducer.result.graph.output] == ["out"]
 
@@ -371,6 +371,6 @@ def test_a_failure_that_is_masked_later_is_found_in_as_few_checks_as_any(reducer
 
     with pytest.raises(errors.OriginalPasses, match="--mark-intermediate"):
         reducer(chain(1000), fails)
-    result = reducer(chain(1000), fails, border=Border(mark_intermediate=True))
+    result = reducer(chain(1000), fails, mark_intermediate=True)
     assert result.kept == (523,)
     assert result.checks <= 2 * math.ceil(math.log2(1000)) + 10

@@ -23,7 +23,7 @@ def test_names_of_the_original_cannot_be_both_kept_and_replaced(kept: str) -> No
 
 def test_a_passing_model_is_not_written_beside_an_anonymized_one(reducer) -> None:
     with pytest.raises(errors.UsageError, match="--anonymize cannot be combined with --min-good"):
-        reducer(chain(4), has("n1"), passes=Passes(anonymize=True), min_good=reducer.folder / "good.onnx")
+        reducer(chain(4), has("n1"), anonymize=True, min_good=reducer.folder / "good.onnx")
     assert list(reducer.folder.iterdir()) == []
 
 

@@ -7,7 +7,6 @@ from typing import NoReturn
 import onnx
 import pytest
 
-from biopsy import Border
 from support.tangled import TANGLED, WAITING
 
 
@@ -30,8 +29,8 @@ def in_time() -> Iterator[None]:
     [
         {},
         pytest.param({"mode": "linear"}, marks=pytest.mark.slow),
-        pytest.param({"border": Border(keep_inputs=True)}, marks=pytest.mark.slow),
-        {"border": Border(keep_outputs=True)},
+        pytest.param({"no_reduce_inputs": True}, marks=pytest.mark.slow),
+        {"no_reduce_outputs": True},
     ],
     ids=str,
 )

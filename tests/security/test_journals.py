@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import biopsy
-from biopsy import Budget, Repeating, errors
+from biopsy import errors
 from biopsy.checks.journal import Journal
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.cli.app import main
@@ -510,9 +510,7 @@ def stopped(folder: Path, check: Any, **options: Any) -> Path:
     journal = folder / "r.onnx.journal"
     if not (folder / "m.onnx").exists():
         save(chain(12), folder / "m.onnx")
-    found = biopsy.reduce(
-        folder / "m.onnx", check, folder / "r.onnx", budget=Budget(checks=7), journal=journal, **options
-    )
+    found = biopsy.reduce(folder / "m.onnx", check, folder / "r.onnx", max_checks=7, journal=journal, **options)
     assert found.stopped is not None
     return journal
 
@@ -567,7 +565,7 @@ def test_answers_that_are_forged_to_fail_end_with_an_error(tmp_path: Path) -> No
             tmp_path / "r.onnx",
             takes="model",
             journal=journal,
-            repeating=Repeating(repeat=2),
+            repeat=2,
         )
 
 
@@ -616,9 +614,7 @@ def test_notes_of_any_kind_are_used_or_refused(tmp_path: Path, key: str, value: 
         return "n1" in names(model)
 
     with contextlib.suppress(errors.BiopsyError):
-        biopsy.reduce(
-            tmp_path / "m.onnx", check, tmp_path / "r.onnx", takes="model", journal=journal, budget=Budget(checks=1)
-        )
+        biopsy.reduce(tmp_path / "m.onnx", check, tmp_path / "r.onnx", takes="model", journal=journal, max_checks=1)
     if not journal.exists():
         pytest.fail("there is no journal to forge")
     write(journal, [*beginning_of(journal), ["note", key, value]])

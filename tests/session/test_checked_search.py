@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import biopsy
-from biopsy import Parallelism, Repeating, errors, events
+from biopsy import errors, events
 from biopsy.checks.journal import Journal
 from biopsy.checks.outcome import Outcome, UndoError
 from biopsy.session.checked_search import CheckedSearch, require_confirmed, trials_of_file
@@ -330,14 +330,14 @@ def test_where_nothing_was_learnt_nothing_is_left(session: Session) -> None:
 
 
 def test_no_model_is_checked_twice(reducer) -> None:
-    reducer(chain(40), has("n7", "n31"), repeating=Repeating(repeat=1))
+    reducer(chain(40), has("n7", "n31"), repeat=1)
     seen = [model.SerializeToString(deterministic=True) for model in reducer.seen[:-1]]  # the last is the final check
     assert len(set(seen)) == len(seen)
 
 
 def test_max_checks_ends_with_the_best_result_and_says_so(reducer) -> None:
     told: list[events.Event] = []
-    found = reducer(chain(64), has("n7", "n31"), budget=Budget(checks=9), listener=told.append)
+    found = reducer(chain(64), has("n7", "n31"), max_checks=9, listener=told.append)
     assert found.stopped == "--max-checks 9"
     assert {"n7", "n31"} <= set(names(reducer.result))
     assert len(found.nodes) < 64
@@ -356,9 +356,9 @@ def test_max_time_ends_a_check_that_hangs(tmp_path: Path, jobs: int) -> None:
         tmp_path / "m.onnx",
         [str(check), "{}"],
         tmp_path / "r.onnx",
-        budget=Budget(seconds=3.0),
-        parallelism=Parallelism(jobs=jobs),
-        repeating=Repeating(repeat=1),
+        max_time=3.0,
+        jobs=jobs,
+        repeat=1,
     )
     assert found.stopped == "--max-time 3"
 
@@ -378,8 +378,8 @@ def test_a_check_begun_ahead_in_vain_is_ended(tmp_path: Path) -> None:
         tmp_path / "m.onnx",
         [str(check), "{}"],
         tmp_path / "r.onnx",
-        parallelism=Parallelism(jobs=3),
-        repeating=Repeating(repeat=1),
+        jobs=3,
+        repeat=1,
         listener=told.append,
     )
     begun = {event.number for event in told if isinstance(event, events.Checking)}

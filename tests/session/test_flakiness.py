@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from benchmarks.simulated_clock import SimulatedClock
-from biopsy import Repeating, errors, events
+from biopsy import errors, events
 from biopsy.checks.judge import passes_needed
 from biopsy.checks.outcome import Outcome
 from biopsy.session.checked_search import Flakiness
@@ -34,7 +34,7 @@ def test_a_steady_failure_costs_two_checks_more_and_three_or_eight_by_what_is_le
     for wanted, more in ((("n7",), 5), (("n3", "n11"), 10)):
         sure = reducer(chain(16), has(*wanted))
         told: list[events.Event] = []
-        quick = reducer(chain(16), has(*wanted), repeating=Repeating(repeat=1), listener=told.append)
+        quick = reducer(chain(16), has(*wanted), repeat=1, listener=told.append)
         assert sure.checks == quick.checks + more
         assert not is_flaky(told)
 
@@ -49,7 +49,7 @@ def test_a_flaky_failure_ends_at_its_node(reducer, rate: float, seed: int) -> No
 
 def test_the_rate_is_measured_and_says_how_often_a_candidate_must_pass(reducer) -> None:
     told: list[events.Event] = []
-    reducer(chain(50), sometimes(has("n7"), 0.3, seed=1), repeating=Repeating(confidence=0.95), listener=told.append)
+    reducer(chain(50), sometimes(has("n7"), 0.3, seed=1), confidence=0.95, listener=told.append)
     (found,) = is_flaky(told)
     assert (found.failed, found.runs) == (10, 27)
     assert found.confidence == 0.95
@@ -79,7 +79,7 @@ def test_repeat_is_taken_at_its_word(reducer) -> None:
         calls[key] = calls.get(key, 0) + 1
         return "n5" in key and calls[key] % 3 == 0
 
-    reducer(chain(20), fails, repeating=Repeating(repeat=3), listener=told.append)
+    reducer(chain(20), fails, repeat=3, listener=told.append)
     assert names(reducer.result) == ["n5"]
     assert not is_flaky(told)
     assert max(count for key, count in calls.items() if "n5" not in key and len(key) > 1) == 3
@@ -122,7 +122,7 @@ def test_a_result_that_fails_more_rarely_than_a_steady_original_is_one_only_if_t
         with pytest.raises(errors.CheckError, match="the original failed in 10 of 10 runs, the result only in"):
             reducer(chain(2), fails, listener=told.append)
         return
-    reducer(chain(2), fails, listener=told.append, repeating=Repeating(repeat=repeat))
+    reducer(chain(2), fails, listener=told.append, repeat=repeat)
     (verified,) = (event for event in told if isinstance(event, events.Verified))
     assert verified.failed == 1
     assert verified.runs >= 1

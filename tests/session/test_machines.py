@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import biopsy
-from biopsy import Parallelism, errors
+from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.task import Task
@@ -43,7 +43,7 @@ def machines(tmp_path: Path):
 
 
 def reduced(source: Path, check: list[str], output: Path, workers: Workers | None, jobs: int) -> bytes:
-    biopsy.reduce(source, check, output, parallelism=Parallelism(jobs=jobs, executor=workers))
+    biopsy.reduce(source, check, output, jobs=jobs, executor=workers)
     return output.read_bytes()
 
 
@@ -222,9 +222,10 @@ def test_what_a_machine_of_an_unknown_kind_says_advances_a_search_and_is_asked_a
         source,
         check,
         tmp_path / "r.onnx",
-        budget=biopsy.Budget(checks=6),
+        max_checks=6,
         journal=journal,
-        parallelism=Parallelism(jobs=1, executor=workers),
+        jobs=1,
+        executor=workers,
     )
     assert '["run"' not in journal.read_text()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import biopsy
-from biopsy import Parallelism, errors
+from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.task import Task
 from biopsy.cli.app import main
@@ -33,7 +33,7 @@ def test_a_script_gives_the_same_bytes(tmp_path: Path, ray_workers) -> None:
     biopsy.reduce(source, check, output)
     here = output.read_bytes()
     assert ray_workers.room == 3
-    biopsy.reduce(source, check, output, parallelism=Parallelism(jobs=3, executor=ray_workers))
+    biopsy.reduce(source, check, output, jobs=3, executor=ray_workers)
     assert output.read_bytes() == here
 
 
@@ -60,7 +60,7 @@ def test_our_own_run_gives_the_same_bytes(tmp_path: Path, ray_workers) -> None:
     check, output = ["biopsy", "run", "{}", "--openvino", "--onnxrt"], tmp_path / "r.onnx"
     biopsy.reduce(source, check, output)
     here = output.read_bytes()
-    biopsy.reduce(source, check, output, parallelism=Parallelism(jobs=3, executor=ray_workers))
+    biopsy.reduce(source, check, output, jobs=3, executor=ray_workers)
     assert output.read_bytes() == here
 
 

@@ -11,7 +11,7 @@ from time import monotonic, sleep
 import pytest
 
 import biopsy
-from biopsy import Parallelism, errors, events
+from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.task import Task
@@ -155,8 +155,7 @@ def test_a_node_that_is_killed_in_the_middle_of_a_search_changes_nothing(tmp_pat
         if checks == 3 and added in ray_nodes.cluster.worker_nodes:
             ray_nodes.cluster.remove_node(added, allow_graceful=False)
 
-    parallelism = Parallelism(jobs=4, executor=workers)
-    biopsy.reduce(source, check, tmp_path / "there.onnx", parallelism=parallelism, listener=listen)
+    biopsy.reduce(source, check, tmp_path / "there.onnx", jobs=4, executor=workers, listener=listen)
     assert added not in ray_nodes.cluster.worker_nodes
     assert (tmp_path / "there.onnx").read_bytes() == (tmp_path / "here.onnx").read_bytes()
 

@@ -78,7 +78,7 @@ class Varier:
             candidate=self.folder / "candidate.onnx", budget=Budget(checks=checks), **(search or {})
         )
         asked = VariationJob(**{"search": options, "values_free": True, **job})
-        return vary(index_file(path), FunctionCheck(check, as_proto=True), asked)
+        return vary(index_file(path), FunctionCheck(check, takes="model"), asked)
 
 
 def found_of(findings: tuple[Finding, ...]) -> dict[str, str]:

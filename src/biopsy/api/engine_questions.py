@@ -72,7 +72,7 @@ def flags(
     *,
     rules: Rules | None = None,
     check_timeout: float | None = None,
-    folder: Folder = None,
+    external_data_dir: Folder = None,
     executor: OtherMachines | None = None,
     listener: events.Listener = events.ignore,
 ) -> Flags:
@@ -82,13 +82,16 @@ def flags(
     engine with its settings, or ``{settings}`` for the settings alone; a command other than ``biopsy run`` may read the
     environment variable ``BIOPSY_ENGINE`` instead. It cannot be a function, because some settings take effect only in a
     fresh process. ``check_timeout`` is in seconds, by default 20 times as long as the first run, at least 60.
-    ``folder`` is where external weights are. ``executor`` (a ``RayExecutor``) runs the check on other machines, with
-    many settings at once; the result is the same.
+    ``external_data_dir`` is where external weights are. ``executor`` (a ``RayExecutor``) runs the check on other
+    machines, with many settings at once; the result is the same.
 
     The result's ``switches`` are the smallest changes, none if nothing helps.
 
     Raises OriginalPasses if the model passes, CheckError if the check cannot be run, UsageError for a check or an
     engine that cannot be used, EngineMissing or ModelError.
+
+    >>> words = ["biopsy", "run", "{}", "--engine", "onnxrt:optimization=none", "--engine", "{engine}"]
+    >>> [switch.text for switch in biopsy.flags("model.onnx", "onnxrt", words).switches]
     """
     if callable(check):
         raise errors.UsageError(
@@ -100,7 +103,7 @@ def flags(
     create(engine)
     template = template_of(check, parse_spec(engine))
     rules = rules_of(rules)
-    with model_file(model, folder) as (path, weights):
+    with model_file(model, external_data_dir) as (path, weights):
         ModelInput(read_bytes(path), weights, path)  # raises ModelError for external weights that may not be read
         with closing(varied_check(template, str(path), check_timeout)) as varied:
             return find_switches(varied, path, rules, listener, weights, executor)
@@ -141,7 +144,7 @@ def build(
     rules: Rules | None = None,
     build_timeout: float | None = None,
     check_timeout: float | None = None,
-    folder: Folder = None,
+    external_data_dir: Folder = None,
     executor: OtherMachines | None = None,
     listener: events.Listener = events.ignore,
 ) -> BuildFindings:
@@ -159,6 +162,10 @@ def build(
 
     Raises CheckError if the check cannot be run, EngineMissing, ModelError, or UsageError for an argument that cannot
     be used.
+
+    >>> found = biopsy.build("model.onnx", "openvino", until=20, vary={"threads": [1, 4]})
+    >>> found.good, found.bad
+    (20, 0)
     """
     if isinstance(until, int):
         require_whole(until=until)
@@ -182,7 +189,7 @@ def build(
         if executor is not None and callable(check):
             raise errors.UsageError("check: a function cannot be sent to the machines of executor, a command can")
     name = artifact_name(spec)
-    with model_file(model, folder) as (path, weights), temporary_folder("biopsy-") as place:
+    with model_file(model, external_data_dir) as (path, weights), temporary_folder("biopsy-") as place:
         plan = BuildPlan(
             model=ModelInput(read_bytes(path), weights, path),
             spec=spec,
@@ -231,7 +238,7 @@ def _runs(
             spec = CheckTemplate((), plan.spec).changed(change).text
             # Without a check, only the building counts, and this function is never called.
             is_bad = functools.wraps(check or bool)(lambda path: check is not None and check(path, spec))
-            return FunctionCheck(is_bad, as_proto=False)
+            return FunctionCheck(is_bad)
 
         yield BuildsHere(plan, with_engine, listener)
     else:
@@ -255,7 +262,7 @@ def releases(
     allow_vacuous_check: bool = False,
     rules: Rules | None = None,
     check_timeout: float | None = None,
-    folder: Folder = None,
+    external_data_dir: Folder = None,
     executor: OtherMachines | None = None,
     listener: events.Listener = events.ignore,
 ) -> ReleaseFindings:
@@ -270,8 +277,8 @@ def releases(
     release and the newest, and then goes back in steps that double. ``versions`` limits it to some releases: ``A..B``,
     releases joined by commas, or a specifier. ``every`` tries all of them. ``beside`` are further requirements of each
     environment, such as ``numpy<2``; ``python`` is a version of Python or a path. ``jobs`` environments are made at
-    once. ``check_timeout`` is in seconds. ``folder`` is where external weights are. ``executor`` (a ``RayExecutor``)
-    makes environments and runs the check on other machines, as many at once as have room.
+    once. ``check_timeout`` is in seconds. ``external_data_dir`` is where external weights are. ``executor`` (a
+    ``RayExecutor``) makes environments and runs the check on other machines, as many at once as have room.
 
     A check that fails with every release, and on a model of one Identity node too, says nothing: that is a CheckError,
     unless ``allow_vacuous_check``.
@@ -280,6 +287,9 @@ def releases(
 
     Raises OriginalPasses if no release that was tried fails, CheckError if the check cannot be run or uses no release,
     CannotInstall if this machine cannot install anything, UsageError for arguments that cannot be used, ModelError.
+
+    >>> words = ["biopsy", "run", "{}", "--engine", "reference", "--engine", "{engine}"]
+    >>> print(biopsy.releases("model.onnx", "onnxruntime", words, versions="1.20..1.24").text)
     """
     require_check(check, is_command=True)
     require_seconds(check_timeout=check_timeout)
@@ -303,7 +313,7 @@ def releases(
         python_text=python,
     )
     span = span_of(package, releases_of(package, python=release_check.python), named_releases)
-    with model_file(model, folder) as (path, weights):
+    with model_file(model, external_data_dir) as (path, weights):
         question = ReleaseQuestion(
             check=release_check,
             model=path,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from os import PathLike
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 from biopsy import errors, events
-from biopsy.api.reducing import searching
 from biopsy.api.running import (
     Folder,
     Function,
@@ -22,7 +22,6 @@ from biopsy.api.running import (
     index_of,
     inputs_of,
     model_file,
-    options_of,
     require_check,
     require_choice,
     require_names,
@@ -32,7 +31,9 @@ from biopsy.api.running import (
     tolerances_and_stats,
     tolerances_by_name,
 )
-from biopsy.checks.judge import Rules
+from biopsy.api.searching import searching
+from biopsy.checks.judge import CONFIDENCE, Rules
+from biopsy.checks.outcome import Form
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, Stat, Tolerances
 from biopsy.engines.registry import PLAIN, create
 from biopsy.engines.runner import casts_text, in_declared_types, wider_sample
@@ -42,7 +43,7 @@ from biopsy.processes.watch import Limits
 from biopsy.questions.layers.examination import Examination
 from biopsy.questions.layers.findings import LayerFindings
 from biopsy.questions.layers.question import DEFAULT_LIMIT, DEFAULT_REFERENCE, Judge, Question
-from biopsy.questions.precision.formats import Form
+from biopsy.questions.precision.formats import Form as PrecisionForm
 from biopsy.questions.precision.mixed_models import High, Low, Precisions, mixed_models
 from biopsy.questions.precision.plan import Cost
 from biopsy.questions.precision.search import Direction, Mode, PrecisionJob, PrecisionResult
@@ -57,59 +58,59 @@ from biopsy.questions.transformations.question import (
     parse_tool,
     tool_python,
 )
-from biopsy.session.checked_search import Repeating
-from biopsy.session.pool import Parallelism
+from biopsy.session.pool import Workers
 from biopsy.session.trial import Budget
-
-_Takes = Literal["path", "model"]
 
 
 def layers(
     model: Model,
     suspect: str,
-    reference: str = DEFAULT_REFERENCE,
+    reference_engine: str = DEFAULT_REFERENCE,
     inputs: GivenInputs = None,
     *,
     atol: float | Mapping[str, float] = DEFAULT_TOLERANCE,
     rtol: float | Mapping[str, float] = DEFAULT_TOLERANCE,
-    stat: Stat | Mapping[str, Stat] = "elemwise",
+    check_error_stat: Stat | Mapping[str, Stat] = "elemwise",
     nodes: str | None = None,
     iterations: int = 1,
     seed: int = 1,
     val_range: GivenRanges = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    folder: Folder = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    external_data_dir: Folder = None,
     record_memory: int = DEFAULT_LIMIT,
     run_timeout: float | None = None,
     listener: events.Listener = events.ignore,
 ) -> LayerFindings:
     """Find which layers of ``model`` the engine ``suspect`` computes wrongly, and which only pass an error on.
 
-    Each layer is run in isolation with the values that ``reference`` gives, and in the whole model. Both engines are
-    specs such as ``"onnxrt:optimization=none"``, and run in processes of their own. ``inputs``, ``iterations``,
-    ``seed``, ``val_range``, ``shapes`` and ``folder`` are those of ``run``, ``atol``, ``rtol`` and ``stat`` those of
-    ``compare``, by the names of any tensors. ``nodes`` is a regular expression: only layers whose name, operator or
-    output it matches somewhere are measured. ``record_memory`` is in bytes of tensors, ``run_timeout`` in seconds.
+    Each layer is run in isolation with the values that ``reference_engine`` gives, and in the whole model. Both engines
+    are specs such as ``"onnxrt:optimization=none"``, and run in processes of their own. ``inputs``, ``iterations``,
+    ``seed``, ``val_range``, ``input_shapes`` and ``external_data_dir`` are those of ``run``, ``atol``, ``rtol`` and
+    ``check_error_stat`` those of ``compare``, by the names of any tensors. ``nodes`` is a regular expression: only
+    layers whose name, operator or output it matches somewhere are measured. ``record_memory`` is in bytes of tensors,
+    ``run_timeout`` in seconds.
 
     The result's ``passed`` is the verdict; ``suspects`` are the layers and groups that make errors, the worst first.
 
     Raises UsageError if nothing matches ``nodes`` or the reference gives no inner tensors, CannotCompare if the
     reference cannot run the model or ``inputs`` do not fit it, EngineMissing, ModelError or DataError.
+
+    >>> [suspect.name for suspect in biopsy.layers("model.onnx", "onnxrt", atol=1e-3).suspects]
     """
     require_whole(record_memory=record_memory, iterations=iterations)
     require_seconds(run_timeout=run_timeout)
-    input_options = inputs_of(inputs, iterations, seed, val_range, shapes)
+    input_options = inputs_of(inputs, iterations, seed, val_range, input_shapes)
     try:
         pattern = None if nodes is None else re.compile(nodes)
     except re.error as error:
         raise errors.UsageError(f"nodes={nodes!r}: it is not a regular expression: {error}") from error
-    with model_file(model, folder) as (path, weights), temporary_folder("biopsy-") as scratch:
+    with model_file(model, external_data_dir) as (path, weights), temporary_folder("biopsy-") as scratch:
         question = Question(
             index=index_file(path, weights),
             feeds=lambda kinds: checked_feeds(kinds, input_options),
             suspect=suspect,
-            reference=reference,
-            judge=Judge(*tolerances_and_stats(atol, rtol, stat)),
+            reference=reference_engine,
+            judge=Judge(*tolerances_and_stats(atol, rtol, check_error_stat)),
             nodes=pattern,
             limit=record_memory,
             timeout=run_timeout,
@@ -124,18 +125,22 @@ def precision(
     *,
     low: Low = "fp16",
     high: High = "float32",
-    form: Form = "emulate",
-    takes: _Takes = "path",
+    form: PrecisionForm = "emulate",
+    takes: Form | None = None,
     mode: Mode = "minimal",
     direction: Direction = "forward",
     cost: Cost = "count",
     inputs: GivenInputs = None,
     rules: Rules | None = None,
-    repeating: Repeating | None = None,
-    budget: Budget | None = None,
-    parallelism: Parallelism | None = None,
+    repeat: int | None = None,
+    confidence: float = CONFIDENCE,
+    jobs: int | None = None,
+    executor: Executor | Workers | None = None,
+    max_checks: int | None = None,
+    max_time: float | None = None,
+    check_timeout: float | None = None,
     journal: str | PathLike[str] | None = None,
-    folder: Folder = None,
+    external_data_dir: Folder = None,
     listener: events.Listener = events.ignore,
 ) -> PrecisionResult:
     """Find the layers of ``model`` that must be computed in the precision ``high`` so that ``check`` passes.
@@ -145,17 +150,20 @@ def precision(
     written; None writes none. ``form="emulate"`` rounds by Casts around float32 arithmetic, ``"native"`` gives the
     layers of low precision low types. int8 is calibrated with ``inputs``, and needs them.
 
-    ``mode``, ``direction`` and ``cost`` are like the options of ``biopsy debug precision``; ``rules``, ``repeating``,
-    ``budget``, ``parallelism``, ``journal`` and ``listener`` are those of ``reduce``.
+    ``mode``, ``direction`` and ``cost`` are like the options of ``biopsy debug precision``; all other arguments are
+    those of ``reduce``.
 
     The result's ``high`` are the layers that need the high precision.
 
     Raises HighPrecisionFails if the check fails with every layer high, CheckError if the check cannot be run or the
     result does not pass again, ModelError for a damaged model, UsageError for an argument that cannot be used, or
     Interrupted on Ctrl-C, with the best model written.
+
+    >>> words = ["biopsy", "run", "{}", "--onnxrt", "--load-inputs", "in.npz", "--load-outputs", "golden.npz"]
+    >>> [layer.label for layer in biopsy.precision("model.onnx", words, "mixed.onnx", low="fp16", jobs=4).high]
     """
     for name, value, choices in (
-        ("low", low, Low), ("high", high, High), ("form", form, Form), ("takes", takes, _Takes), ("mode", mode, Mode),
+        ("low", low, Low), ("high", high, High), ("form", form, PrecisionForm), ("mode", mode, Mode),
         ("direction", direction, Direction), ("cost", cost, Cost),
     ):  # fmt: skip
         require_choice(name, value, get_args(choices))
@@ -171,13 +179,14 @@ def precision(
     if not is_int8 and inputs is not None:
         raise errors.UsageError(f"inputs have no effect with low={precisions.low!r}: only int8 is calibrated")
     given_feeds = feeds_of(inputs)
-    index = index_of(model, folder)
+    index = index_of(model, external_data_dir)
     feeds, changes = in_declared_types(given_feeds or (), index.declared_type)
     if changes:
         warnings.warn(casts_text(changes), UserWarning, stacklevel=2)
     with searching(
         check, takes, "search",
-        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=given_feeds,
+        rules=rules, repeat=repeat, confidence=confidence, budget=Budget(checks=max_checks, seconds=max_time),
+        jobs=jobs, executor=executor, check_timeout=check_timeout, journal=journal, inputs=given_feeds,
     ) as (search, candidate_check):  # fmt: skip
         job = PrecisionJob(
             output=None if output is None else Path(output),
@@ -208,11 +217,12 @@ def transform(
     iterations: int = 1,
     seed: int = 1,
     val_range: GivenRanges = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    reduce: bool = True,
-    budget: Budget | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    no_reduce: bool = False,
+    max_checks: int | None = None,
+    max_time: float | None = None,
     tool_timeout: float | None = 600.0,
-    folder: Folder = None,
+    external_data_dir: Folder = None,
     listener: events.Listener = events.ignore,
 ) -> TransformationFindings:
     """Find what the tool ``by`` breaks in ``model``: the smallest piece, and the passes that do it.
@@ -224,27 +234,29 @@ def transform(
     ``python``. If ``passes`` are given, only they run.
 
     The model and the transformed model run in ``engine`` with the same ``inputs`` (as in ``run``, with ``iterations``,
-    ``seed``, ``val_range`` and ``shapes``). Differences that rounding explains are not a failure, unless ``atol`` or
-    ``rtol`` are given, which then decide alone. If ``check`` is given, it decides instead: a command with ``{}`` for
+    ``seed``, ``val_range`` and ``input_shapes``). Differences that rounding explains are not a failure, unless ``atol``
+    or ``rtol`` are given, which then decide alone. If ``check`` is given, it decides instead: a command with ``{}`` for
     the transformed model and ``{original}`` for the model itself.
 
     ``output`` is where the piece is written, with its transformed model and its inputs beside it; None writes nothing.
-    ``reduce=False`` looks for no smaller piece. ``tool_timeout`` is in seconds per transformation. ``folder``, that of
-    external weights, must be the model's.
+    ``no_reduce`` looks for no smaller piece. ``tool_timeout`` is in seconds per transformation.
+    ``external_data_dir``, that of external weights, must be the model's.
 
     The result's ``fault`` is ``"transformation"``, or ``"control"`` if loading and saving alone breaks the model.
 
     Raises OriginalPasses if the transformed model is right or the model fails before it is transformed, CheckError if
     nothing can be said, CannotInstall, EngineMissing, ModelError, or UsageError for an argument that cannot be used.
+
+    >>> print(biopsy.transform("model.onnx", "onnxslim", max_time=300).sentence)
     """
     require_own_files(model, output=output)
-    require_whole(iterations=iterations)
-    require_seconds(tool_timeout=tool_timeout)
+    require_whole(iterations=iterations, max_checks=max_checks)
+    require_seconds(tool_timeout=tool_timeout, max_time=max_time)
     tool = parse_tool(by)
-    input_options = inputs_of(inputs, iterations, seed, val_range, shapes)
+    input_options = inputs_of(inputs, iterations, seed, val_range, input_shapes)
     require_names("packages", packages, "a list")
     tool_packages = ToolPackages(packages=tuple(packages), python=python)
-    with model_file(model, folder) as (path, weights):
+    with model_file(model, external_data_dir) as (path, weights):
         index = index_file(path, weights)
         if index.has_external_data and weights.resolve() != path.parent.resolve():
             raise errors.UsageError(f"a tool looks for the weights of {path} beside it, not in {weights}")
@@ -274,8 +286,8 @@ def transform(
                 passes=None if passes is None else tuple(passes),
                 control=None if control is None else parse_tool(control),
                 output=None if output is None else Path(output),
-                reduces=reduce,
-                budget=options_of("budget", budget, Budget),
+                reduces=not no_reduce,
+                budget=Budget(checks=max_checks, seconds=max_time),
                 limits=Limits(seconds=tool_timeout),
             )
             return find_transformation(question, listener)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from numbers import Real
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -52,8 +52,6 @@ Folder: TypeAlias = "str | PathLike[str] | None"
 
 Function: TypeAlias = "Callable[[Any], object]"
 
-_Option = TypeVar("_Option")
-
 GivenInputs: TypeAlias = "Feed | Sequence[Feed] | str | PathLike[str] | None"
 """One feed (tensor name -> array), several, or a file of them; None for random feeds."""
 
@@ -70,8 +68,8 @@ def run(
     seed: int = 1,
     *,
     val_range: GivenRanges = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    folder: Folder = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    external_data_dir: Folder = None,
 ) -> list[RunnerResult]:
     """Run a model in one or more engines, one after the other, all with the same inputs.
 
@@ -81,14 +79,18 @@ def run(
     element type are cast, with a warning, if that only rounds floats.
 
     Without ``inputs``, there are ``iterations`` random feeds: the same for the same ``seed``, with values within
-    ``val_range`` (for all inputs, or by name; 0 to 1 by default). ``shapes`` has the sizes of dimensions that the model
-    leaves open, which are otherwise 1. ``outputs`` are the tensors to return instead of the model's outputs, ``"all"``
-    for every tensor. ``folder`` is where external weights are: by default the model's own folder, or the current one
-    if the model is not a file.
+    ``val_range`` (for all inputs, or by name; 0 to 1 by default). ``input_shapes`` has the sizes of dimensions that the
+    model leaves open, which are otherwise 1. ``outputs`` are the tensors to return instead of the model's outputs,
+    ``"all"`` for every tensor. ``external_data_dir`` is where external weights are: by default the model's own folder,
+    or the current one if the model is not a file.
 
     Raises EngineFailure if an engine cannot load, build or run the model, EngineMissing if there is no such engine,
     CannotCompare if ``inputs`` do not fit the model, ModelError or DataError for damaged files, or UsageError for an
     argument that cannot be used.
+
+    >>> expected, actual = biopsy.run("model.onnx", ["reference", "onnxrt"], iterations=3)
+    >>> actual.iterations[0].outputs["logits"].shape
+    (1, 1000)
     """
     if isinstance(outputs, str):
         require_choice("outputs", outputs, ("all",), "or a list of names of tensors")
@@ -97,10 +99,10 @@ def run(
         raise errors.UsageError(f"engines={engines!r}: they are specs, such as 'onnxrt', and one at least")
     path = Path(model) if isinstance(model, str | PathLike) else None
     data = _serialized(model) if path is None else read_bytes(path)
-    model_input = ModelInput(data, _weights_folder(model, folder), path)
+    model_input = ModelInput(data, _weights_folder(model, external_data_dir), path)
     if outputs is not None:
         model_input = ModelInput(mark_outputs(data, outputs), model_input.folder)
-    input_options = inputs_of(inputs, iterations, seed, val_range, shapes)
+    input_options = inputs_of(inputs, iterations, seed, val_range, input_shapes)
     feeds: Sequence[Feed] | None = None
     results = []
     created = [create(spec) for spec in specs]
@@ -117,19 +119,23 @@ def compare(
     expected: RunnerResult | Feed,
     atol: float | Mapping[str, float] = DEFAULT_TOLERANCE,
     rtol: float | Mapping[str, float] = DEFAULT_TOLERANCE,
-    stat: Stat | Mapping[str, Stat] = "elemwise",
+    check_error_stat: Stat | Mapping[str, Stat] = "elemwise",
 ) -> RunComparison:
     """Compare the outputs of a run with the expected ones, by name.
 
-    Either side is a result of ``run`` or a dictionary of tensors. ``atol``, ``rtol`` and ``stat``, the statistic of the
-    error that must be within them, are for all outputs, or by name with ``""`` for all others. Shapes must agree. A
-    result of ``run`` must have the element types that its model declares; the numbers of a dictionary may be of any
-    type. The result's ``passed`` is the verdict, ``failures`` are the outputs that fail.
+    Either side is a result of ``run`` or a dictionary of tensors. ``atol``, ``rtol`` and ``check_error_stat``, the
+    statistic of the error that must be within them, are for all outputs, or by name with ``""`` for all others. Shapes
+    must agree. A result of ``run`` must have the element types that its model declares; the numbers of a dictionary may
+    be of any type. The result's ``passed`` is the verdict, ``failures`` are the outputs that fail.
 
     Raises CannotCompare if the two have no output with an element in common, DoesNotFit for a name that neither has, or
-    UsageError for an unknown ``stat``, an invalid tolerance, or a side that is not a dictionary of arrays.
+    UsageError for an unknown ``check_error_stat``, an invalid tolerance, or a side that is not a dictionary of arrays.
+
+    >>> expected, actual = biopsy.run("model.onnx", ["reference", "onnxrt"])
+    >>> biopsy.compare(actual, expected, atol=1e-3).passed
+    True
     """
-    tolerances, stats = tolerances_and_stats(atol, rtol, stat)
+    tolerances, stats = tolerances_and_stats(atol, rtol, check_error_stat)
     sides = _result(actual, "actual"), _result(expected, "expected")
     require_known_outputs(names_by_option(tolerances, stats), {name for side in sides for name in names_of(side)})
     return compare_runs(*sides, tolerances, stats)
@@ -141,7 +147,7 @@ def tolerances_and_stats(
     """Tolerances and statistics by name. Raises UsageError for invalid ones."""
     stats = stat if isinstance(stat, Mapping) else {"": stat}
     for value in stats.values():
-        require_choice("stat", value, get_args(Stat))
+        require_choice("check_error_stat", value, get_args(Stat))
     return Tolerances(tolerances_by_name("atol", atol), tolerances_by_name("rtol", rtol)), Stats(stats)
 
 
@@ -240,13 +246,10 @@ def require_choice(name: str, value: object, choices: Sequence[str], more: str =
         )
 
 
-def options_of(name: str, given: _Option | None, kind: type[_Option]) -> _Option:
-    """The options given, by default the usual ones. Raises UsageError if they are not of the class ``kind``."""
-    if given is None:
-        return kind()
-    if not isinstance(given, kind):
-        raise errors.UsageError(f"{name}={given!r}: it is a biopsy.{kind.__name__}(...)")
-    return given
+def require_one(name: str, value: object, rival: str, rival_value: object) -> None:
+    """Raise UsageError if two arguments are given of which only one may be."""
+    if value and rival_value:
+        raise errors.UsageError(f"{name}={value!r} contradicts {rival}={rival_value!r}: give one of them")
 
 
 def require_whole(**numbers: int | None) -> None:
@@ -283,7 +286,7 @@ def inputs_of(
     iterations: int = 1,
     seed: int = 1,
     val_range: GivenRanges = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Inputs:
     """The inputs for a model, given or random.
 
@@ -293,9 +296,14 @@ def inputs_of(
     ranges = val_range if isinstance(val_range, Mapping) else {} if val_range is None else {"": val_range}
     if not all(isinstance(ends, Sequence) and len(ends) == 2 for ends in ranges.values()):
         raise errors.UsageError(f"val_range={val_range!r}: it is a pair of numbers, or a dictionary of these by name")
-    require_shapes("shapes", shapes)
+    require_shapes("input_shapes", input_shapes)
     return Inputs(
-        given=feeds_of(inputs), iterations=iterations, seed=seed, val_range=ranges, shapes=shapes or {}, complete=False
+        given=feeds_of(inputs),
+        iterations=iterations,
+        seed=seed,
+        val_range=ranges,
+        shapes=input_shapes or {},
+        complete=False,
     )
 
 
@@ -349,7 +357,10 @@ def rules_of(rules: Rules | None) -> Rules:
 
     Raises UsageError for rules that cannot be used.
     """
-    rules = options_of("rules", rules, Rules)
+    rules = Rules() if rules is None else rules
+    if not isinstance(rules, Rules):
+        raise errors.UsageError(f"rules={rules!r}: it is a biopsy.Rules(...)")
+    require_one("fail_codes", rules.fail_codes, "ignored_codes", rules.ignored_codes)
     require_choice("match", rules.match, get_args(Match))
     for name, codes in (("fail_codes", rules.fail_codes), ("ignored_codes", rules.ignored_codes)):
         if not isinstance(codes, Collection) or not all(isinstance(code, int) for code in codes):

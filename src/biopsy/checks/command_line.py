@@ -181,6 +181,12 @@ class OwnRun(OwnCommand):
                 places.append((place, 1))
         return places
 
+    @property
+    def engines(self) -> list[str]:
+        """The specs of its engines, as they are written."""
+        last_words = (self.words[place + number - 1] for place, number in self.engine_places)
+        return [word.removeprefix(f"{_ENGINE}=").removeprefix("--") for word in last_words]
+
     def with_engine(self, number: int, text: str) -> tuple[str, ...]:
         """The words with another engine in place of the engine of this number."""
         first, count = self.engine_places[number]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from biopsy import errors, events
 from biopsy.checks.verdict import VerdictFile
@@ -21,6 +21,7 @@ from biopsy.checks.verdict import of_error as verdict_of_error
 from biopsy.model.known_names import inside_a_check
 from biopsy.processes.watch import Stop
 from biopsy.processes.writing import write_whole
+from biopsy.text import series
 
 
 class Outcome(Enum):
@@ -229,29 +230,46 @@ def require_distinct(files: Sequence[Path], reserved: Path) -> None:
             raise errors.UsageError(f"{file} is given as an artifact and as the output: it would be moved away")
 
 
+Form = Literal["path", "model", "bytes", "str"]
+"""What a function is given: a candidate's path, an onnx.ModelProto, the bytes of the file, or the path as str."""
+
+_FORMS: Mapping[Form, str] = {
+    "path": "a pathlib.Path",
+    "model": "an onnx.ModelProto",
+    "bytes": "bytes",
+    "str": "a str",
+}
+
+
 class FunctionCheck(Check):
-    """Calls ``function`` with each candidate: a path, or an onnx.ModelProto if ``as_proto``.
+    """Calls ``function`` with each candidate, in the form that it ``takes``.
 
     True means that the model fails, False that it passes. An exception is a failure too, with its type and the first
     line of its message as signature. Errors of biopsy keep their meaning: EngineFailure is a failure of its stage and
     kind, CannotCompare and DoesNotFit say nothing about the candidate, and infrastructure errors stop the search.
     """
 
-    def __init__(self, function: Callable[[Any], object], *, as_proto: bool) -> None:
+    def __init__(self, function: Callable[[Any], object], *, takes: Form = "path") -> None:
         self.function = function
-        self.as_proto = as_proto
-        forms = 'a pathlib.Path (takes="path")', 'an onnx.ModelProto (takes="model")'
-        self.given = "the function is given {}, not {}".format(*(reversed(forms) if as_proto else forms))
+        self.takes = takes
+        forms = {form: f'{text} (takes="{form}")' for form, text in _FORMS.items()}
+        self.given = f"the function is given {forms.pop(takes)}, not {series([*forms.values()], 'or')}"
 
     def line(self, candidate: Path) -> str:
         """The call, for messages."""
         name = getattr(self.function, "__qualname__", repr(self.function))
-        return f"{name}({'onnx.load(' if self.as_proto else ''}{str(candidate)!r}{')' if self.as_proto else ''})"
+        path = repr(str(candidate))
+        shown = {"model": f"onnx.load({path})", "bytes": f"Path({path}).read_bytes()"}
+        return f"{name}({shown.get(self.takes, path)})"
 
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
         """Call the function once. Raises CheckError if it returns anything but True or False, or gets no model."""
         model: Any = candidate
-        if self.as_proto:
+        if self.takes == "str":
+            model = str(candidate)
+        elif self.takes == "bytes":
+            model = candidate.read_bytes()
+        elif self.takes == "model":
             from onnx import load
 
             try:

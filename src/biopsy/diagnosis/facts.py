@@ -478,7 +478,7 @@ class Diagnosis:
         return None if self.verdict.kind == "unknown" else self.verdict.kind != "passes"
 
     def __repr__(self) -> str:
-        return f"<Diagnosis: {self.verdict.kind}: {printable(self.verdict.text)}>"
+        return f"<{type(self).__name__}: {self.verdict.kind}: {printable(self.verdict.text)}>"
 
     def _repr_html_(self) -> str:
         rows = [(step.name, step.outcome, step.answer) for step in self.steps]

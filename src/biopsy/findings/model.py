@@ -27,13 +27,13 @@ _MOST_VALUES = 200
 """The most inputs or outputs that are listed."""
 
 
-def model_tree(index: ModelIndex, path: Path) -> Tree:
-    """The facts of a model; ``path`` is its file."""
+def model_tree(index: ModelIndex, path: Path | None) -> Tree:
+    """The facts of a model; ``path`` is its file, None for a model that has none."""
     head = index.model_head
     producer = " ".join(filter(None, (string_in(head, field, 0, len(head)) for field in (2, 3))))
     return {
-        "path": str(path),
-        "sha256": digest_of(path),
+        "path": None if path is None else str(path),
+        "sha256": None if path is None else digest_of(path),
         "nodes": len(index.nodes),
         "ir_version": index.ir_version,
         "opsets": opsets(index),

@@ -133,7 +133,7 @@ def failure_tree(judged: Judged, error: ErrorSize | None = None) -> Tree:
             "outputs": list(verdict.outputs[:_MOST_OUTPUTS]),
             "mismatches": list(most_telling(verdict.mismatches, _MOST_MISMATCHES)),
             "rounding": (None if error is None else error.rounding) or verdict.rounding,
-            "status": evidence.status,
+            "status": None if evidence.returned else evidence.status,
             "output": output.decode("utf-8", "replace"),
         }
     )

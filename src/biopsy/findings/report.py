@@ -46,12 +46,12 @@ def bounded(tree: Any, key: str = "") -> Any:
 
 
 def report_tree(
-    command: str, line: str, *, status: int, began: float, seconds: float, sections: Mapping[str, Any]
+    command: str, line: str | None, *, status: int, began: float, seconds: float, sections: Mapping[str, Any]
 ) -> Tree:
     """The whole report of a command. Sections that are None are left out, long texts are shortened.
 
-    ``command`` is its name, such as "debug reduce"; ``line`` is the command line that repeats it; ``status`` is its
-    exit status. ``began`` is in seconds since 1970, ``seconds`` is wall time.
+    ``command`` is its name, such as "debug reduce"; ``line`` is the command line that repeats it, None for a
+    call from Python; ``status`` is its exit status. ``began`` is in seconds since 1970, ``seconds`` is wall time.
     """
     head = {
         "biopsy_report": VERSION,

@@ -87,7 +87,7 @@ class Reduction:
 
     def __repr__(self) -> str:
         nodes = some_of(self.nodes, 6)
-        return f"<Reduction: {self._summary}: {nodes}>"
+        return f"<{type(self).__name__}: {self._summary}: {nodes}>"
 
     def _repr_html_(self) -> str:
         reads = self.reads or ((),) * len(self.nodes)

@@ -183,4 +183,4 @@ def test_python_gives_the_machines_as_an_executor(plan: BuildPlan, machines: Mac
     source = with_external_weight(Path("with_weights"))
     (source.parent / "w.bin").rename("weights/w.bin")
     with pytest.raises(errors.UsageError, match=r"the weights of .* are in another folder"):
-        biopsy.build(source, "onnxrt", until=1, executor=workers, folder="weights")
+        biopsy.build(source, "onnxrt", until=1, executor=workers, external_data_dir="weights")

@@ -18,7 +18,7 @@ def test_whatever_is_changed_is_valid_and_leaves_the_model_alone(part: int, tmp_
     test = node_tests()[part * len(node_tests()) // 32]
     before = test.model.SerializeToString(deterministic=True)
     fed = FedModel(test.model, [dict(test.inputs)])
-    with closing(TrialMaker(fed, FunctionCheck(bool, as_proto=True), tmp_path)) as trial_maker:
+    with closing(TrialMaker(fed, FunctionCheck(bool, takes="model"), tmp_path)) as trial_maker:
         for feature in features_of(trial_maker, 16):
             for alternative in feature.alternatives:
                 made = alternative.edit(fed)

@@ -18,7 +18,7 @@ from biopsy.findings.bundle.failure import ObservedFailure
 from biopsy.findings.bundle.job import EarlierFindings
 from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.findings.bundle.script import docstring
-from biopsy.findings.document import Bullets, DocumentBlock, Facts, Listing, Passage
+from biopsy.findings.document import Bullets, Cell, DocumentBlock, Facts, Listing, Passage
 from biopsy.text import first_of, printable, shortened
 
 _MOST_OF_SCRIPT = 40
@@ -74,7 +74,7 @@ def issue_text(facts: IssueFacts) -> str:
         form.environment: [Facts(rows=[(name, value) for name, value in rows if value])],
     }
     for heading, blocks in sections.items():
-        parts += [f"## {heading}", *(_markdown(block, facts.earlier.links) for block in blocks)]
+        parts += [f"## {heading}", *(markdown(block, facts.earlier.links) for block in blocks)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -153,18 +153,23 @@ def _packages(facts: IssueFacts) -> str:
     return ", ".join(f"{name} {version}" for name, version in packages.items() if engine is None or name in needed)
 
 
-def _markdown(block: DocumentBlock, links: Mapping[str, str]) -> str:
+def markdown(block: DocumentBlock, links: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A block as Markdown: a listing, bullets, facts or a passage. ``links`` are those of ``EarlierFindings``."""
     if isinstance(block, Listing):
         lines = [printable(line) for line in block.lines]
         longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
         fence = "`" * max(3, longest + 1)
         return "\n".join([f"{fence}{block.language}", *lines, fence])
     if isinstance(block, Bullets):
-        return "\n".join(f"- {_prose(str(item), links)}" for item in block.items)
+        return "\n".join(f"- {_prose(_text(item), links)}" for item in block.items)
     if isinstance(block, Facts):
-        return "\n".join(f"- {_prose(term)}: {_inline(str(value))}" for term, value in block.rows)
+        return "\n".join(f"- {_prose(term)}: {_inline(_text(value))}" for term, value in block.rows)
     assert isinstance(block, Passage)
     return _prose(block.text, links)
+
+
+def _text(cell: Cell | str) -> str:
+    return cell if isinstance(cell, str) else cell.text
 
 
 def _prose(text: str, links: Mapping[str, str] = MappingProxyType({})) -> str:
