@@ -5,13 +5,14 @@ layers that need a higher precision, and what may vary in the piece.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.comparison.mismatch import ONE_SIDED, error_text
+from biopsy.comparison.mismatch import ONE_SIDED
 from biopsy.comparison.noise import DEFAULT_RATIO
 from biopsy.diagnosis.context import (
     NO_PIECE,
@@ -31,13 +32,13 @@ from biopsy.diagnosis.facts import (
     ModelFailure,
     PrecisionFacts,
 )
-from biopsy.diagnosis.question import feeds_in, path_of, with_inputs, without_weights_folder
+from biopsy.diagnosis.question import Words, feeds_in, path_of, with_inputs, without_weights_folder
 from biopsy.diagnosis.steps.rounding import low_precision, with_corrected_suspect, with_wrong_engines
-from biopsy.engines.registry import create
+from biopsy.engines.registry import PLAIN, create
 from biopsy.engines.runner import Inputs, checked_feed, feeds_for
 from biopsy.findings.reduction import search_tree
 from biopsy.findings.search_history import SearchHistory
-from biopsy.model.index import index_file
+from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.tensor_type import TensorType
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.known_failures.catalogue import ORIGIN
@@ -52,7 +53,7 @@ from biopsy.questions.precision.task import run_job as run_precision_job
 from biopsy.questions.variation.vary import USUAL_CHECKS, VariationJob, vary
 from biopsy.reduction.problem import Border
 from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
-from biopsy.reduction.result import Target, inputs_file
+from biopsy.reduction.result import Reduction, Target, inputs_file
 from biopsy.session.checked_search import SearchOptions
 from biopsy.session.files import Resume
 from biopsy.session.pool import Parallelism
@@ -66,13 +67,49 @@ SEARCH_REPORT = "search.json"
 
 _MOST_SHOWN = 6
 
+_NO_RESUME, _USUAL_BORDER = Resume(), Border()
 
-def _search_options(context: StepContext, budget: Budget, resume: Resume | None = None, jobs: int = 0) -> SearchOptions:
-    judging, parallelism = context.question.judging, Parallelism(jobs=jobs or context.question.effort.jobs)
-    options = SearchOptions(
-        rules=judging.rules, candidate=context.question.candidate, parallelism=parallelism, budget=budget
+
+def _search_options(context: StepContext, budget: Budget, resume: Resume = _NO_RESUME, jobs: int = 0) -> SearchOptions:
+    question = context.question
+    return SearchOptions(
+        rules=question.judging.rules,
+        candidate=question.candidate,
+        parallelism=Parallelism(jobs=jobs or question.effort.jobs),
+        budget=budget,
+        resume=resume,
     )
-    return options if resume is None else replace(options, resume=resume)
+
+
+def reduce_to(
+    output: Path,
+    index: ModelIndex,
+    words: Words,
+    context: StepContext,
+    listener: events.Listener,
+    *,
+    samples: Callable[[], Sequence[Feed]] | None,
+    engines: Sequence[str] = PLAIN,
+    border: Border = _USUAL_BORDER,
+    resume: Resume = _NO_RESUME,
+) -> Reduction:
+    """Reduce a model to ``output`` in the time left for the step, with the check ``words``.
+
+    ``samples`` are the inputs with which values are recorded, by the first of ``engines`` that can; None: random ones.
+    """
+    command, default = parse(words), str(context.question.candidate)
+    fed = isinstance(command, OwnRun) and bool(command.input_files) and not command.golden_files
+    jobs = context.question.effort.jobs if command.names_candidate(default) else 1
+    job = ReductionJob(
+        target=Target(output),
+        search=_search_options(context, Budget(seconds=context.seconds_left), resume, jobs),
+        recording=RecordingOptions(samples=samples, engines=engines),
+        border=border,
+        command=command,
+        feeds_recorded=fed and inputs_file(output).resolve() not in [file.resolve() for file in command.input_files],
+    )
+    with context.check_for_search(words, jobs) as check:
+        return run_job(index, check, job, listener)
 
 
 @diagnosis_step(
@@ -95,28 +132,25 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     command = parse(words)
     files = command.input_files if isinstance(command, OwnRun) else list(question.samples.files)
     output = question.folder / PIECE
-    fed = isinstance(command, OwnRun) and bool(command.input_files) and not command.golden_files
-    jobs = question.effort.jobs if command.names_candidate(str(context.question.candidate)) else 1
     journal = output.with_name(f"{PIECE}.journal")
-    resume = Resume(journal=journal, files=tuple(files), search="diagnosis", fresh=question.fresh)
-    job = ReductionJob(
-        target=Target(output),
-        search=_search_options(context, Budget(seconds=context.seconds_left), resume, jobs),
-        recording=RecordingOptions(samples=(lambda: feeds_in(files)) if files else None),
-        border=Border(mark_intermediate=failure.masked),
-        command=command,
-        feeds_recorded=fed and inputs_file(output).resolve() not in [file.resolve() for file in files],
-    )
     history = SearchHistory()
-    with context.check_for_search(words, jobs) as check:
-        reduction = run_job(question.index, check, job, events.both(history, context.listener))
-    context.keep(SEARCH_REPORT, search_tree(reduction, history, job.mode))
+    reduction = reduce_to(
+        output,
+        question.index,
+        words,
+        context,
+        events.both(history, context.listener),
+        samples=(lambda: feeds_in(files)) if files else None,
+        border=Border(mark_intermediate=failure.masked),
+        resume=Resume(journal=journal, files=tuple(files), search="diagnosis", fresh=question.fresh),
+    )
+    context.keep(SEARCH_REPORT, search_tree(reduction, history, "minimal"))
     piece = FailingPiece(
         path=str(reduction.output),
         inputs=None if reduction.inputs is None else str(reduction.inputs),
         **{key: getattr(reduction, key) for key in ("nodes", "reads", "kept", "nodes_before", "signature", "stopped")},
         other_failures=tuple(reduction.other_failures.items()),
-        error_after="" if reduction.error_after is None else error_text(reduction.error_after),
+        error=reduction.error_after,
         places=tuple(dict.fromkeys(str(source) for source in reduction.sources if source is not None)),
     )
     fault = failure.fault
@@ -145,13 +179,13 @@ def _reads_nan(piece: FailingPiece) -> bool:
 KNOWN_REPORT = "known.json"
 """The report of ``debug known``, in the folder of the evidence."""
 
-_NOT_SHOWN = "a failure that the outputs do not show"
+NOT_SHOWN = "a failure that the outputs do not show"
 
 
 @diagnosis_step(
     "known",
     "which known bugs does it look like?",
-    unless=lambda facts, context: {NO_PIECE: facts.piece is None, _NOT_SHOWN: facts.is_masked},
+    unless=lambda facts, context: {NO_PIECE: facts.piece is None, NOT_SHOWN: facts.is_masked},
     evidence="known",
     files=(KNOWN_REPORT,),
     warm=True,
@@ -187,7 +221,8 @@ _SHARE = 0.5
 _MOST_LAYERS_SHOWN = 3
 
 
-def _no_inner_tensors(engine: str | None) -> dict[str, object]:
+def no_inner_tensors(engine: str | None) -> dict[str, object]:
+    """The reason not to examine layers with an engine as the reference, with whether it holds."""
     is_known = engine is None or create(engine).capabilities.marks_any_tensor
     return {f"{engine} gives no inner tensors": not is_known}
 
@@ -202,7 +237,7 @@ def _no_inner_tensors(engine: str | None) -> dict[str, object]:
         "it is rounding: no layer is at fault": facts.is_rounding,
         TWO_ENGINES: facts.suspect is None or facts.known_failure.trusted is None,
         "the piece is one node": facts.piece is not None and len(facts.piece.nodes) == 1,
-        **_no_inner_tensors(facts.failure and facts.failure.trusted),
+        **no_inner_tensors(facts.failure and facts.failure.trusted),
     },
     evidence="layers",
     files=(LAYERS_REPORT,),
@@ -213,7 +248,7 @@ def wrong_layers(facts: KnownFacts, context: StepContext) -> StepAnswer:
     failure, piece = facts.known_failure, facts.piece
     model = context.question.model if piece is None else Path(piece.path)
     inputs = None if piece is None else path_of(piece.inputs)
-    findings = _examined(context, model, inputs, (failure.trusted or "", failure.suspect or ""), LAYERS_REPORT)
+    findings = examined(context, model, inputs, (failure.trusted or "", failure.suspect or ""), LAYERS_REPORT)
     layers = _layer_facts(findings, failure.suspect or "", of_piece=piece is not None)
     return StepAnswer(replace(facts, layers=layers), _layers_line(layers))
 
@@ -225,7 +260,7 @@ def wrong_layers(facts: KnownFacts, context: StepContext) -> StepAnswer:
         "its outputs are wrong": facts.failure is not None,
         "the check decides, and it passes": context.question.check is not None,
         "nothing was compared": not facts.agreeing,
-        **_no_inner_tensors(facts.agreeing[0] if facts.agreeing else None),
+        **no_inner_tensors(facts.agreeing[0] if facts.agreeing else None),
     },
     evidence="layers",
     files=(MASKED_REPORT,),
@@ -234,7 +269,7 @@ def wrong_layers(facts: KnownFacts, context: StepContext) -> StepAnswer:
 def masked_error(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """Examine the layers of a model whose outputs are right. Only errors beyond rounding, by float64, count."""
     trusted, suspect = facts.agreeing[0], facts.agreeing[-1]
-    findings = _examined(context, context.question.model, None, (trusted, suspect), MASKED_REPORT)
+    findings = examined(context, context.question.model, None, (trusted, suspect), MASKED_REPORT)
     layers = _layer_facts(findings, suspect, of_piece=False, by_float64=True)
     if not findings.is_masked or not (layers.alone or layers.together):
         return StepAnswer(replace(facts, layers=layers), _layers_line(layers))
@@ -249,7 +284,7 @@ def masked_error(facts: KnownFacts, context: StepContext) -> StepAnswer:
     return StepAnswer(replace(facts, layers=layers, failure=failure), f"yes · {_layers_line(layers)}")
 
 
-def _examined(
+def examined(
     context: StepContext, model: Path, inputs: Path | None, pair: tuple[str, str], report: str
 ) -> LayerFindings:
     """What ``debug layers`` finds of a model, with its report written to the file ``report`` in the folder.
@@ -282,14 +317,19 @@ def _examined(
     return findings
 
 
+def exceeds_rounding(part: LayerFinding | LayerGroup, *, by_float64: bool = False) -> bool:
+    """Whether a part that is wrong is so by more than rounding, or fails.
+
+    With ``by_float64``, an error that float64 did not judge does not count.
+    """
+    if part.failure is not None or part.rounding_ratio is None:
+        return part.failure is not None or not by_float64
+    return part.rounding_ratio > DEFAULT_RATIO
+
+
 def _layer_facts(findings: LayerFindings, suspect: str, *, of_piece: bool, by_float64: bool = False) -> LayerFacts:
     """The findings without rounding; with ``by_float64``, also without errors that float64 did not judge."""
-
-    def counts(part: LayerFinding | LayerGroup) -> bool:
-        if part.failure is not None or part.rounding_ratio is None:
-            return part.failure is not None or not by_float64
-        return part.rounding_ratio > DEFAULT_RATIO
-
+    counts = partial(exceeds_rounding, by_float64=by_float64)
     if_marked = {suspect.nodes for suspect in findings.wrong_if_marked}
     together = [group for group in findings.groups if counts(group) and group.nodes not in if_marked]
     alone = [layer for layer in findings.layers if layer.is_suspect and counts(layer)]
@@ -387,7 +427,7 @@ _MOST_FIXED_SHOWN = 3
     unless=lambda facts, context: {
         NO_PIECE: facts.piece is None,
         "it fails now and then: each question would take many runs": facts.is_flaky,
-        _NOT_SHOWN: facts.is_masked,
+        NOT_SHOWN: facts.is_masked,
         f"the piece has more than {_MOST_NODES} nodes": facts.piece and len(facts.piece.nodes) > _MOST_NODES,
     },
     evidence="variation",
