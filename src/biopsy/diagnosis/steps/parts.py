@@ -98,7 +98,7 @@ def reduce_to(
     ``samples`` are the inputs with which values are recorded, by the first of ``engines`` that can; None: random ones.
     """
     command, default = parse(words), str(context.question.candidate)
-    fed = isinstance(command, OwnRun) and bool(command.input_files) and not command.golden_files
+    loaded = command.input_files if isinstance(command, OwnRun) and not command.golden_files else []
     jobs = context.question.effort.jobs if command.names_candidate(default) else 1
     job = ReductionJob(
         target=Target(output),
@@ -106,7 +106,7 @@ def reduce_to(
         recording=RecordingOptions(samples=samples, engines=engines),
         border=border,
         command=command,
-        feeds_recorded=fed and inputs_file(output).resolve() not in [file.resolve() for file in command.input_files],
+        feeds_recorded=bool(loaded) and inputs_file(output).resolve() not in [file.resolve() for file in loaded],
     )
     with context.check_for_search(words, jobs) as check:
         return run_job(index, check, job, listener)

@@ -34,7 +34,7 @@ from biopsy.model.index import index_bytes, index_file
 from biopsy.model.slice import Boundary, Subset, candidate_parts
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole
-from biopsy.questions.layers.findings import LayerFinding, LayerFindings
+from biopsy.questions.layers.findings import LayerFinding, LayerFindings, LayerGroup
 from biopsy.recording.reference_run import Recording, random_samples
 from biopsy.recording.types import CutTypes
 from biopsy.reduction.problem import Candidate, Problem
@@ -307,7 +307,8 @@ def _alike(findings: LayerFindings, failure: ModelFailure, gone: set[int]) -> It
     """The parts that fail as the model does, by more than rounding, and share no node with each other or ``gone``."""
     report, taken = failure.report, set(gone)
     if_marked = {suspect.nodes for suspect in findings.wrong_if_marked}
-    for part in (*(layer for layer in findings.layers if layer.is_suspect), *findings.groups):
+    parts: list[LayerFinding | LayerGroup] = [layer for layer in findings.layers if layer.is_suspect]
+    for part in (*parts, *findings.groups):
         suspect = part.as_suspect if isinstance(part, LayerFinding) else part
         error, failed = suspect.error, suspect.failure
         if failed is not None:
