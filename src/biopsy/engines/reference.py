@@ -42,7 +42,6 @@ class Reference(Engine):
             "rounded",
             "with float64, round what each node reads, its results, or both to a narrower type",
             choices=ROUNDINGS,
-            harmless=True,
         ),
     )
 
