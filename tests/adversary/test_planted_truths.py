@@ -29,6 +29,22 @@ layers (float[4,8] x) => (float[4,8] y)
 }
 """
 
+MATMULS = """
+<ir_version: 8, opset_import: ["" : 17]>
+layers (float[4,8] x) => (float[4,8] y)
+{
+    [first] a = MatMul (x, w1)
+    [tanh1] b = Tanh (a)
+    [second] c = MatMul (b, w1)
+    [tanh2] d = Tanh (c)
+    [third] e = MatMul (d, w1)
+    [tanh3] f = Tanh (e)
+    [fourth] g = MatMul (f, w1)
+    [tanh4] h = Tanh (g)
+    [fifth] y = MatMul (h, w1)
+}
+"""
+
 
 class Said(NamedTuple):
     """The status of a diagnosis, the kind of its verdict and its text; its report, and all that can be read of it."""
@@ -39,15 +55,35 @@ class Said(NamedTuple):
     report: Mapping[str, Any]
     everything: str
 
+    @property
+    def rest(self) -> Mapping[str, Any]:
+        """What the report says of the rest of the model."""
+        return self.report.get("rest") or {}
+
+    @property
+    def narrower(self) -> Mapping[str, Any]:
+        """What the report says of a narrower type."""
+        return self.report.get("narrower") or {}
+
+    @property
+    def others(self) -> list[list[str]]:
+        """The other parts that fail, by the labels of their nodes."""
+        return [other["nodes"] for other in self.rest.get("others", ())]
+
+
+def write_model(folder: Path, text: str = MODEL) -> None:
+    """Write a model of this text, with weights for those of its names that have none."""
+    model, random = onnx.parser.parse_model(text), np.random.default_rng(0)
+    for name, shape in {"w1": (8, 8), "b1": (8,), "k": (8,)}.items():
+        values = random.normal(0, 0.5, shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    onnx.save(model, folder / "model.onnx")
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the model."""
-    model, random = onnx.parser.parse_model(MODEL), np.random.default_rng(0)
-    for name, shape in {"w1": (8, 8), "b1": (8,), "k": (8,)}.items():
-        values = random.normal(0, 0.5, shape).astype(np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
-    onnx.save(model, tmp_path / "model.onnx")
+    write_model(tmp_path)
     return tmp_path
 
 
@@ -61,7 +97,9 @@ def biopsy(folder: Path, *words: str | Path, **variables: str) -> subprocess.Com
 def diagnosed(folder: Path, planted: Callable[..., str]) -> Callable[..., Said]:
     """Diagnoses the model in the engine with planted rules, beside the reference evaluator."""
 
-    def diagnose(*rules: Mapping[str, Any]) -> Said:
+    def diagnose(*rules: Mapping[str, Any], text: str = "") -> Said:
+        if text:
+            write_model(folder, text)
         words = ["diagnose", "model.onnx", "--reference", "--engine", planted(*rules)]
         ran = biopsy(folder, *words, "--report", "report.json", "--bundle", "bundle")
         report = json.loads((folder / "report.json").read_text())
@@ -235,3 +273,55 @@ def test_a_piece_of_one_crash_is_no_piece_of_another(diagnosed: Callable[..., Sa
     assert said.report["failure"]["stage"] == "build"
     assert [node["op_type"] for node in said.report["piece"]["nodes"]] == ["Relu"]
     assert "crashes when it builds one node, Relu 'rectifier' (SIGSEGV)" in said.text
+
+
+@pytest.mark.slow
+def test_one_wrong_node_is_said_to_be_all_that_fails(diagnosed: Callable[..., Said]) -> None:
+    said = diagnosed({"op": "Softmax", "does": "scale"})
+    assert (said.rest["answer"], said.others) == ("passes", [])
+    assert "computed by the reference evaluator of onnx instead, the whole model passes" in said.text.lower()
+
+
+@pytest.mark.slow
+def test_one_of_five_wrong_nodes_is_not_said_to_be_all(diagnosed: Callable[..., Said]) -> None:
+    said = diagnosed({"op": "MatMul", "does": "scale"}, text=MATMULS)
+    assert "one of at least 5 parts that fail in this way, each by itself (MatMul: 5 nodes)" in said.text
+    assert said.rest["answer"] == "passes"
+
+
+@pytest.mark.slow
+def test_another_operator_that_is_wrong_too_is_named(diagnosed: Callable[..., Said]) -> None:
+    said = diagnosed({"op": "MatMul", "does": "scale"}, {"op": "Softmax", "does": "scale"})
+    assert "(MatMul: 1 node; Softmax: 1 node)" in said.text or "(Softmax: 1 node; MatMul: 1 node)" in said.text
+    assert (said.rest["answer"], len(said.others)) == ("passes", 1)
+
+
+@pytest.mark.slow
+def test_a_wrong_node_that_another_one_hides_is_named(diagnosed: Callable[..., Said]) -> None:
+    said = diagnosed({"op": "Add", "does": "scale"}, {"op": "Tanh", "does": "scale", "by": 0.0})
+    assert "Add: 1 node" in said.text and "Tanh: 1 node" in said.text
+    assert (said.rest["answer"], len(said.others)) == ("passes", 1)
+
+
+@pytest.mark.slow
+def test_every_node_that_cannot_be_built_is_counted(diagnosed: Callable[..., Said]) -> None:
+    said = diagnosed({"op": "MatMul", "does": "refuse build"}, text=MATMULS)
+    assert "at least 5 parts" in said.text
+    assert said.rest["answer"] == "passes"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "types"), [("fp16", ["float16", "tf32"]), ("bf16", ["bfloat16"])])
+def test_the_error_of_a_narrower_type_is_known(diagnosed: Callable[..., Said], rule: str, types: list[str]) -> None:
+    said = diagnosed({"op": "MatMul", "does": rule})
+    assert (said.narrower["types"], said.narrower["rounded"]) == (types, "results")
+    assert f"The error is that of computing in {' or '.join(types)}" in said.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", [1 + 2.0**-11, 1 + 2.0**-8])
+def test_another_error_of_that_size_is_not(diagnosed: Callable[..., Said], by: float) -> None:
+    said = diagnosed({"op": "MatMul", "does": "scale", "by": by})
+    assert said.narrower["types"] == []
+    assert said.narrower["tried"] == 9
+    assert "computing in" not in said.text

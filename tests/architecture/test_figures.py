@@ -10,10 +10,10 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 57_920,
-    "modules": 359,
-    "functions": 5_280,
-    "used_once": 460,
+    "code": 58_000,
+    "modules": 357,
+    "functions": 5_270,
+    "used_once": 463,
     "inner_imports": 522,
     "namespaces": 44,
     "options": 37,
@@ -22,7 +22,7 @@ LIMITS = {
     "positional_records": 7,
     "class_names_twice": 0,
     "import_cycles": 0,
-    "wide_classes": 9,
+    "wide_classes": 10,
     "long_modules": 0,
     "generator_loops": 0,
     "child_protocols": 3,

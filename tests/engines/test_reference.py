@@ -303,3 +303,41 @@ def test_a_loop_without_a_body_is_a_failure_of_the_engine_to_load(outputs: list[
     with pytest.raises(errors.EngineFailure) as raised:
         create("reference").build(ModelInput(made.SerializeToString(), Path())).run({"x": values(2, 2)})
     assert raised.value.engine == "reference"
+
+
+# What a narrower type would give
+
+
+def as_tf32(exact: np.ndarray) -> np.ndarray:
+    """Rounded to 11 binary digits, ties to even, by the arithmetic of float64."""
+    split = exact * (2.0 ** (53 - 11) + 1)
+    return split - (split - exact)
+
+
+@pytest.mark.parametrize(
+    ("name", "rounded"),
+    [
+        ("float16", lambda exact: exact.astype(np.float16)),
+        ("bfloat16", lambda exact: exact.astype(ml_dtypes.bfloat16)),
+        ("float32", lambda exact: exact.astype(np.float32)),
+        ("tf32", as_tf32),
+    ],
+)
+def test_values_are_rounded_where_that_is_wanted(name: str, rounded: Callable[[np.ndarray], np.ndarray]) -> None:
+    made = model([helper.make_node("Mul", ["x", "w"], ["y"])], [info("x", (64,))], [info("y", (64,))],
+                 [numpy_helper.from_array(values(64, seed=2), "w")])  # fmt: skip
+    x, w = values(64).astype(np.float64), values(64, seed=2).astype(np.float64)
+    narrow_x, narrow_w = (rounded(value).astype(np.float64) for value in (x, w))
+    expected = {
+        "-results": rounded(x * w).astype(np.float64),
+        "-inputs": narrow_x * narrow_w,
+        "": rounded(narrow_x * narrow_w).astype(np.float64),
+    }
+    for where, value in expected.items():
+        found = run(made, {"x": values(64)}, f"reference:float64,rounded={name}{where}")["y"]
+        np.testing.assert_array_equal(found, value)
+
+
+def test_rounding_alone_is_not_simulated() -> None:
+    with pytest.raises(errors.UsageError, match="rounded needs float64"):
+        run(chain(1), {"t0": values(2, 2)}, "reference:rounded=float16")

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
@@ -174,8 +175,8 @@ def _changed(rule: Rule, value: Any, node: onnx.NodeProto) -> Any:
         spoiled = value.copy()
         spoiled.reshape(-1)[0] = float(does)
         return spoiled
-    if does == "fp16":
-        return value.astype(np.float16).astype(value.dtype)
+    if does in ("fp16", "bf16"):
+        return value.astype(np.float16 if does == "fp16" else ml_dtypes.bfloat16).astype(value.dtype)
     if does == "widen":
         return np.concatenate([value, value[..., :1]], axis=-1)
     if does == "cast":

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 It asks one question after the other, and stops where the answer is reached: does it fail? is it rounding? is it steady?
-which is the smallest part that still fails? is it one node, or several together? which setting switches it off?
+which is the smallest part that still fails? is that all that fails? which setting switches it off?
 
 examples:
   biopsy diagnose model.onnx --onnxrt --atol 1e-3 --rtol 1e-3

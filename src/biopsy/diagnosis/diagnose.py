@@ -170,6 +170,8 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
         "search": kept(parts.SEARCH_REPORT, piece),
         "run": read_run(question.folder) or None,
         "layers": examined,
+        "rest": facts.rest,
+        "narrower": facts.rounding and facts.rounding.narrower,
         "settings": kept(causes.SETTINGS_REPORT, facts.settings),
         "transformation": kept(causes.TRANSFORMATION_REPORT, facts.transformation) if is_broken else None,
         "workaround": kept(causes.CHANGES_REPORT, facts.changes),
@@ -190,12 +192,10 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
         of_layers = (layer.get("propagated") or layer.get("introduced") for layer in report.get("layers", ()))
         of_outputs = report.get("outputs", ())
         tensor_errors = {error["tensor"]: error for error in (*of_layers, *of_outputs) if error is not None}
+        reason = piece.signature if piece.error is None else error_text(piece.error)
         sections["piece"] = {
             **file_tree(Path(piece.path), path_of(piece.inputs), folder),
-            "failure": {
-                "signature": piece.signature,
-                "reason": piece.signature if piece.error is None else error_text(piece.error),
-            },
+            "failure": {"signature": piece.signature, "reason": reason},
             **graph_tree(small, original=question.index, kept=piece.kept, tensor_errors=tensor_errors),
         }
     return {key: plain(section) for key, section in sections.items()}

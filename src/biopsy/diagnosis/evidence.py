@@ -22,7 +22,8 @@ from biopsy.diagnosis.facts import KnownFacts, StepReport
 from biopsy.diagnosis.question import DiagnosisQuestion, Words, require_no_placeholder
 from biopsy.diagnosis.steps import causes, parts
 from biopsy.diagnosis.steps.failing import failing
-from biopsy.diagnosis.steps.rounding import rounding, steadiness
+from biopsy.diagnosis.steps.rest import rest_of_model
+from biopsy.diagnosis.steps.rounding import narrower_type, rounding, steadiness
 from biopsy.processes.own_files import key_path, user_key
 from biopsy.processes.reading import digest_of, read_plain
 from biopsy.processes.writing import make_folders_of, remove_empty, write_whole
@@ -36,7 +37,7 @@ _LOCK = f".{STATE}.lock"
 _MOST_BYTES = 64 << 20
 _VERSION = 1
 _FRESH = "--fresh    begins anew"
-_FORM = "4"  # of its facts and steps; another form cannot be resumed
+_FORM = "5"  # of its facts and steps; another form cannot be resumed
 _MOST_NAMED = 3
 
 
@@ -280,6 +281,8 @@ PLAN: tuple[DiagnosisStep, ...] = (
     parts.smallest_piece,
     parts.known_bug,
     parts.wrong_layers,
+    rest_of_model,
+    narrower_type,
     causes.settings,
     parts.high_precision,
     causes.transformation,

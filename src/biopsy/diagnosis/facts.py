@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,7 +11,7 @@ from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate
 from biopsy.comparison.mismatch import ONE_SIDED, ErrorSize, Mismatch
 from biopsy.findings.verdict import Verdict
 from biopsy.questions.builds.flags import Switch
-from biopsy.text import html_table, printable
+from biopsy.text import count, first_of, html_table, printable
 
 Outcome = Literal["done", "skipped", "stopped", "failed"]
 """The end of a step: answered; not asked; ended by a limit or a person; impossible to answer."""
@@ -133,6 +134,20 @@ class EngineComparison:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NarrowerFacts:
+    """Which narrower ``types`` give what the engine gives, if the piece is computed in float64 and rounded to them.
+
+    ``rounded``: what each node reads (``inputs``), its ``results``, or ``both`` were rounded. ``left`` is the share of
+    the engine's error that is left beside that: 0 if its outputs are the same. ``types`` is empty if none gives that.
+    """
+
+    types: tuple[str, ...] = ()
+    rounded: Literal["inputs", "results", "both"] = "both"
+    left: float | None = None
+    tried: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoundingFacts:
     """What a comparison with float64 says of the difference.
 
@@ -140,7 +155,8 @@ class RoundingFacts:
     difference is NaN or infinity. ``inputs`` counts the sets of inputs that were run. The error of engines in ``wrong``
     exceeds rounding, that of engines in ``right`` does not; other engines could not be judged. ``times`` is the
     greatest error as a multiple of plain float32's. All inputs were seen to pass with ``passing_limits``, options of
-    ``biopsy run``, and with ``--compare-with noise`` if ``passes_noise``.
+    ``biopsy run``, and with ``--compare-with noise`` if ``passes_noise``. ``narrower``: whether the error is that
+    of a narrower type; None if that was not asked.
     """
 
     verdicts: tuple[str, ...]
@@ -151,6 +167,7 @@ class RoundingFacts:
     reason: str = ""
     passing_limits: tuple[str, ...] = ()
     passes_noise: bool = False
+    narrower: NarrowerFacts | None = None
 
     @property
     def is_rounding(self) -> bool:
@@ -223,6 +240,47 @@ class FailingPiece:
         """The ``names`` of its nodes in one line, with arrows if the nodes are a chain."""
         is_chain = all(sources == ((place - 1,) if place else ()) for place, sources in enumerate(self.reads))
         return (" -> " if is_chain else ", ").join(names)
+
+
+_MOST_OPERATORS = 8
+
+
+def grouped(parts: Iterable[Sequence[str]]) -> str:
+    """How many parts of a model there are of each kind, by the labels of their nodes: ``MatMul: 5 nodes``."""
+    kinds = Counter(tuple(label.partition(" ")[0] for label in labels) for labels in parts)
+    return "; ".join(
+        f"{first_of(operators, _MOST_OPERATORS)}: {count(times, 'node' if len(operators) == 1 else 'piece')}"
+        for operators, times in kinds.most_common()
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FurtherPiece:
+    """Another part of the model that fails in the same way as the piece, by itself.
+
+    ``nodes`` are labels, ``kept`` their numbers in the original. It was found ``by`` examining the layers of the whole
+    model, each fed with right values, or by reducing what is left without the other pieces.
+    """
+
+    nodes: tuple[str, ...]
+    kept: tuple[int, ...]
+    by: Literal["layers", "reduction"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestFacts:
+    """Whether the piece is all that fails: how the rest of the model, without the piece and the ``others``, answers.
+
+    ``fed_by`` is the engine whose values take the place of what these parts compute; "" if the check is not ``biopsy
+    run``, and so nothing can be fed. ``answer``: it ``passes``; what is left is ``rounding``; it ``fails`` in the same
+    way; it fails in ``another`` way; or ``unknown``. ``reason`` says how else it fails, why nothing is known, or why no
+    further part was looked for; "" if there is nothing to say.
+    """
+
+    answer: Literal["passes", "rounding", "fails", "another", "unknown"]
+    fed_by: str = ""
+    others: tuple[FurtherPiece, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,6 +445,7 @@ class KnownFacts:
     piece: FailingPiece | None = None
     known_bug: KnownBug | None = None
     layers: LayerFacts | None = None
+    rest: RestFacts | None = None
     settings: SettingFacts | None = None
     precision: PrecisionFacts | None = None
     transformation: TransformationFacts | None = None

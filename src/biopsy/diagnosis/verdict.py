@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from biopsy import errors
@@ -10,7 +11,7 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.comparison.mismatch import FORMS, NOT_FINITE, form_text, special_of
 from biopsy.diagnosis.context import LEAVES_OPEN, NOT_ASKED
-from biopsy.diagnosis.facts import FailingPiece, KnownFacts, MendingSwitch, ModelFailure, StepReport
+from biopsy.diagnosis.facts import FailingPiece, KnownFacts, MendingSwitch, ModelFailure, StepReport, grouped
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
     Words,
@@ -112,7 +113,8 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
         return "refused", f"{sentence(fault.text)}: either none of them supports it, or {wrong}.{small}{piece}{says}"
     is_flaky = facts.is_flaky or facts.is_self_contradiction
     kind = "masked" if failure.masked else "flaky" if is_flaky else "reduced" if facts.piece else "fails"
-    return kind, " ".join([sentence(_subject(facts, question)), *_circumstances(facts), *_causes(facts)])
+    told = (_circumstances(facts), _narrower(facts), _rest(facts), _causes(facts))
+    return kind, " ".join([sentence(_subject(facts, question)), *chain.from_iterable(told)])
 
 
 def _rounding_text(facts: KnownFacts) -> str:
@@ -232,6 +234,45 @@ def _wrong_alone(facts: KnownFacts) -> Sequence[str]:
     return layers.alone if layers is not None and layers.of_piece and layers.complete else ()
 
 
+_ROUNDED = {
+    "inputs": "what its nodes read is",
+    "results": "what its nodes compute is",
+    "both": "what its nodes read and compute is",
+}
+
+
+def _narrower(facts: KnownFacts) -> Iterator[str]:
+    """The narrower type whose error it is, as far as a simulation shows that."""
+    narrower = None if facts.rounding is None else facts.rounding.narrower
+    if narrower is not None and narrower.types and narrower.left is not None:
+        yield (
+            f"The error is that of computing in {' or '.join(narrower.types)}: if {_ROUNDED[narrower.rounded]} rounded "
+            f"to that, float64 gives the same result, up to {narrower.left:.1%} of the error."
+        )
+
+
+def _rest(facts: KnownFacts) -> Iterator[str]:
+    """Which other parts of the model fail, and whether it passes without them all."""
+    rest, piece = facts.rest, facts.piece
+    if rest is None or piece is None:
+        return
+    if rest.others:
+        groups = grouped([piece.nodes, *(other.nodes for other in rest.others)])
+        yield f"It is one of at least {1 + len(rest.others)} parts that fail in this way, each by itself ({groups})."
+    them = "all of them" if rest.others else "it"
+    condition, model = f"Without {them}", "the rest of the model"
+    if rest.fed_by:
+        condition, model = f"With {them} computed by {full_title(rest.fed_by, '')} instead", "the whole model"
+    if rest.answer == "passes":
+        yield f"{condition}, {model} passes."
+    elif rest.answer == "rounding":
+        yield f"{condition}, {model} differs by rounding only."
+    elif rest.answer == "fails":
+        yield f"{condition}, {model} still fails in this way, so more is wrong."
+    elif rest.answer == "another":
+        yield f"{condition}, {model} fails in another way: {rest.reason}."
+
+
 def _causes(facts: KnownFacts) -> Iterator[str]:
     """What switches the failure off, which known bug it resembles, and which tool or release causes it."""
     settings, known, tool, releases = facts.settings, facts.known_bug, facts.transformation, facts.releases
@@ -306,6 +347,8 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
             yield f"{sentence(step.question)} ({step.answer})"
     if unasked:
         yield f"Not asked: {series([step.name for step in unasked])} ({unasked[0].answer.removeprefix(NOT_ASKED)})."
+    if facts.rest is not None and facts.rest.answer in ("fails", "unknown"):
+        yield f"Whether more of the model fails is not known: {facts.rest.reason}."
     if facts.compared is not None:
         yield from (f"{sentence(text)}." for text in facts.compared.not_compared)
     is_precision = facts.precision is not None and bool(facts.precision.high)

@@ -12,7 +12,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import BuiltModel, Capabilities, Engine, ModelInput, Option, Session, switch
-from biopsy.engines.reference_float64 import evaluator_class, single_inside, widened
+from biopsy.engines.reference_float64 import ROUNDINGS, evaluator_class, single_inside, widened
 from biopsy.model import external, load, walk
 from biopsy.model.external import is_external, span_of
 from biopsy.model.index import ModelIndex, index_bytes
@@ -37,6 +37,11 @@ class Reference(Engine):
     options_declared = (
         Option(
             "float64", "compute everything in float64, whatever the model declares", False, parse=switch, harmless=True
+        ),
+        Option(
+            "rounded",
+            "with float64, round what each node reads, its results, or both to a narrower type",
+            choices=ROUNDINGS,
         ),
     )
 
@@ -74,10 +79,14 @@ class Reference(Engine):
 
     def _evaluator(self, proto: onnx.ModelProto) -> Any:
         """The evaluator of a model, perhaps of another release."""
-        wide = self.options["float64"]
+        wide, rounded = self.options["float64"], self.options["rounded"]
+        if rounded and not wide:
+            raise errors.UsageError(
+                "engine 'reference': rounded needs float64", next_steps=[f"reference:float64,rounded={rounded}"]
+            )
         if self.imports.is_here:
             if wide:
-                return evaluator_class()(proto)
+                return evaluator_class(rounded)(proto)
             from onnx.reference import ReferenceEvaluator
 
             return ReferenceEvaluator(proto)

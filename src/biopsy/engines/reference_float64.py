@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from biopsy.tensors.results import Array
+from biopsy.tensors.types import dtype_named
 
 if TYPE_CHECKING:
     import onnx
@@ -50,9 +51,36 @@ def _is_narrow(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic) and value.dtype.name in NARROW
 
 
+_ROUNDED_TYPES = ("float32", "float16", "tf32", "bfloat16")
+_TF32_DIGITS = 11  # with the leading one
+
+ROUNDINGS = tuple(f"{name}{where}" for name in _ROUNDED_TYPES for where in ("", "-inputs", "-results"))
+"""Types to round to; what each node reads and its results are rounded, or one of these."""
+
+
+def _rounding(choice: str | None, where: str) -> Callable[[Any], Any]:
+    """Rounds a tensor, or a sequence of tensors, as a choice of ``ROUNDINGS`` wants it for "inputs" or "results"."""
+    name, _, only = (choice or "").partition("-")
+
+    def rounded(value: Any) -> Any:
+        if isinstance(value, list):
+            return [rounded(item) for item in value]
+        if not isinstance(value, np.ndarray | np.generic) or value.dtype != np.float64:
+            return value
+        if name == "tf32":
+            significand, exponent = np.frexp(value)
+            return np.ldexp(np.round(significand * 2.0**_TF32_DIGITS) / 2.0**_TF32_DIGITS, exponent)
+        return np.asarray(value).astype(dtype_named(name)).astype(np.float64)
+
+    return rounded if name and only in ("", where) else lambda value: value
+
+
 @cache
-def evaluator_class() -> Any:
-    """The evaluator's class, defined at the first call, since onnx is imported only then."""
+def evaluator_class(rounding: str | None = None) -> Any:
+    """The evaluator's class, defined at the first call, since onnx is imported only then.
+
+    ``rounding`` is one of ``ROUNDINGS``: with it, the class simulates computing in a narrower type, with wider sums.
+    """
     from onnx.reference import ReferenceEvaluator
 
     classes = [operator_class(domain, name) for domain, name in OPERATORS]
@@ -68,13 +96,14 @@ def evaluator_class() -> Any:
             super()._init()
             self.rt_inits_ = {name: widened(value) for name, value in self.rt_inits_.items()}
             for node in self.rt_nodes_:
-                _widen(node)
+                _widen(node, rounding)
 
     return WideEvaluator
 
 
-def _widen(node: Any) -> None:
-    """Make a node of the evaluator compute in float64 and return float64."""
+def _widen(node: Any, rounding: str | None) -> None:
+    """Make a node of the evaluator compute in float64 and return float64, rounded as ``rounding`` says."""
+    of_inputs, of_results = _rounding(rounding, "inputs"), _rounding(rounding, "results")
     proto = getattr(node, "onnx_node", None)
     op_type = proto.op_type if proto is not None and proto.domain == "" else ""
     for name in ("to",) if op_type == "Cast" else _TYPE_ATTRIBUTES:
@@ -84,13 +113,14 @@ def _widen(node: Any) -> None:
     replacement = _REPLACEMENTS.get(op_type)
 
     def run(*values: Any, **context: Any) -> Any:
-        inputs = tuple(widened(value) for value in values)  # mapped weights are narrow until here
+        inputs = tuple(of_inputs(widened(value)) for value in values)  # mapped weights are narrow until here
         if replacement is not None and not context:
-            return replacement(node, *inputs)
-        results = original(*inputs, **context)
-        if op_type == "Cast" and _is_narrow(results[0]):  # in a function, ``to`` may refer to a function's attribute
-            return (np.asarray(inputs[0]).astype(np.float64),)
-        return tuple(widened(value) for value in results)
+            results = replacement(node, *inputs)
+        else:
+            results = original(*inputs, **context)
+            if op_type == "Cast" and _is_narrow(results[0]):  # in a function, ``to`` may refer to its attribute
+                results = (np.asarray(inputs[0]).astype(np.float64),)
+        return tuple(of_results(widened(value)) for value in results)
 
     node.run = run
 

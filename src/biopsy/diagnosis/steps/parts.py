@@ -5,7 +5,7 @@ layers that need a higher precision, and what may vary in the piece.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,13 +31,13 @@ from biopsy.diagnosis.facts import (
     ModelFailure,
     PrecisionFacts,
 )
-from biopsy.diagnosis.question import feeds_in, path_of, with_inputs, without_weights_folder
+from biopsy.diagnosis.question import Words, feeds_in, path_of, with_inputs, without_weights_folder
 from biopsy.diagnosis.steps.rounding import low_precision, with_corrected_suspect, with_wrong_engines
-from biopsy.engines.registry import create
+from biopsy.engines.registry import PLAIN, create
 from biopsy.engines.runner import Inputs, checked_feed, feeds_for
 from biopsy.findings.reduction import search_tree
 from biopsy.findings.search_history import SearchHistory
-from biopsy.model.index import index_file
+from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.tensor_type import TensorType
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole
@@ -54,7 +54,7 @@ from biopsy.questions.variation.features import FedModel
 from biopsy.questions.variation.vary import USUAL_CHECKS, VariationJob, vary
 from biopsy.reduction.problem import Border
 from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
-from biopsy.reduction.result import Target, inputs_file
+from biopsy.reduction.result import Reduction, Target, inputs_file
 from biopsy.session.checked_search import Repeating, SearchOptions
 from biopsy.session.files import Resume
 from biopsy.session.pool import Parallelism
@@ -69,19 +69,53 @@ SEARCH_REPORT = "search.json"
 
 _MOST_SHOWN = 6
 
+_NO_RESUME, _USUAL_BORDER = Resume(), Border()
+
 
 def _search_options(
-    facts: KnownFacts, context: StepContext, budget: Budget, resume: Resume | None = None, jobs: int = 0
+    facts: KnownFacts, context: StepContext, budget: Budget, resume: Resume = _NO_RESUME, jobs: int = 0
 ) -> SearchOptions:
-    judging, parallelism = context.question.judging, Parallelism(jobs=jobs or context.question.effort.jobs)
-    options = SearchOptions(
-        rules=judging.rules,
-        candidate=context.question.candidate,
-        parallelism=parallelism,
+    question = context.question
+    return SearchOptions(
+        rules=question.judging.rules,
+        candidate=question.candidate,
+        parallelism=Parallelism(jobs=jobs or question.effort.jobs),
         budget=budget,
+        resume=resume,
         repeating=Repeating(known=facts.flaky_rate),
     )
-    return options if resume is None else replace(options, resume=resume)
+
+
+def reduce_to(
+    output: Path,
+    index: ModelIndex,
+    words: Words,
+    facts: KnownFacts,
+    context: StepContext,
+    listener: events.Listener,
+    *,
+    samples: Callable[[], Sequence[Feed]] | None,
+    engines: Sequence[str] = PLAIN,
+    border: Border = _USUAL_BORDER,
+    resume: Resume = _NO_RESUME,
+) -> Reduction:
+    """Reduce a model to ``output`` in the time left for the step, with the check ``words``.
+
+    ``samples`` are the inputs with which values are recorded, by the first of ``engines`` that can; None: random ones.
+    """
+    command, default = parse(words), str(context.question.candidate)
+    loaded = command.input_files if isinstance(command, OwnRun) and not command.golden_files else []
+    jobs = context.question.effort.jobs if command.names_candidate(default) else 1
+    job = ReductionJob(
+        target=Target(output),
+        search=_search_options(facts, context, Budget(seconds=context.seconds_left), resume, jobs),
+        recording=RecordingOptions(samples=samples, engines=engines),
+        border=border,
+        command=command,
+        feeds_recorded=bool(loaded) and inputs_file(output).resolve() not in [file.resolve() for file in loaded],
+    )
+    with context.check_for_search(words, jobs) as check:
+        return run_job(index, check, job, listener)
 
 
 @diagnosis_step(
@@ -104,27 +138,25 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     command = parse(words)
     files = command.input_files if isinstance(command, OwnRun) else list(question.samples.files)
     output = question.folder / PIECE
-    fed = isinstance(command, OwnRun) and bool(command.input_files) and not command.golden_files
-    jobs = question.effort.jobs if command.names_candidate(str(context.question.candidate)) else 1
     journal = output.with_name(f"{PIECE}.journal")
-    resume = Resume(journal=journal, files=tuple(files), search="diagnosis", fresh=question.fresh)
-    job = ReductionJob(
-        target=Target(output),
-        search=_search_options(facts, context, Budget(seconds=context.seconds_left), resume, jobs),
-        recording=RecordingOptions(samples=(lambda: feeds_in(files)) if files else None),
-        border=Border(mark_intermediate=failure.masked),
-        command=command,
-        feeds_recorded=fed and inputs_file(output).resolve() not in [file.resolve() for file in files],
-    )
     history = SearchHistory()
-    with context.check_for_search(words, jobs) as check:
-        try:
-            reduction = run_job(question.index, check, job, events.both(history, context.listener))
-        except errors.VacuousCheck as error:
-            if not facts.is_self_contradiction:
-                raise
-            raise errors.CheckError("a model of one Identity node fails too: no node is at fault") from error
-    context.keep(SEARCH_REPORT, search_tree(reduction, history, job.mode))
+    try:
+        reduction = reduce_to(
+            output,
+            question.index,
+            words,
+            facts,
+            context,
+            events.both(history, context.listener),
+            samples=(lambda: feeds_in(files)) if files else None,
+            border=Border(mark_intermediate=failure.masked),
+            resume=Resume(journal=journal, files=tuple(files), search="diagnosis", fresh=question.fresh),
+        )
+    except errors.VacuousCheck as error:
+        if not facts.is_self_contradiction:
+            raise
+        raise errors.CheckError("a model of one Identity node fails too: no node is at fault") from error
+    context.keep(SEARCH_REPORT, search_tree(reduction, history, "minimal"))
     piece = FailingPiece(
         path=str(reduction.output),
         inputs=None if reduction.inputs is None else str(reduction.inputs),
@@ -159,13 +191,13 @@ def _reads_nan(piece: FailingPiece) -> bool:
 KNOWN_REPORT = "known.json"
 """The report of ``debug known``, in the folder of the evidence."""
 
-_NOT_SHOWN = "a failure that the outputs do not show"
+NOT_SHOWN = "a failure that the outputs do not show"
 
 
 @diagnosis_step(
     "known",
     "which known bugs does it look like?",
-    unless=lambda facts, context: {NO_PIECE: facts.piece is None, _NOT_SHOWN: facts.is_masked},
+    unless=lambda facts, context: {NO_PIECE: facts.piece is None, NOT_SHOWN: facts.is_masked},
     evidence="known",
     files=(KNOWN_REPORT,),
     warm=True,
@@ -201,7 +233,8 @@ _SHARE = 0.5
 _MOST_LAYERS_SHOWN = 3
 
 
-def _no_inner_tensors(engine: str | None) -> dict[str, object]:
+def no_inner_tensors(engine: str | None) -> dict[str, object]:
+    """The reason not to examine layers with an engine as the reference, with whether it holds."""
     is_known = engine is None or create(engine).capabilities.marks_any_tensor
     return {f"{engine} gives no inner tensors": not is_known}
 
@@ -216,7 +249,7 @@ def _no_inner_tensors(engine: str | None) -> dict[str, object]:
         "it is rounding: no layer is at fault": facts.is_rounding,
         TWO_ENGINES: facts.suspect is None or facts.known_failure.trusted is None,
         "the piece is one node": facts.piece is not None and len(facts.piece.nodes) == 1,
-        **_no_inner_tensors(facts.failure and facts.failure.trusted),
+        **no_inner_tensors(facts.failure and facts.failure.trusted),
     },
     evidence="layers",
     files=(LAYERS_REPORT,),
@@ -227,7 +260,7 @@ def wrong_layers(facts: KnownFacts, context: StepContext) -> StepAnswer:
     failure, piece = facts.known_failure, facts.piece
     model = context.question.model if piece is None else Path(piece.path)
     inputs = None if piece is None else path_of(piece.inputs)
-    findings = _examined(context, model, inputs, (failure.trusted or "", failure.suspect or ""), LAYERS_REPORT)
+    findings = examined(context, model, inputs, (failure.trusted or "", failure.suspect or ""), LAYERS_REPORT)
     of_values = failure.is_of_values
     layers = _layer_facts(findings, failure.suspect or "", of_piece=piece is not None, of_values=of_values)
     return StepAnswer(replace(facts, layers=layers), _layers_line(layers))
@@ -240,7 +273,7 @@ def wrong_layers(facts: KnownFacts, context: StepContext) -> StepAnswer:
         "the model fails": facts.failure is not None,
         "the check decides, and it passes": context.question.check is not None,
         "nothing was compared": not facts.agreeing,
-        **_no_inner_tensors(facts.agreeing[0] if facts.agreeing else None),
+        **no_inner_tensors(facts.agreeing[0] if facts.agreeing else None),
     },
     evidence="layers",
     files=(MASKED_REPORT,),
@@ -249,7 +282,7 @@ def wrong_layers(facts: KnownFacts, context: StepContext) -> StepAnswer:
 def masked_error(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """Examine the layers of a model whose outputs are right. Only errors beyond rounding, by float64, count."""
     trusted, suspect = facts.agreeing[0], facts.agreeing[-1]
-    findings = _examined(context, context.question.model, None, (trusted, suspect), MASKED_REPORT)
+    findings = examined(context, context.question.model, None, (trusted, suspect), MASKED_REPORT)
     layers = _layer_facts(findings, suspect, of_piece=False, by_float64=True)
     if not findings.is_masked or not (layers.alone or layers.together):
         return StepAnswer(replace(facts, layers=layers), _layers_line(layers))
@@ -264,7 +297,7 @@ def masked_error(facts: KnownFacts, context: StepContext) -> StepAnswer:
     return StepAnswer(replace(facts, layers=layers, failure=failure), f"yes · {_layers_line(layers)}")
 
 
-def _examined(
+def examined(
     context: StepContext, model: Path, inputs: Path | None, pair: tuple[str, str], report: str
 ) -> LayerFindings:
     """What ``debug layers`` finds of a model, with its report written to the file ``report`` in the folder.
@@ -297,6 +330,19 @@ def _examined(
     return findings
 
 
+def exceeds_rounding(part: LayerFinding | LayerGroup, *, by_float64: bool = False) -> bool:
+    """Whether a part that is wrong is so by more than rounding, or in its form, or fails.
+
+    With ``by_float64``, an error that float64 did not judge does not count.
+    """
+    error = part.introduced if isinstance(part, LayerFinding) else part.error
+    if part.failure is not None or (error is not None and error.form):
+        return True
+    if part.rounding_ratio is None:
+        return not by_float64
+    return part.rounding_ratio > DEFAULT_RATIO
+
+
 def _layer_facts(
     findings: LayerFindings, suspect: str, *, of_piece: bool, by_float64: bool = False, of_values: bool = True
 ) -> LayerFacts:
@@ -306,14 +352,7 @@ def _layer_facts(
     """
 
     def counts(part: LayerFinding | LayerGroup) -> bool:
-        if not of_values:
-            return part.failure is not None
-        error = part.introduced if isinstance(part, LayerFinding) else part.error
-        if part.failure is not None or (error is not None and error.form):
-            return True
-        if part.rounding_ratio is None:
-            return not by_float64
-        return part.rounding_ratio > DEFAULT_RATIO
+        return exceeds_rounding(part, by_float64=by_float64) if of_values else part.failure is not None
 
     if_marked = {suspect.nodes for suspect in findings.wrong_if_marked}
     together = [group for group in findings.groups if counts(group) and group.nodes not in if_marked]
@@ -411,7 +450,7 @@ def high_precision(facts: KnownFacts, context: StepContext) -> StepAnswer:
 
 
 VARIATION_REPORT = "variation.json"
-PLAIN = "plain.onnx"
+PLAIN_PIECE = "plain.onnx"
 """The changes that were tried, and the piece with the least sizes and the simplest values that fail, in the folder of
 the evidence."""
 
@@ -428,11 +467,11 @@ _MOST_FIXED_SHOWN = 3
     unless=lambda facts, context: {
         NO_PIECE: facts.piece is None,
         "it fails now and then: each question would take many runs": facts.is_flaky,
-        _NOT_SHOWN: facts.is_masked,
+        NOT_SHOWN: facts.is_masked,
         f"the piece has more than {_MOST_NODES} nodes": facts.piece and len(facts.piece.nodes) > _MOST_NODES,
     },
     evidence="variation",
-    files=(VARIATION_REPORT, PLAIN, inputs_file(Path(PLAIN)).name),
+    files=(VARIATION_REPORT, PLAIN_PIECE, inputs_file(Path(PLAIN_PIECE)).name),
     share=0.7,
 )
 def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
@@ -470,7 +509,7 @@ def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
 
 def _kept_plain(plain: FedModel, context: StepContext) -> str:
     """Write the plain form of the piece and its inputs, and return the path of the model."""
-    path = context.question.folder / PLAIN
+    path = context.question.folder / PLAIN_PIECE
     write_whole(path, [plain.model.SerializeToString(deterministic=True)])
     if plain.feeds is not None:
         write_feeds(inputs_file(path), plain.feeds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -17,9 +17,12 @@ from biopsy.checks.judge import rate_text
 from biopsy.checks.outcome import Judged
 from biopsy.comparison.compare import compare_output
 from biopsy.comparison.mismatch import Rounding
+from biopsy.comparison.narrower import MOST_LEFT, NARROWER_TYPES, share_left
 from biopsy.comparison.tolerance import criteria_for
 from biopsy.diagnosis.context import (
+    NO_PIECE,
     UNKNOWN_COMPARISON,
+    UNKNOWN_ENGINE,
     StepAnswer,
     StepContext,
     TimeUpError,
@@ -27,18 +30,24 @@ from biopsy.diagnosis.context import (
     fails,
     passes,
 )
-from biopsy.diagnosis.facts import FailingPiece, KnownFacts, ModelFailure, RoundingFacts, Steadiness
+from biopsy.diagnosis.facts import FailingPiece, KnownFacts, ModelFailure, NarrowerFacts, RoundingFacts, Steadiness
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
     Words,
+    feeds_in,
+    feeds_of,
     inputs_of_other_seed,
     with_inputs,
     with_limits,
     write_inputs,
 )
-from biopsy.model.index import ModelIndex
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import EXACT
+from biopsy.engines.worker import Worker
+from biopsy.model.index import ModelIndex, index_file
+from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.precision.formats import BFLOAT16, FLOAT16
-from biopsy.tensors.files import read_feeds, read_results
+from biopsy.tensors.files import read_feeds, read_results, write_feeds
 from biopsy.tensors.results import Array
 
 
@@ -284,3 +293,72 @@ def _rows_agree(name: str, values: Array, context: StepContext) -> bool:
     criteria = criteria_for(name, judge.tolerances, judge.stats, judge.limits)
     expected = np.ascontiguousarray(np.broadcast_to(values[:1], values.shape))
     return compare_output(name, np.asarray(values), expected, criteria, "brief").passed
+
+
+_MOST_ROUNDINGS = 2.0**20
+"""A greater error, as a multiple of one rounding in float32, is that of no type: bfloat16 rounds to 2**16 of these."""
+
+_FORMS: Mapping[Literal["results", "both", "inputs"], str] = {"results": "-results", "both": "", "inputs": "-inputs"}
+
+
+@diagnosis_step(
+    "narrower",
+    "is it the error of computing in a narrower type?",
+    unless=lambda facts, context: {
+        NO_PIECE: facts.piece is None,
+        "not a question of numbers": facts.failure and not facts.failure.is_mismatch,
+        "it is not known to be more than rounding": facts.rounding is None or not facts.rounding.exceeds_rounding,
+        "the outputs do not show it": facts.is_masked,
+        UNKNOWN_ENGINE: facts.suspect is None,
+        "the error is too large for that": facts.piece
+        and facts.piece.error
+        and (facts.piece.error.worst.times_rounding or 0.0) > _MOST_ROUNDINGS,
+    },
+    evidence="narrower",
+    share=_SHARE,
+)
+def narrower_type(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    """Hold the engine's result on the piece against float64 that is rounded to narrower types."""
+    piece, suspect, judged, samples = facts.piece, facts.suspect, facts.rounding, context.question.samples
+    assert piece is not None and suspect is not None and judged is not None
+    index = index_file(Path(piece.path))
+    names = {index.names[tensor] for tensor in index.fed_inputs()}
+    feeds = feeds_in([Path(piece.inputs)]) if piece.inputs is not None else feeds_of(context.question.index, samples)
+    with temporary_folder("biopsy-") as scratch:
+        path = scratch / "feeds.safetensors"
+        write_feeds(path, [{name: feed[name] for name in feed if name in names} for feed in feeds] or [{}])
+
+        def outputs_in(engine: str) -> list[dict[str, Array]]:
+            if context.seconds_left == 0:
+                raise TimeUpError
+            with Worker(engine, scratch, max(1.0, context.seconds_left)) as worker:
+                return worker.run(ModelInput(b"", index.folder, Path(piece.path)), path)
+
+        found = _narrower_facts(outputs_in(suspect), outputs_in)
+    line = f"no: none of {found.tried} simulations gives its result"
+    if found.types and found.left is not None:
+        line = f"yes: {' or '.join(found.types)}, rounded: {found.rounded} · {found.left:.1%} of the error is left"
+    return StepAnswer(replace(facts, rounding=replace(judged, narrower=found)), line)
+
+
+def _narrower_facts(
+    actual: Sequence[Mapping[str, Array]], outputs_in: Callable[[str], Sequence[Mapping[str, Array]]]
+) -> NarrowerFacts:
+    """The types whose simulation gives the ``actual`` outputs; ``outputs_in`` runs an engine.
+
+    Once one does, only others that round to as many digits could: float16 and TF32 differ in their range alone.
+    """
+    exact, tried, found = outputs_in(EXACT), 0, NarrowerFacts()
+    wide = next((str(value.dtype) for value in actual[0].values() if value.dtype.kind == "f"), "") if actual else ""
+    for name in NARROWER_TYPES.get(wide, ()):
+        if found.types and name != "tf32":
+            continue
+        for form, suffix in _FORMS.items():
+            if found.types and form != found.rounded:
+                continue
+            tried += 1
+            left = share_left(actual, exact, outputs_in(f"{EXACT},rounded={name}{suffix}"))
+            if left is not None and left <= MOST_LEFT:
+                found = NarrowerFacts(types=(*found.types, name), rounded=form, left=max(left, found.left or 0.0))
+                break
+    return replace(found, tried=tried)

@@ -1,0 +1,106 @@
+"""Whether the piece is all that fails, in an engine whose wrong nodes are known; and what is said of that."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+
+from biopsy import events
+from biopsy.diagnosis.context import StepContext
+from biopsy.diagnosis.facts import FurtherPiece, KnownFacts, RestFacts
+from biopsy.diagnosis.question import DiagnosisQuestion, resolved_samples
+from biopsy.diagnosis.steps.rest import rest_of_model
+from biopsy.diagnosis.verdict import verdict_of
+from biopsy.engines.runner import Inputs
+from biopsy.model.index import index_file
+from support.diagnoses import TRUSTED, facts, failure, piece, question
+from support.models import chain
+
+Asked = Callable[..., tuple[RestFacts, int]]
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Asked:
+    """Ask about a chain of five nodes in an engine with faults, when one node is known to fail."""
+
+    def ask(faults: str, known: int, *, stage: str = "compare", kind: str = "mismatch") -> tuple[RestFacts, int]:
+        path, engine = tmp_path / "model.onnx", f"fake:{faults}"
+        onnx.save(chain(5, ops=("Tanh", "Sigmoid")), path)
+        index = index_file(path)
+        samples = resolved_samples(index, Inputs(), tmp_path)
+        asking = DiagnosisQuestion(index=index, model=path, folder=tmp_path, engines=(TRUSTED, engine), samples=samples)
+        engines = (TRUSTED, engine) if stage == "compare" else (engine,)
+        failing = failure(kind, stage)
+        report = replace(failing.report, engine=engine)
+        failing = replace(failing, check=asking.original_words(engines), report=report, suspect=engine)
+        label = index.nodes[known].label
+        found = replace(piece(label), kept=(known,))
+        with StepContext(asking, events.ignore) as context:
+            answer = rest_of_model.answer(KnownFacts(failure=failing, piece=found), context)
+            assert answer.facts.rest is not None
+            return answer.facts.rest, context.checks
+
+    return ask
+
+
+def nodes_of(rest: RestFacts) -> list[tuple[int, ...]]:
+    return [other.kept for other in rest.others]
+
+
+def test_one_check_shows_that_a_piece_is_all_that_fails(asked: Asked) -> None:
+    rest, checks = asked("scale.n2=1.5", 2)
+    assert (rest.answer, rest.others, rest.fed_by) == ("passes", (), TRUSTED)
+    assert checks == 1
+
+
+@pytest.mark.slow
+def test_nodes_that_are_wrong_by_themselves_are_found_at_once(asked: Asked) -> None:
+    rest, checks = asked("scale.n1=1.5,scale.n2=1.5,scale.n4=1.5", 2)
+    assert (rest.answer, nodes_of(rest)) == ("passes", [(1,), (4,)])
+    assert {other.by for other in rest.others} == {"layers"}
+    assert checks == 2
+
+
+@pytest.mark.slow
+def test_a_node_whose_error_the_piece_hides_is_found(asked: Asked) -> None:
+    rest, _ = asked("scale.n1=1.5,scale.n2=0", 2)
+    assert (rest.answer, nodes_of(rest)) == ("passes", [(1,)])
+
+
+# What is said
+
+
+def of_rest(**known: object) -> str:
+    return verdict_of(facts(rest=RestFacts(**known), piece=piece("MatMul 'a'"), layers=None), (), question()).text  # type: ignore[arg-type]
+
+
+MORE = tuple(FurtherPiece(nodes=(f"MatMul '{name}'",), kept=(at,), by="layers") for at, name in enumerate("bcde", 1))
+
+
+def test_the_model_is_said_to_pass_if_it_did_with_the_values_of_another_engine() -> None:
+    text = of_rest(answer="passes", fed_by=TRUSTED)
+    assert "With it computed by ONNX Runtime (optimization=none) instead, the whole model passes." in text
+
+
+def test_the_other_parts_are_counted_by_their_operators() -> None:
+    text = of_rest(answer="passes", fed_by=TRUSTED, others=MORE)
+    assert "one of at least 5 parts that fail in this way, each by itself (MatMul: 5 nodes)." in text
+    mixed = (*MORE, FurtherPiece(nodes=("Pow 'p'", "Add 'q'"), kept=(7, 8), by="reduction"))
+    assert "at least 6 parts" in of_rest(answer="passes", others=mixed)
+    assert "(MatMul: 5 nodes; Pow, Add: 1 piece)" in of_rest(answer="passes", others=mixed)
+
+
+def test_what_nothing_was_fed_to_is_no_whole_model() -> None:
+    text = of_rest(answer="passes")
+    assert "Without it, the rest of the model passes." in text and "whole" not in text
+
+
+@pytest.mark.parametrize("answer", ["fails", "unknown"])
+def test_a_question_without_a_full_answer_is_left_open(answer: str) -> None:
+    rest = RestFacts(answer=answer, reason="no time")  # type: ignore[arg-type]
+    found = verdict_of(facts(rest=rest), (), question())
+    assert "Whether more of the model fails is not known: no time." in found.not_tried
+    assert ("still fails" in found.text) == (answer == "fails")
+    assert "passes" not in found.text
