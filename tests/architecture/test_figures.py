@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 57_600,
-    "modules": 355,
-    "functions": 5_250,
+    "code": 57_800,
+    "modules": 357,
+    "functions": 5_270,
     "used_once": 460,
     "inner_imports": 522,
     "namespaces": 44,
