@@ -425,7 +425,12 @@ class Inquiry:
             return self._exported(program, [model.sample], "unoptimized", options)[0][0]
 
         is_optimized = bool(self._question.export.get("optimize", True))
-        accusation = accusation_of(engines, suspected, model, plain if is_optimized else None)
+        try:
+            accusation = accusation_of(engines, suspected, model, plain if is_optimized else None)
+        finally:
+            for file in self._folder.glob("unoptimized.onnx*"):  # it may have weights of its own
+                with suppress(OSError):
+                    file.unlink()
         part = f", its {accusation.part}" if accusation.part else ""
         return accusation, f"{accusation.blame}{part}"
 
