@@ -137,6 +137,7 @@ _TORCH = re.compile(r"[/\\]torch[/\\](?:nn|onnx|jit|fx|export|utils|autograd|_\w
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _STANDARD = re.compile(r"[/\\]lib[/\\](?:python|pypy)3\.\d+[/\\]|[/\\]python3\d*[/\\]lib[/\\]", re.IGNORECASE)
 _TOOLS = re.compile(_INSTALLED.pattern + r"(?:torch|functorch|onnxscript|onnx|onnx_ir|numpy|sympy)(?:[/\\]|$)")
+_PACKAGE = re.compile(_INSTALLED.pattern + r"([^/\\]+)")
 _GENERATED = re.compile(r"^<(?!ipython-input)")
 """Names of code that is in no file, such as ``<string>``, ``<stdin>`` and ``<eval_with_key>.1``."""
 
@@ -217,20 +218,14 @@ def innermost_of_model(frames: Sequence[tuple[str, str]]) -> int | None:
     # If torch is an installed package, other folders that look like its own are the author's.
     in_torch = [number for number in in_torch if _INSTALLED.search(frames[number][0])] or in_torch
     packages = {
-        number: _package(file)
+        number: _PACKAGE.findall(file)[-1:]  # none for the author's own file
         for number, (file, _) in enumerate(frames)
         if number not in in_torch and is_of_model(file)
     }
     forwards = [number for number in packages if frames[number][1].rpartition(".")[2] == "forward"]
-    library = packages[forwards[-1]] if forwards else ""
-    own = [number for number, package in packages.items() if package in ("", library)]
+    library = packages[forwards[-1]] if forwards else []
+    own = [number for number, package in packages.items() if package in ([], library)]
     return next(reversed(own or [*packages]), None)
-
-
-def _package(file: str) -> str:
-    """The installed package of a file; "" for the author's own file."""
-    parts = _INSTALLED.split(file)
-    return re.split(r"[/\\]", parts[-1])[0] if len(parts) > 1 else ""
 
 
 def is_stack(doc: str) -> bool:
