@@ -66,18 +66,32 @@ FRAME = '  File "{}", line {}, in {}\n    z = x'
 @pytest.mark.parametrize(
     ("files", "line"),
     [
-        (["/me/model.py", "/v/site-packages/timm/layers.py", "/v/site-packages/torch/nn/functional.py"], 1),
+        (["/me/model.py", "/v/site-packages/timm/layers.py", "/v/site-packages/torch/nn/functional.py"], 2),
         (["/v/site-packages/transformers/bert.py", "/v/site-packages/torch/nn/modules/linear.py"], 1),
-        (["/src/pytorch/torch/nn/modules/linear.py"], 1),
+        (["/me/model.py", "<string>", "<eval_with_key>.1"], 1),
         ([r"C:\me\torch_models\model.py", r"C:\venv\Lib\site-packages\torch\nn\functional.py"], 1),
         (["/me/torch/my_model.py", "/me/other.py", "/usr/lib/python3/dist-packages/onnxscript/x.py"], 2),
     ],
 )
-def test_the_source_is_the_authors_innermost_frame(files: list[str], line: int) -> None:
+def test_the_source_is_the_innermost_frame_of_the_model(files: list[str], line: int) -> None:
     stack = "\n".join(FRAME.format(file, number, "forward") for number, file in enumerate(files, 1))
     found = noted(stack_trace=stack)
     assert found is not None
     assert (found.line, found.code) == (line, "z = x")
+
+
+def test_a_library_that_a_forward_calls_is_not_the_model() -> None:
+    frames = [("/me/model.py", "forward"), ("/v/site-packages/einops/einops.py", "rearrange")]
+    stack = "\n".join(f'  File "{file}", line {number}, in {name}' for number, (file, name) in enumerate(frames, 1))
+    found = noted(stack_trace=stack)
+    assert found is not None and found.line == 1
+
+
+@pytest.mark.parametrize("file", ["/src/pytorch/torch/nn/modules/linear.py", "<string>", "<eval_with_key>.1"])
+def test_what_is_no_file_of_a_model_is_no_source(file: str) -> None:
+    assert noted(stack_trace=FRAME.format(file, 1, "forward")) is None
+    found = noted(stack_trace=FRAME.format(file, 1, "forward"), name_scopes="['', 'part', 'mul']")
+    assert found is not None and str(found) == "module part"
 
 
 def test_the_translated_operator_is_named() -> None:

@@ -82,6 +82,9 @@ def test_what_is_captured_is_held_against_the_module() -> None:
     found = biopsy.torch.diagnose(LeftOutInCapture().eval(), (X,))
     assert (found.verdict.blame, found.failed) == ("capture", True)
     assert found.mismatches
+    (place,) = found.places
+    assert place.line == line_of("return x * (1.0 if torch.compiler.is_compiling() else 2.0)")
+    assert place.operators == ("aten.mul.Tensor",)
 
 
 def test_the_fast_path_of_attention_is_told_from_a_wrong_capture(tmp_path: Path) -> None:
@@ -312,6 +315,19 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.UsageError, match="not empty"):
         biopsy.torch.diagnose(Mlp().eval(), (X,), output=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["kept.txt"]
+
+
+@pytest.mark.parametrize(
+    ("export", "said"),
+    [
+        ({"dynamo": False}, "older exporter"),
+        ({"optimise": True}, "no such option"),
+        ({"f": "x.onnx"}, "no such option"),
+    ],
+)
+def test_options_that_the_exporter_does_not_take_are_not_its_fault(export: dict[str, Any], said: str) -> None:
+    with pytest.raises(errors.UsageError, match=said):
+        biopsy.torch.diagnose(Mlp().eval(), (X,), export=export)
 
 
 def test_an_engine_that_is_none_is_refused() -> None:

@@ -53,6 +53,8 @@ def test_operators_made_of_others_that_give_something_else_are_to_blame(monkeypa
     monkeypatch.setattr(_decomp, "create_onnx_friendly_decomposition_table", wrong)
     found = biopsy.torch.diagnose(Mlp().eval(), (X,))
     assert (found.verdict.blame, found.verdict.part) == ("exporter", "decomposition")
+    assert found.places[0].code == "hidden = functional.gelu(hidden)"
+    assert found.places[0].operators == ("aten.gelu.default",)
 
 
 def test_rounding_that_nobody_can_tell_from_a_fault_blames_nobody(tmp_path: Path) -> None:

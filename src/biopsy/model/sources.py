@@ -136,14 +136,17 @@ _TARGET = re.compile(r"\[target=(?:torch\.ops\.)?([\w.]{1,200})\]")
 _TORCH = re.compile(r"[/\\]torch[/\\](?:nn|onnx|jit|fx|export|utils|autograd|_\w+|functional\.py)(?:[/\\]|$|\.)")
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _STANDARD = re.compile(r"[/\\]lib[/\\](?:python|pypy)3\.\d+[/\\]|[/\\]python3\d*[/\\]lib[/\\]", re.IGNORECASE)
-_GENERATED = re.compile(r"<(?:eval_with_key|frozen )")
+_TOOLS = re.compile(_INSTALLED.pattern + r"(?:torch|functorch|onnxscript|onnx|onnx_ir|numpy|sympy)(?:[/\\]|$)")
+_PACKAGE = re.compile(_INSTALLED.pattern + r"([^/\\]+)")
+_GENERATED = re.compile(r"^<(?!ipython-input)")
+"""Names of code that is in no file, such as ``<string>``, ``<stdin>`` and ``<eval_with_key>.1``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSource:
     """The source of a node; fields that the exporter did not note are None or empty.
 
-    ``file``, ``line``, ``function`` and ``code`` are of the innermost frame of the author's own code. ``scopes`` are
+    ``file``, ``line``, ``function`` and ``code`` are of the frame that ``innermost_of_model`` chooses. ``scopes`` are
     names of modules and ``classes`` their classes, both from the outermost. ``owner`` is the class with the method
     ``function``, "" if that is not certain. ``operator`` is what the exporter translated, such as
     ``aten.gelu.default``. ``by`` names the convention. ``stands_for`` is the node of the original with this source, if
@@ -195,8 +198,34 @@ class _StackFrame:
 
 
 def is_of_packages(file: str) -> bool:
-    """Whether a file belongs to Python or an installed package, or was generated; torch may be elsewhere, too."""
+    """Whether a file belongs to Python or an installed package, or is none; torch may be elsewhere, too."""
     return any(pattern.search(file) for pattern in (_INSTALLED, _STANDARD, _GENERATED))
+
+
+def is_of_model(file: str) -> bool:
+    """Whether a file may belong to a model: it is the author's own, or of an installed library of models."""
+    return not _TOOLS.search(file) and (_INSTALLED.search(file) is not None or not is_of_packages(file))
+
+
+def innermost_of_model(frames: Sequence[tuple[str, str]]) -> int | None:
+    """The number of the frame that says where in a model a stack is; None if none does.
+
+    ``frames`` are pairs of file and function, the outermost first. The frame is the innermost one of the author's own
+    code, or of the package of the innermost ``forward``: a library of models, such as transformers, other than a
+    library that this ``forward`` calls. Python, PyTorch, the exporter, and code in no file are no part of a model.
+    """
+    in_torch = [number for number, (file, _) in enumerate(frames) if _TORCH.search(file)]
+    # If torch is an installed package, other folders that look like its own are the author's.
+    in_torch = [number for number in in_torch if _INSTALLED.search(frames[number][0])] or in_torch
+    packages = {
+        number: _PACKAGE.findall(file)[-1:]  # none for the author's own file
+        for number, (file, _) in enumerate(frames)
+        if number not in in_torch and is_of_model(file)
+    }
+    forwards = [number for number in packages if frames[number][1].rpartition(".")[2] == "forward"]
+    library = packages[forwards[-1]] if forwards else []
+    own = [number for number, package in packages.items() if package in ([], library)]
+    return next(reversed(own or [*packages]), None)
 
 
 def is_stack(doc: str) -> bool:
@@ -231,11 +260,14 @@ def source_of(payload: bytes) -> NodeSource | None:
     return source if source.file is not None or scopes or classes else _of_script(*texts.values())
 
 
-def source_of_stack(stack: str, operator: str, classes: Sequence[str] = ()) -> NodeSource | None:
-    """The source in the stack trace of a node of a PyTorch program; None if the trace has no frame."""
-    frames = list(_frames(stack[:_LONGEST]))
-    source = _at_innermost(NodeSource(by="pytorch", operator=operator, classes=tuple(classes)), frames)
-    return source if source.file is not None else None
+def source_of_stack(stack: str, operator: str, modules: Sequence[tuple[str, str]] = ()) -> NodeSource:
+    """The source of a node of a PyTorch program with this stack trace.
+
+    ``modules`` are the names of the modules around it and their classes, the outermost first.
+    """
+    scopes, classes = tuple(name for name, _ in modules if name), tuple(kind for _, kind in modules)
+    source = NodeSource(by="pytorch", operator=operator, scopes=scopes, classes=classes)
+    return _at_innermost(source, list(_frames(stack[:_LONGEST])))
 
 
 def _of_script(name: str, op_type: str, doc: str) -> NodeSource | None:
@@ -265,19 +297,10 @@ def _frames(stack: str) -> Iterator[_StackFrame]:
 
 
 def _at_innermost(source: NodeSource, frames: Sequence[_StackFrame]) -> NodeSource:
-    """The source with the author's innermost frame: one outside of installed packages, or at least outside of torch.
-
-    Code that torch generated does not count: its file does not exist.
-    """
-    in_files = [place for place, frame in enumerate(frames) if not _GENERATED.search(frame.file)]
-    if not in_files:
+    """The source with the frame that ``innermost_of_model`` chooses; the source as it is if there is none."""
+    place = innermost_of_model([(frame.file, frame.function) for frame in frames])
+    if place is None:
         return source
-    in_torch = [place for place in in_files if _TORCH.search(frames[place].file)]
-    # If torch is an installed package, other folders that look like its own are the author's.
-    in_torch = [place for place in in_torch if _INSTALLED.search(frames[place].file)] or in_torch
-    outside = [place for place in in_files if place not in in_torch]
-    of_author = [place for place in outside if not is_of_packages(frames[place].file)]
-    place = (of_author or outside or in_files)[-1]
     frame = frames[place]
     # The class with this ``forward`` is certain if each module has exactly one frame of this name.
     forwards = [number for number, other in enumerate(frames) if other.function == "forward"]

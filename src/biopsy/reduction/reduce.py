@@ -585,5 +585,7 @@ class ReductionTask:
         if path not in self._job.target.streams:
             make_room(path)
         folder = self._driver.workspace.candidate.parent
-        write_result(parts, path, folder, external, self._driver.problem.index.has_external_data)
+        shares = self._job.target.shares_weights and path.parent.resolve() == folder.resolve()
+        has_external = self._driver.problem.index.has_external_data and not shares
+        write_result(parts, path, folder, external, has_external)
         self._is_saved = True

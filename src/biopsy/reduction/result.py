@@ -17,11 +17,15 @@ from biopsy.text import count, html_table, printable, some_of
 
 @dataclass(frozen=True)
 class Target:
-    """Where a reduction writes its results. ``external`` is a file beside ``output`` for its weights."""
+    """Where a reduction writes its results. ``external`` is a file beside ``output`` for its weights.
+
+    With ``shares_weights``, an ``output`` in the folder of the original's weights names these, and copies none.
+    """
 
     output: Path
     min_good: Path | None = None
     external: str | None = None
+    shares_weights: bool = False
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -5,21 +5,18 @@ attention, and the operator at which two runs begin to differ.
 from __future__ import annotations
 
 import hashlib
-import linecache
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from traceback import walk_stack, walk_tb
-from types import FrameType
+from dataclasses import dataclass, replace
+from functools import partial
+from traceback import walk_stack
 from typing import Any
 
-import biopsy
-from biopsy.model.sources import is_of_packages
 from biopsy.torch.arrays import imported, leaves_of
-from biopsy.torch.calls import Arguments
+from biopsy.torch.calls import Arguments, leaves_of_call
 from biopsy.torch.facts import ModuleLine
+from biopsy.torch.places import NO_LINE, place_of_stack
 
 
 def with_other_sizes(program: Any, given: Arguments) -> Iterator[Arguments]:
@@ -112,7 +109,9 @@ def fast_part(module: Any) -> ModuleLine | None:
     kinds = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
     for name, part in module.named_modules():
         if isinstance(part, kinds):
-            return ModuleLine(module=name or None, operators=(f"torch.nn.{type(part).__name__}",))
+            return ModuleLine(
+                module=name or None, kind=type(part).__name__, operators=(f"torch.nn.{type(part).__name__}",)
+            )
     return None
 
 
@@ -134,41 +133,53 @@ _UNINITIALIZED = ("aten.empty", "aten.new_empty")
 
 @dataclass(frozen=True, kw_only=True)
 class _Result:
-    """The digest of an operator's results, and the place of the call."""
+    """The digest of an operator's results, the place of the call, and whether the operator ``reads`` any tensor."""
 
     operator: str
     digest: str
     place: ModuleLine
+    reads: bool
 
 
-def origin_of_variation(module: Any, call: Callable[[], object], restore: Callable[[], None]) -> ModuleLine | None:
+def origin_of_variation(module: Any, given: Arguments, restore: Callable[[], None]) -> ModuleLine | None:
     """The first operator of PyTorch's dispatcher whose results differ in a second run; None if it cannot be found.
 
-    ``call`` runs the module, ``restore`` restores its state.
+    ``restore`` restores the module's state.
     """
+    runs = _runs(module, (module, module), given, restore)
+    pairs = zip(*runs, strict=False)
+    return next(
+        (one.place for one, other in pairs if (one.operator, one.digest) != (other.operator, other.digest)), None
+    )
+
+
+def origin_of_change(module: Any, program: Any, given: Arguments, restore: Callable[[], None]) -> ModuleLine | None:
+    """The first operator of a module whose result nothing in its captured program gives; None if it cannot be found.
+
+    ``restore`` restores the module's state.
+    """
+    in_module, in_program = _runs(module, (module, program.module()), given, restore)
+    digests = {result.digest for result in in_program}
+    return next((each.place for each in in_module if each.reads and each.digest not in digests and digests), None)
+
+
+def _runs(
+    module: Any, functions: Sequence[Callable[..., Any]], given: Arguments, restore: Callable[[], None]
+) -> list[list[_Result]]:
+    """The results of the operators that each function calls; none at all if it cannot be run below a dispatch mode."""
     runs: list[list[_Result]] = []
-    for _ in range(2):
+    for function in functions:
         try:
             with _modules_entered(module) as entered:
-                runs.append(_results(call, entered))
+                runs.append(_results(partial(leaves_of_call, function, given), entered, module))
         except Exception:
-            return None  # a module may not work below a dispatch mode
+            runs.append([])
         finally:
             restore()
-    before, after = runs
-    for first, second in zip(before, after, strict=False):
-        if first.operator != second.operator or first.digest != second.digest:
-            return first.place
-    return None
+    return runs
 
 
-def place_of_traceback(error: BaseException) -> ModuleLine | None:
-    """The innermost line of the author's own code that an exception came through."""
-    own = [entry for entry in walk_tb(error.__traceback__) if _is_authors(entry[0].f_code.co_filename)]
-    return _place(*own[-1]) if own else None
-
-
-def _results(call: Callable[[], object], entered: list[str]) -> list[_Result]:
+def _results(call: Callable[[], object], entered: list[str], module: Any) -> list[_Result]:
     mode = imported("torch.utils._python_dispatch").TorchDispatchMode
     results: list[_Result] = []
 
@@ -177,12 +188,12 @@ def _results(call: Callable[[], object], entered: list[str]) -> list[_Result]:
             result = func(*args, **(kwargs or {}))
             name = str(func)
             if not name.startswith(_UNINITIALIZED):
-                module = entered[-1] if entered else ""
-                frames = walk_stack(sys._getframe(1))
-                own = next((frame for frame in frames if _is_authors(frame[0].f_code.co_filename)), None)
-                place = ModuleLine(module=module or None, operators=(name,))
-                place = place if own is None else _place(*own, module, name)
-                results.append(_Result(operator=name, digest=_digest(result), place=place))
+                part = entered[-1] if entered else ""
+                kind = type(module.get_submodule(part)).__name__
+                place = place_of_stack(walk_stack(sys._getframe(1))) or ModuleLine(unknown=NO_LINE)
+                place = replace(place, module=part or None, kind=kind, operators=(name,))
+                reads = any(isinstance(leaf.value, imported().Tensor) for leaf in leaves_of((args, kwargs or {})))
+                results.append(_Result(operator=name, digest=_digest(result), place=place, reads=reads))
             return result
 
     with Listening():
@@ -219,21 +230,3 @@ def _digest(result: Any) -> str:
         else:
             digest.update(repr(value).encode())
     return digest.hexdigest()
-
-
-def _place(frame: FrameType, line: int, module: str = "", operator: str = "") -> ModuleLine:
-    code = frame.f_code
-    return ModuleLine(
-        file=code.co_filename,
-        line=line,
-        function=getattr(code, "co_qualname", code.co_name),
-        code=linecache.getline(code.co_filename, line).strip() or None,
-        module=module or None,
-        operators=(operator,) if operator else (),
-    )
-
-
-def _is_authors(file: str) -> bool:
-    """Whether a file belongs to the module's author, not to torch, biopsy or an installed package."""
-    packages = [Path(origin).parent for origin in (imported().__file__, biopsy.__file__) if origin]
-    return not is_of_packages(file) and not any(map(Path(file).is_relative_to, packages))

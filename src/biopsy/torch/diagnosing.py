@@ -38,8 +38,8 @@ from biopsy.torch.calls import (
 from biopsy.torch.deviation import (
     FAST_PATH,
     fast_part,
+    origin_of_change,
     origin_of_variation,
-    place_of_traceback,
     sizes_of,
     with_other_sizes,
     without_fast_path,
@@ -57,9 +57,19 @@ from biopsy.torch.evaluation import (
     accusation_of,
     difference_of_leaves,
 )
-from biopsy.torch.exporting import CannotCaptureError, CannotTranslateError, capture, save, translate
+from biopsy.torch.exporting import (
+    CannotCaptureError,
+    CannotTranslateError,
+    capture,
+    require_options,
+    save,
+    translate,
+    weights_beside,
+)
 from biopsy.torch.facts import ModuleLine, TorchDiagnosis, TorchVerdict
-from biopsy.torch.location import LOCATING, Locator, line_of_node, line_of_program_node
+from biopsy.torch.location import LOCATING, Locator
+from biopsy.torch.places import place_of_node
+from biopsy.torch.programs import place_of_failure
 from biopsy.torch.recording import input_values, random_nodes
 
 
@@ -102,6 +112,7 @@ def diagnose(
                 "the module or an argument is on the device 'meta', where tensors have no values",
                 next_steps=["make them on the CPU"],
             )
+    require_options(export or {})
     create(suspect)
     folder = None if output is None else Path(output)
     question = ModuleQuestion(
@@ -184,6 +195,8 @@ class Inquiry:
         self._steps = Steps({**_QUESTIONS, **LOCATING}, listener, self._left)
         self._remarks: list[str] = []
         self._failure: Evaluation | None = None
+        self._written: Mapping[object, Any] = {}
+        self._program: Any = None
 
     def run(self) -> TorchDiagnosis:
         """Ask until there is a verdict. Raises EngineMissing, or CannotCompare if the module itself raises."""
@@ -193,7 +206,7 @@ class Inquiry:
             release = {question.suspect: engines.worker(question.suspect).version()}
             try:
                 first = Sample(given=self._question.given, expected=self._steps.ask("steady", self._steady))
-                program = self._steps.ask("capture", lambda: self._captured(first))
+                self._program = program = self._steps.ask("capture", lambda: self._captured(first))
                 second = self._steps.ask("sizes", lambda: self._second(program))
                 samples = [first, *filter(None, [second])]
                 models = self._steps.ask(
@@ -214,6 +227,7 @@ class Inquiry:
             scratch=self._scratch,
             steps=self._steps,
             listener=self._listener,
+            captured=self._program,
         )
         located = locator.locate(accusation, bundled=question.folder is not None)
         accusation = located.accusation
@@ -226,7 +240,7 @@ class Inquiry:
             ),
             suspect=question.suspect,
             steps=tuple(self._steps.reports),
-            places=located.places,
+            places=located.places or self._without_place(accusation),
             error=accusation.error or (accusation.difference.text if accusation.difference is not None else ""),
             mismatches=() if accusation.difference is None else accusation.difference.mismatches,
             values=located.values,
@@ -236,6 +250,14 @@ class Inquiry:
             folder=question.folder,
             seconds=time.monotonic() - began,
         )
+
+    def _without_place(self, accusation: Accusation) -> tuple[ModuleLine, ...]:
+        """Why the line of a fault is not known."""
+        if accusation.blame not in ("exporter", "engine"):
+            return ()
+        open_steps = [report.name for report in self._steps.reports if report.outcome in ("failed", "stopped")]
+        why = f"no answer to {' and '.join(open_steps)}" if open_steps else "the nodes that fail do not note it"
+        return (ModuleLine(unknown=why),)
 
     def _unfinished(self) -> Accusation:
         """The verdict if the time was over before it was known what is to blame."""
@@ -262,9 +284,7 @@ class Inquiry:
             self._remarks.append(f"the module changes its buffers ({names}): an ONNX model does not keep that")
         if variation is None:
             return first, "yes"
-        place = origin_of_variation(
-            question.module, lambda: leaves_of_call(question.module, question.given), self._state.restore
-        )
+        place = origin_of_variation(question.module, question.given, self._state.restore)
         by = f", {place.operators[0]} the first in it" if place is not None else ""
         text = f"The module gives something else each time it is called{by}: no other model can give the same."
         text += training_hint(question.module)
@@ -275,15 +295,17 @@ class Inquiry:
         try:
             program = capture(question.module, self._state, question.given, question.dynamic_shapes)
         except CannotCaptureError as error:
-            places = _places(place_of_traceback(error.__cause__ or error))
             text = f"torch.export cannot capture the module: {error}"
-            raise BlamedError(Accusation(blame="capture", text=text, error=str(error), places=places)) from error
+            accusation = Accusation(blame="capture", text=text, error=str(error), places=error.places)
+            raise BlamedError(accusation) from error
         try:
             outputs = self._called(program, question.given)
         except Exception as error:
             text = f"The program that torch.export captures raises where the module does not: {exception_text(error)}"
-            raise BlamedError(Accusation(blame="capture", text=text, error=exception_text(error))) from error
-        self._require_as_module(outputs, sample, "")
+            places = (place_of_failure(program, question.given),)
+            accusation = Accusation(blame="capture", text=text, error=exception_text(error), places=places)
+            raise BlamedError(accusation) from error
+        self._require_as_module(program, outputs, sample, "")
         self._require_not_random(program, sample)
         return program, "yes"
 
@@ -302,8 +324,8 @@ class Inquiry:
         if variation is not None:
             first = next(iter(drawn_by))
             text = f"The module draws random numbers ({drawn_by[first]}) after a seed of its own: no other model does."
-            place = line_of_program_node(first)
-            raise BlamedError(Accusation(blame="varies", text=text, difference=variation, places=_places(place)))
+            places = (place_of_node(first),)
+            raise BlamedError(Accusation(blame="varies", text=text, difference=variation, places=places))
 
     def _called(self, program: Any, given: Arguments) -> list[Leaf]:
         """The outputs of a captured program. It may share buffers with the module, which are restored."""
@@ -312,7 +334,7 @@ class Inquiry:
         finally:
             self._state.restore()
 
-    def _require_as_module(self, outputs: list[Leaf], sample: Sample, where: str) -> None:
+    def _require_as_module(self, program: Any, outputs: list[Leaf], sample: Sample, where: str) -> None:
         """Raise BlamedError if the captured program's outputs differ from those of the module."""
         error = difference_of_leaves(outputs, sample.expected, self._question.judge)
         if error is None:
@@ -325,7 +347,9 @@ class Inquiry:
             if difference_of_leaves(outputs, slow, self._question.judge) is None:
                 text = f"{text}, which takes PyTorch's fast path for attention: {FAST_PATH}"
                 raise BlamedError(Accusation(blame="capture", text=text, difference=error, places=(fast,)))
-        raise BlamedError(Accusation(blame="capture", text=f"{text}.", difference=error))
+        place = origin_of_change(self._question.module, program, sample.given, self._state.restore)
+        place = place or ModuleLine(unknown="no operator of the module was found whose result the program lacks")
+        raise BlamedError(Accusation(blame="capture", text=f"{text}.", difference=error, places=(place,)))
 
     def _second(self, program: Any) -> tuple[Sample | None, str]:
         """A sample with arguments of other sizes; None if no size is open or no other size works."""
@@ -343,7 +367,7 @@ class Inquiry:
                     f"with sizes {sizes} the captured program raises, and the module does not: {exception_text(error)}"
                 )
                 continue
-            self._require_as_module(outputs, sample, f", with tensors of sizes {sizes}")
+            self._require_as_module(program, outputs, sample, f", with tensors of sizes {sizes}")
             return sample, f"yes, with {sizes}"
         if refused:
             self._remarks.append(refused)
@@ -358,11 +382,13 @@ class Inquiry:
             onnx_program = translate(program, question.given, question.dynamic_shapes, **options)
         except CannotTranslateError as error:
             text = f"torch.onnx.export raises for what torch.export has captured: {error.cause}"
-            places = _places(line_of_node(program, str(error)))
-            accusation = Accusation(blame="exporter", text=text, part="translation", error=error.cause, places=places)
+            accusation = Accusation(
+                blame="exporter", text=text, part=error.part, error=error.cause, places=error.places
+            )
             raise BlamedError(accusation) from error
         path = self._folder / f"{name}.onnx"
-        save(onnx_program, path)
+        save(onnx_program, path, self._written)
+        self._written = self._written or weights_beside(onnx_program, path)
         models = []
         for sample in samples:
             feeds = self._folder / (OTHER_INPUTS if sample.sizes else INPUTS)
@@ -399,7 +425,12 @@ class Inquiry:
             return self._exported(program, [model.sample], "unoptimized", options)[0][0]
 
         is_optimized = bool(self._question.export.get("optimize", True))
-        accusation = accusation_of(engines, suspected, model, plain if is_optimized else None)
+        try:
+            accusation = accusation_of(engines, suspected, model, plain if is_optimized else None)
+        finally:
+            for file in self._folder.glob("unoptimized.onnx*"):  # it may have weights of its own
+                with suppress(OSError):
+                    file.unlink()
         part = f", its {accusation.part}" if accusation.part else ""
         return accusation, f"{accusation.blame}{part}"
 

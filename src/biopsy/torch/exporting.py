@@ -5,22 +5,27 @@ from __future__ import annotations
 import inspect
 import io
 import logging
+import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import StackSummary, walk_stack, walk_tb
 from typing import Any
 
 import numpy as np
 
 from biopsy import errors
 from biopsy.model.load import require_file
+from biopsy.model.sources import is_of_model
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import cannot_write, make_folders_of
-from biopsy.text import line_of
+from biopsy.text import did_you_mean, line_of
 from biopsy.torch.arrays import imported
 from biopsy.torch.calls import Arguments, ModuleState, exception_text, preserved, user_code
+from biopsy.torch.facts import ExporterPart, ModuleLine
+from biopsy.torch.places import first_within, node_of_exception, place_of_exception, place_of_node, place_of_stack
 
 _MOST_INSIDE = 1 << 26
 """The most bytes of weights in the file of the model itself, which is serialized as a whole."""
@@ -55,26 +60,58 @@ def export(module: Any, given: Arguments, *, dynamic_shapes: Any = None, optimiz
             engine="torch",
             stage="build",
             kind="CannotCapture" if is_capture else "CannotTranslate",
+            details=[f"at {place.with_code}" for place in error.places],
             next_steps=["biopsy.torch.record_hooks(module, model, args, path)    needs no capture"],
         ) from error
 
 
-def save(onnx_program: Any, path: Path) -> None:
+def save(onnx_program: Any, path: Path, written: Mapping[object, Any] | None = None) -> None:
     """Write the model; large weights go into a file beside it, one by one, so that they are never in memory twice.
 
+    ``written`` are the ``weights_beside`` of another model in the same folder: they are not written again, but named.
     Raises UsageError if it cannot be written.
     """
-    weights = (value.const_value for value in onnx_program.model.graph.initializers.values())
-    size = sum(weight.nbytes for weight in weights if weight is not None)
+    weights = [value for value in onnx_program.model.graph.initializers.values() if value.const_value is not None]
+    before = [value.const_value for value in weights]
+    known = [(written or {}).get(_identity(value)) for value in weights]
+    size = sum(weight.nbytes for weight, there in zip(before, known, strict=True) if there is None)
     try:
         make_folders_of(path)
         with temporary_folder(f".{path.name}.", path.parent) as folder:
-            onnx_program.save(str(folder / path.name), external_data=size > _MOST_INSIDE)
+            file = folder / path.name
+            if size <= _MOST_INSIDE and any(known):
+                for value, weight, there in zip(weights, before, known, strict=True):
+                    value.const_value = there or weight
+                imported("onnx_ir").save(onnx_program.model, str(file))
+            else:
+                onnx_program.save(str(file), external_data=size > _MOST_INSIDE)
             # The weights are moved first, so that the model is never there without them.
             for file in sorted(folder.iterdir(), key=lambda file: file.name == path.name):
                 file.replace(path.parent / file.name)
     except OSError as error:
         raise cannot_write(path, error) from error
+    finally:
+        for value, weight in zip(weights, before, strict=True):
+            value.const_value = weight
+
+
+def weights_beside(onnx_program: Any, path: Path) -> dict[object, Any]:
+    """The weights of a program that ``save`` has written into a file beside ``path``, as ``onnx_ir.ExternalTensor``."""
+    ir = imported("onnx_ir")
+    in_file = {name: value.const_value for name, value in ir.load(str(path)).graph.initializers.items()}
+    return {
+        _identity(value): in_file[name]
+        for name, value in onnx_program.model.graph.initializers.items()
+        if isinstance(in_file.get(name), ir.ExternalTensor)
+    }
+
+
+def _identity(value: Any) -> object:
+    """What weights of one name that share their memory, type and form have in common."""
+    raw = getattr(value.const_value, "raw", None)
+    if not isinstance(raw, imported().Tensor):
+        return value.name, id(value.const_value)
+    return value.name, raw.data_ptr(), raw.dtype, tuple(raw.shape), raw.stride()
 
 
 def read_exported(path: Path, onnx_program: Any) -> ExportedModel:
@@ -127,24 +164,50 @@ def _is_close(left: Any, right: Any) -> bool:
 
 
 class CannotCaptureError(Exception):
-    """``torch.export`` has raised an exception; the message is that of the exception, in one line."""
+    """``torch.export`` has raised an exception; the message is that of the exception, in one line.
+
+    ``places`` are where in the module's code it was raised: one, or the lines that fix sizes that are to be open.
+    """
+
+    def __init__(self, error: BaseException, places: tuple[ModuleLine, ...]) -> None:
+        super().__init__(exception_text(error))
+        self.places = places
+
+
+_PARTS: Mapping[str, ExporterPart] = {
+    "_prepare_exported_program_for_export": "decomposition",
+    "_exported_program_to_onnx_program": "translation",
+    "optimize": "optimizer",
+}
+"""The parts of ``torch.onnx``, by the functions that they begin with."""
 
 
 class CannotTranslateError(Exception):
     """``torch.onnx.export`` has raised an exception for an exported program; the message has its causes in one line.
 
-    ``cause`` is the first cause, without the exceptions that the exporter wraps it into.
+    ``cause`` is the first cause, without the exceptions that the exporter wraps it into. ``part`` is the part of the
+    exporter that raised, None if that is unknown, and ``places`` has the line of the operator that it was working on.
     """
 
-    def __init__(self, causes: Sequence[str]) -> None:
+    def __init__(self, error: BaseException) -> None:
+        # The exporter wraps the cause into exceptions of its own, of which the outermost says nothing.
+        chain = [error]
+        while (cause := chain[-1].__cause__) is not None:
+            chain.append(cause)
+        causes = [exception_text(each) for each in (chain[1:] or chain)]
         super().__init__(": ".join(causes))
         self.cause = causes[-1]
+        functions = (frame.f_code.co_name for each in chain for frame, _ in walk_tb(each.__traceback__))
+        self.part = next((_PARTS[function] for function in functions if function in _PARTS), None)
+        node = node_of_exception(error)
+        unknown = "torch.onnx does not say which operator it was working on"
+        self.places = (ModuleLine(unknown=unknown) if node is None else place_of_node(node),)
 
 
 def capture(module: Any, state: ModuleState, given: Arguments, dynamic_shapes: Any) -> Any:
     """The ``ExportedProgram`` of a module: captured in non-strict mode or, if that fails, in strict mode.
 
-    Raises CannotCaptureError with the message of the first failure.
+    Raises CannotCaptureError with the message and the place of the first failure.
     """
     export, config = imported("torch.export"), imported("torch.fx.experimental._config")
 
@@ -153,18 +216,89 @@ def capture(module: Any, state: ModuleState, given: Arguments, dynamic_shapes: A
         return export.Dim.DYNAMIC if isinstance(size, str) else size
 
     shapes = imported("torch.utils._pytree").tree_map(as_dimension, dynamic_shapes)
-    first: Exception | None = None
+    first: CannotCaptureError | None = None
     for strict in (False, True):
         fresh = given.copied()
         try:
-            with _quiet(), user_code(), config.patch(backed_size_oblivious=True):
+            with _quiet(), user_code(), config.patch(backed_size_oblivious=True), _whole_stacks(), _guards() as guards:
                 return export.export(module, fresh.args, dict(fresh.kwargs), dynamic_shapes=shapes, strict=strict)
         except Exception as error:
-            first = first or error
+            place = place_of_exception(error, module)
+            is_of_sizes = place.file is None and "Constraints violated" in str(error)
+            places = tuple(guards) if is_of_sizes and guards else (place,)
+            first = first or CannotCaptureError(error, places)
         finally:
             state.restore()
     assert first is not None
-    raise CannotCaptureError(exception_text(first)) from first
+    raise first
+
+
+@contextmanager
+def _guards() -> Iterator[Collection[ModuleLine]]:
+    """The lines at which PyTorch concludes, while it captures, that an open size is not open.
+
+    It raises only after it has run all of the module, and does not say where that was.
+    """
+    places: dict[ModuleLine, None] = {}
+
+    def noting(log: Any) -> Any:
+        def noted(self: Any, *guard: Any, **more: Any) -> Any:
+            place = place_of_stack(walk_stack(sys._getframe(1)))
+            if place is not None:
+                places[place] = None
+            return log(self, *guard, **more)
+
+        return noted
+
+    with _changed(imported("torch.fx.experimental.symbolic_shapes").ShapeEnv, "_log_guard", noting):
+        yield places
+
+
+@contextmanager
+def _whole_stacks() -> Iterator[None]:
+    """Have every frame of the module's code noted in a program's nodes: PyTorch notes those of ``forward`` alone."""
+
+    def with_more(of_forward: Any) -> Any:
+        def filtered(self: Any, stack: StackSummary) -> StackSummary:
+            inside = stack[first_within([frame.filename for frame in stack]) :]
+            forward = {id(frame) for frame in of_forward(self, stack)}
+            kept = (frame for frame in inside if id(frame) in forward or is_of_model(frame.filename))
+            return StackSummary.from_list(list(kept))
+
+        return filtered
+
+    with _changed(imported("torch.fx.proxy").TracerBase, "_filter_traceback_frames", with_more):
+        yield
+
+
+@contextmanager
+def _changed(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
+    """Change a method of PyTorch's; nothing is changed if a release has no such method."""
+    before = vars(owner).get(name)
+    if before is not None:
+        setattr(owner, name, change(before))
+    try:
+        yield
+    finally:
+        if before is not None:
+            setattr(owner, name, before)
+
+
+_GIVEN = ("model", "args", "kwargs", "f", "dynamic_shapes")
+"""Arguments of ``torch.onnx.export`` that are no options here."""
+
+
+def require_options(options: Mapping[str, Any]) -> None:
+    """Raise UsageError unless these are options of ``torch.onnx.export`` that may be passed to ``translate``."""
+    if not options.get("dynamo", True):
+        raise errors.UsageError(
+            "the older exporter (dynamo=False) is not examined: what is said of torch.onnx would not be true of it",
+            next_steps=["biopsy.torch.record_hooks(module, model, args, path)    records for the model that it wrote"],
+        )
+    known = inspect.signature(imported("torch.onnx").export).parameters.keys() - _GIVEN
+    for name in options.keys() - known:
+        near = did_you_mean(name, known)
+        raise errors.UsageError(f"export={{{name!r}: ...}}: torch.onnx.export has no such option", next_steps=near)
 
 
 def translate(program: Any, given: Arguments, dynamic_shapes: Any, **options: Any) -> Any:
@@ -184,11 +318,7 @@ def translate(program: Any, given: Arguments, dynamic_shapes: Any, **options: An
                 **{"verbose": False, **options},
             )
     except Exception as error:
-        # The exporter wraps the cause into exceptions of its own, of which the outermost says nothing.
-        chain: list[BaseException] = [error]
-        while (cause := chain[-1].__cause__) is not None:
-            chain.append(cause)
-        raise CannotTranslateError([exception_text(each) for each in (chain[1:] or chain)]) from error
+        raise CannotTranslateError(error) from error
 
 
 @contextmanager

@@ -26,11 +26,12 @@ GOLDEN = "golden.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleLine:
-    """A place in the module's code; fields are None or empty if the exporter has not noted them.
+    """A place in the module's code; fields are None or empty if PyTorch has not noted them.
 
-    ``file``, ``line``, ``function`` and ``code`` are those of the innermost frame of the author's own code; ``module``
-    is the name of the submodule in ``named_modules``. ``operators`` are the operators that were translated there, in
-    order, such as ``aten.gelu.default``.
+    ``file``, ``line``, ``function`` and ``code`` are those of the innermost frame of the author's own code, or of the
+    library of models that it calls; ``unknown`` says why there is none. ``module`` is the name of the submodule in
+    ``named_modules``, None for the module itself, and ``kind`` its class. ``operators`` are the operators that were
+    translated there, in order, such as ``aten.gelu.default``.
     """
 
     file: str | None = None
@@ -38,11 +39,22 @@ class ModuleLine:
     function: str | None = None
     code: str | None = None
     module: str | None = None
+    kind: str | None = None
     operators: tuple[str, ...] = ()
+    unknown: str = ""
+
+    @property
+    def with_code(self) -> str:
+        """The place in words, with the line of code if that is known."""
+        return f"{self}: {self.code}" if self.code else str(self)
 
     def __str__(self) -> str:
-        parts = [f"{self.file}:{self.line}" if self.file else "", f"module {self.module}" if self.module else ""]
-        return " · ".join([*filter(None, parts), *([" -> ".join(self.operators)] if self.operators else [])])
+        part = f"module {self.module}" if self.module else ""
+        if not self.file and self.kind:
+            part = f"{part or 'the module itself'} ({self.kind})"
+        line = f"{self.file}:{self.line}" if self.file else ""
+        unknown = f"its line is not known: {self.unknown}" if self.unknown else ""
+        return " · ".join(filter(None, [line, part, " -> ".join(self.operators), unknown]))
 
 
 @dataclass(frozen=True, kw_only=True)

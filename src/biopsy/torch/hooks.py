@@ -29,6 +29,7 @@ from biopsy.tensors.results import Array, same_values
 from biopsy.torch.arrays import as_array, imported, leaves_of, type_in_model
 from biopsy.torch.calls import Arguments, arguments_of, exception_text, preserved, require_evaluation, user_code
 from biopsy.torch.exporting import read_model
+from biopsy.torch.places import place_of_exception
 from biopsy.torch.recording import RecordingFile, TorchRecording, require_safetensors, require_some
 
 _KEEP_ORDER = frozenset(
@@ -266,7 +267,11 @@ def _returned(module: Any, given: Arguments, calls: _Calls) -> Any:
         raise
     except Exception as error:
         raise errors.EngineFailure(
-            f"the module raises {exception_text(error)}", engine="torch", stage="run", kind=type(error).__name__
+            f"the module raises {exception_text(error)}",
+            engine="torch",
+            stage="run",
+            kind=type(error).__name__,
+            details=[f"at {place_of_exception(error, module).with_code}"],
         ) from error
     finally:
         for hook in hooks:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -24,7 +23,7 @@ from biopsy.findings.bundle.make import make_bundle
 from biopsy.findings.verdict import Note
 from biopsy.model.extract import OutputChoice
 from biopsy.model.index import ModelIndex, index_file
-from biopsy.model.sources import NodeSource, noted_source, source_of_stack
+from biopsy.model.sources import noted_source
 from biopsy.questions.layers.examination import Examination
 from biopsy.questions.layers.findings import LayerFindings, LayerNode
 from biopsy.questions.layers.question import Judge, Question
@@ -39,6 +38,8 @@ from biopsy.text import count, first_of
 from biopsy.torch.calls import Arguments
 from biopsy.torch.evaluation import Accusation, OnnxModel, Steps, difference
 from biopsy.torch.facts import GOLDEN, GoldenCount, ModuleLine, SmallestPiece
+from biopsy.torch.places import lines_of
+from biopsy.torch.programs import COMPARABLE, place_of_decomposition
 from biopsy.torch.recording import TorchRecording, record
 
 _Answer = TypeVar("_Answer")
@@ -52,7 +53,9 @@ LOCATING = {
 """The questions, by name."""
 
 _MOST_NAMED = 3
-_COMPARABLE = 0.1
+
+_MOST_MEASURED = 1 << 26
+"""The most bytes of weights for which the bundle's failure is held against float64 once more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +72,8 @@ class Located:
 class Locator:
     """Locates a fault. ``folder`` is for files to keep, ``scratch`` for transient ones.
 
-    ``given`` are the arguments for which the model is wrong, ``timeout`` is in seconds per run of an engine.
+    ``given`` are the arguments for which the model is wrong, ``timeout`` is in seconds per run of an engine, and
+    ``captured`` is the program that the model was made of.
     """
 
     given: Arguments
@@ -79,6 +83,7 @@ class Locator:
     scratch: Path
     steps: Steps
     listener: events.Listener
+    captured: Any
 
     def locate(self, accusation: Accusation, *, bundled: bool) -> Located:
         """Locate the fault of an accusation; with ``bundled``, pack the smallest part as a folder to send.
@@ -94,7 +99,7 @@ class Locator:
         values = GoldenCount(matched=recording.tensors, of=recording.of)
         accusation = self._with_decomposition(accusation, model, recording)
         if accusation.part == "decomposition":
-            return Located(accusation=accusation, values=values)
+            return Located(accusation=accusation, places=accusation.places, values=values)
         failing = FailingExport(
             model=model.path, engine=accusation.engine, golden=recording.path, judge=self.judge, timeout=self.timeout
         )
@@ -148,10 +153,14 @@ class Locator:
             return accusation
         # The error of the program must be comparable to that of the exported model.
         share = error.share_of(accusation.difference)
-        if not error.is_of_values or (share is not None and share < _COMPARABLE):
+        if not error.is_of_values or (share is not None and share < COMPARABLE):
             return accusation
         text = "The exporter decomposes operators into others that give something else, before it translates them."
-        return replace(accusation, blame="exporter", part="decomposition", text=text, difference=error, reason="")
+        decomposed = model.program.exported_program
+        place = place_of_decomposition(self.captured, decomposed, self.given, self.judge, error)
+        place = place or ModuleLine(unknown="no operator was found whose decomposition alone gives something else")
+        accusation = replace(accusation, blame="exporter", part="decomposition", text=text, reason="")
+        return replace(accusation, difference=error, places=(place,))
 
     def _reconsidered(self, accusation: Accusation, failing: FailingExport, findings: LayerFindings) -> Accusation:
         """The accusation, revised by the findings about layers.
@@ -197,7 +206,7 @@ class Locator:
         words = failing.check
         candidate = self.scratch / "candidate.onnx"
         job = ReductionJob(
-            target=Target(self.folder / PIECE),
+            target=Target(self.folder / PIECE, shares_weights=True),
             search=SearchOptions(candidate=candidate, budget=Budget(seconds=self.steps.left.seconds)),
             recording=RecordingOptions(samples=lambda: read_feeds(failing.golden), engines=(failing.reference,)),
             border=Border(mark_intermediate=None),
@@ -223,6 +232,7 @@ class Locator:
             ),
             inputs=part.inputs,
             earlier=earlier,
+            measures_rounding=index_file(part.output).weight_bytes <= _MOST_MEASURED,
         )
         bundle = make_bundle(job)
         if bundle.reproduced == "not":
@@ -280,47 +290,3 @@ def are_only_ties(failing: FailingExport, nodes: Sequence[LayerNode], scratch: P
         outputs = worker.run(ModelInput(b"", failing.model.parent, failing.model), failing.golden, names)[0]
         return all(name in outputs and same_values(outputs[name], golden[name]) for name in names)
     return False
-
-
-_QUOTED = re.compile(r"translating node %(\w+) :")
-
-
-def lines_of(sources: Iterable[NodeSource | None]) -> tuple[ModuleLine, ...]:
-    """The lines that some nodes come from, each with the operators that were translated there, in order.
-
-    An operator that has become several nodes is named once.
-    """
-    groups: dict[tuple[object, ...], list[NodeSource]] = {}
-    for source in sources:
-        if source is not None and (source.file is not None or source.operator is not None or source.scopes):
-            groups.setdefault((source.file, source.line, source.scopes[-1:]), []).append(source)
-    return tuple(map(_line, groups.values()))
-
-
-def line_of_node(program: Any, message: str) -> ModuleLine | None:
-    """The line of the node of a captured program that a message of the exporter quotes; None if it quotes none."""
-    quoted = _QUOTED.search(message)
-    nodes = [node for node in program.graph.nodes if quoted is not None and node.name == quoted[1]]
-    return line_of_program_node(nodes[0]) if len(nodes) == 1 else None
-
-
-def line_of_program_node(node: Any) -> ModuleLine | None:
-    """The line of a node of a captured program; None if it is unknown."""
-    if not node.meta.get("stack_trace"):
-        return None
-    classes = [name for _, name in (node.meta.get("nn_module_stack") or {}).values()]
-    source = source_of_stack(node.meta["stack_trace"], str(node.target), list(map(str, classes)))
-    return None if source is None else _line([source])
-
-
-def _line(group: Sequence[NodeSource]) -> ModuleLine:
-    first = group[0]
-    operators = (source.operator for source in group if source.operator is not None)
-    return ModuleLine(
-        file=first.file,
-        line=first.line,
-        function=f"{first.owner}.{first.function}" if first.owner else first.function,
-        code=first.code,
-        module=first.scopes[-1] if first.scopes else None,
-        operators=tuple(dict.fromkeys(operators)),
-    )

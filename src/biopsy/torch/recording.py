@@ -16,7 +16,7 @@ from biopsy.tensors.recording import AppendableStore, results_of
 from biopsy.tensors.results import Array, same_values
 from biopsy.text import count
 from biopsy.torch.arrays import as_array, imported, type_in_model
-from biopsy.torch.calls import arguments_of, exception_text, user_code
+from biopsy.torch.calls import Arguments, arguments_of, exception_text, user_code
 
 RUNNER = "torch"
 """The name of the runner in the file."""
@@ -171,6 +171,15 @@ def input_values(onnx_program: Any, args: Any, kwargs: Mapping[str, Any] | None 
                 f"input {name!r} is not a tensor that a file can hold, but a {type(value).__name__}"
             )
     return {name: as_array(value) for name, value in zip(names, values, strict=True)}
+
+
+def values_of_nodes(program: Any, given: Arguments, names: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Array]]:
+    """Run a program, and yield a copy of the value of each node that has ``names``, under each of its names.
+
+    Raises what ``intermediate_values`` raises.
+    """
+    fresh = given.copied()
+    return _values(program, _flat_inputs(program, fresh.args, fresh.kwargs), names, copy=True)
 
 
 def _flat_inputs(program: Any, args: Any, kwargs: Mapping[str, Any] | None) -> Sequence[Any]:

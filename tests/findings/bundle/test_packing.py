@@ -21,7 +21,7 @@ def members(tmp_path: Path) -> list[Path]:
 def written(target: Path, members: list[Path]) -> Path:
     """The target, once a bundle is there."""
     archive = members[0].parent.parent / "archive.zip"
-    write_archive(archive, members)
+    write_archive(archive, members, compressed=True)
     publish(target, archive, members)
     return target
 

@@ -17,7 +17,7 @@ from biopsy.findings.bundle.engine_script import EngineScript, OnlyBiopsyError
 from biopsy.findings.bundle.failure import ObservedFailure, exclusions, failure_of
 from biopsy.findings.bundle.issue import IssueFacts, issue_text, regression_test
 from biopsy.findings.bundle.job import BundleJob, Observation, observe, own_words, packed_words
-from biopsy.findings.bundle.packing import publish, require_target, write_archive
+from biopsy.findings.bundle.packing import is_archive, publish, require_target, write_archive
 from biopsy.findings.bundle.reproduction import Reproduced, reproduce
 from biopsy.findings.bundle.script import CopiedFiles, Ending, command_script, copied_files
 from biopsy.findings.bundle.short_script import ShownFailure
@@ -26,6 +26,7 @@ from biopsy.model.extract import choose_outputs
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.load import read_bytes
 from biopsy.model.sources import places_of, sources_of
+from biopsy.model.weights_file import default_name
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.watch import Limits
 from biopsy.processes.writing import write_whole
@@ -42,6 +43,9 @@ _TIMES_OF_CHECK = 20
 
 _TIMES_OF_SCRIPT = 2
 """A script is ended after this many times the seconds that it waits itself."""
+
+_MOST_INSIDE = 1 << 26
+"""The most bytes of external weights that are put into the file of the model, which is parsed as a whole."""
 
 _TRIES_IF_FLAKY = 20
 """The most runs of the script of a flaky failure, until it fails."""
@@ -90,7 +94,7 @@ def make_bundle(job: BundleJob) -> Bundle:
         tries = _TRIES_IF_FLAKY if job.earlier.how_often else 1 if observation.runs == 1 else 4 * observation.runs
         for script in _scripts(job, observation, failure, folder, index, seconds):
             members = [folder / name for name in (*_TENSOR_FILES, *script.contents) if (folder / name).exists()]
-            write_archive(trial, members)
+            write_archive(trial, members, compressed=False)
             limits = Limits(_TIMES_OF_SCRIPT * seconds, job.check.memory)
             reproduction = reproduce(
                 trial, scratch, limits, script.ending, needs_biopsy=bool(script.needs_biopsy), tries=tries
@@ -110,7 +114,8 @@ def make_bundle(job: BundleJob) -> Bundle:
             places=_places(job, model),
         )
         members += _write_texts(job, facts, folder)
-        write_archive(archive, members)
+        if is_archive(job.target) or job.secrets is not None:
+            write_archive(archive, members, compressed=is_archive(job.target))
         _require_no_secrets(job, archive, f"{failure.message}\n{reproduction.output}" if script.modules else "")
         publish(job.target, archive, members)
         return Bundle(
@@ -173,7 +178,9 @@ def _write_model(job: BundleJob, path: Path) -> ModelIndex:
     data = read_bytes(job.model)
     if job.run is not None and not job.run.outputs.changes_nothing:
         data = choose_outputs(data, job.run.outputs)
-    write_result([data], path, job.folder, None, index_bytes(data, job.folder).has_external_data)
+    index = index_bytes(data, job.folder)
+    external = default_name(path) if index.has_external_data and index.weight_bytes > _MOST_INSIDE else None
+    write_result([data], path, job.folder, external, index.has_external_data)
     return index_bytes(read_bytes(path), path.parent)
 
 

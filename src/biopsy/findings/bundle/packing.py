@@ -50,13 +50,13 @@ def require_target(target: Path) -> None:
         require_writable(target)
 
 
-def write_archive(path: Path, members: Iterable[Path]) -> None:
+def write_archive(path: Path, members: Iterable[Path], *, compressed: bool) -> None:
     """Write files into a zip archive in this order, under their own names, all with one date and mode."""
     with zipfile.ZipFile(path, "w") as stream:
         for member in members:
             info = zipfile.ZipInfo(member.name, _DATE)
             info.external_attr, info.create_system = _FILE_MODE, 3
-            info.compress_type = zipfile.ZIP_DEFLATED
+            info.compress_type = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
             with (
                 member.open("rb") as source,
                 stream.open(info, "w", force_zip64=member.stat().st_size >= zipfile.ZIP64_LIMIT) as packed,

@@ -188,8 +188,12 @@ def module(part: Branch) -> Iterator[DocumentBlock]:
     places = part.parts("places")
     for place in places[:20]:
         file, name, line = place.text("file"), place.text("module"), place.text("code")
-        where = [f"{middle_cut(file, 200)}:{place.whole('line')}" if file else "", f"module {name}" if name else ""]
-        caption = listed([*where, listed(place.texts("operators"), " → ", 12)], " · ") or "somewhere"
+        part_name = f"module {name}" if name else ""
+        if not file and (kind := place.text("kind")):
+            part_name = f"{part_name or 'the module itself'} ({kind})"
+        where = [f"{middle_cut(file, 200)}:{place.whole('line')}" if file else "", part_name]
+        unknown = f"its line is not known: {place.text('unknown')}" if place.text("unknown") else ""
+        caption = listed([*where, listed(place.texts("operators"), " → ", 12), unknown], " · ") or "somewhere"
         yield Listing(caption=caption, lines=[cut(line, 300)]) if line else Passage(text=caption)
     if len(places) > 20:
         yield Passage(text=f"{count(len(places) - 20, 'more line')}: in the file of the report.")
