@@ -31,6 +31,6 @@ def test_a_file_that_was_changed_or_removed_since_is_not_believed(left: Path, te
     (left / "layers.json").unlink()
     if text is not None:
         (left / "layers.json").write_text(text)
-    with pytest.raises(errors.UsageError, match=r"layers\.json is no longer what the interrupted diagnosis"):
+    with pytest.raises(errors.UsageError, match=r"layers\.json is no longer what the earlier diagnosis"):
         EvidenceFile(left, IDENTITY, fresh=False)
     assert not EvidenceFile(left, IDENTITY, fresh=True).resumed

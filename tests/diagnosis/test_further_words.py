@@ -116,7 +116,10 @@ def test_what_the_optimizer_makes_of_the_piece_is_evidence() -> None:
     made = TransformationFacts(tool="onnxruntime", sentence="-", breaks=True, of_piece=True, operators="Fused")
     found = of(with_further(transformation=made))
     assert found.certainty is not None
-    assert "The optimizer turns the piece into Fused, which is wrong with no optimizer, too." in found.certainty
+    assert (
+        "The optimizer turns the piece into Fused, which the engine computes wrongly even with its optimizer off."
+        in found.certainty
+    )
 
 
 def test_what_was_not_asked_is_proposed_and_what_was_is_not() -> None:

@@ -164,7 +164,7 @@ def test_it_is_said_in_which_lines_the_piece_was_written_if_an_exporter_says_so(
 
 def test_marking_is_said_to_prevent_a_failure_of_nodes_together_only_if_it_does() -> None:
     group = (("Pow 'a'", "Add 'b'"),)
-    assert "marking the tensors between them as outputs prevents it" in of(facts()).text
+    assert "but not if the tensors between them are outputs" in of(facts()).text
     found = of(facts(layers=LayerFacts(together=group, hides=False, layers=2)))
     assert "they fail together." in found.text and "fusion" not in found.text
     part = of(facts(layers=LayerFacts(together=(("Pow 'a'", "x"),), hides=True), piece=piece("a", "b", "c")))

@@ -112,8 +112,8 @@ def diagnose(
     engines: a command, as a list of words in which ``{}`` stands for the model's path.
 
     ``inputs``, ``iterations``, ``seed``, ``val_range``, ``input_shapes`` and ``external_data_dir`` are those of
-    ``run``, ``atol`` and ``rtol`` those of ``compare``. ``directory`` keeps the evidence; a diagnosis that was stopped
-    continues there, unless ``fresh``. ``rules`` say which failures count as the same, ``max_time`` is in seconds,
+    ``run``, ``atol`` and ``rtol`` those of ``compare``. ``directory`` keeps the evidence; what it answers is
+    not asked again, unless ``fresh``. ``rules`` say which failures count as the same, ``max_time`` is in seconds,
     ``jobs`` is how many checks run at once.
 
     ``thorough`` also asks the questions that take minutes: which change makes the whole model right, and which release

@@ -188,7 +188,7 @@ def _pack(bundle: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, repor
         inputs=given if given is not None and given.exists() else None,
         reports=bundling.reports_of(report),
         earlier=EarlierFindings(
-            title=issue_title(facts),
+            title=issue_title(facts, question),
             notes=list(issue_notes(facts, question, verdict)),
             how_often=often,
             links=links,

@@ -50,8 +50,12 @@ class DiagnoseOptions(
         "--dir",
         type=types.FOLDER_WRITTEN,
         metavar="DIR",
-        meaning="the folder that keeps what was found; a diagnosis that was stopped goes on there (default: "
+        meaning="the folder that keeps what was found; what it answers is not asked again (default: "
         "MODEL_diagnosis; MODEL_diagnosis-2, and so on, if that was not written by a diagnosis of yours)",
+    )
+    answered: bool = switch(
+        "--answered",
+        meaning="ask nothing: show what the folder answers, and refuse one that was asked about another model or check",
     )
     json: bool = switch("--json", meaning="print the report as JSON on stdout, and nothing else")
 
@@ -90,8 +94,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     DiagnoseOptions.add(parser.add_argument_group("more questions"), only=["thorough", "downloads", "by"])
     group = parser.add_argument_group("evidence and report")
-    DiagnoseOptions.add(group, only=["dir"])
-    checks.FreshOption.add(group, fresh="begin anew instead of going on with a diagnosis that was stopped")
+    DiagnoseOptions.add(group, only=["dir", "answered"])
+    checks.FreshOption.add(group, fresh="ask everything again instead of using the answers in the folder")
     ReportOption.add(group)
     bundling.add(group, "the piece")
     DiagnoseOptions.add(group, only=["json"])

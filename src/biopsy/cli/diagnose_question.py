@@ -70,6 +70,7 @@ def question_of(options: DiagnoseOptions, console: Console, held: ExitStack) -> 
             jobs=options.jobs or processors(),
             thorough=options.thorough,
             downloads=options.downloads,
+            answered=options.answered,
         ),
         fresh=options.fresh,
         tool=tool,

@@ -47,20 +47,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
     """The page, if no option names it, and the bundle of a diagnosis."""
-    bundle = args.report.with_name(f"{args.report.resolve().name}.zip") if args.report.is_dir() else None
     return {
-        "the page": (None if args.output else _page_beside(args.report), types.WRITTEN),
-        "the bundle": (bundle, types.WRITTEN),
+        "the page": (None if args.output else _beside(args.report, _PAGE), types.WRITTEN),
+        "the bundle": (_beside(args.report, ".zip") if args.report.is_dir() else None, types.WRITTEN),
     }
 
 
-def _page_beside(report: Path) -> Path:
-    return report.with_name(f"{report.resolve().name}{_PAGE}") if report.is_dir() else report.with_suffix(_PAGE)
+def _beside(report: Path, ending: str) -> Path:
+    """The file of this ending beside a report, or beside the folder of a diagnosis."""
+    place = report.resolve() if report.name in ("", "..") else report
+    return place.with_name(f"{place.name}{ending}") if report.is_dir() else place.with_suffix(ending)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Make the page; of a diagnosis, also the bundle."""
-    args.output = args.output or _page_beside(args.report)
+    args.output = args.output or _beside(args.report, _PAGE)
     if args.report.is_dir():
         return _of_diagnosis(args.report, args.output)
     from biopsy.findings.page.document import page_of
@@ -77,18 +78,17 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-_MADE_ANEW = ("--report", "--bundle")
+_MADE_ANEW = ("--report", "--bundle", "--dir")
 
 
 def _of_diagnosis(folder: Path, page: Path) -> int:
-    """Ask the question of a folder again, which has its answers, and write them as a page and a bundle."""
+    """Repeat the diagnosis that a folder holds, from its answers alone, to write its page and its bundle."""
     from biopsy.cli.app import main
     from biopsy.cli.arguments.checks import REST_OPTIONS
     from biopsy.diagnosis.evidence import line_of_evidence
 
     words = line_of_evidence(folder)
-    bundle = folder.with_name(f"{folder.resolve().name}.zip")
-    made = ["--report", str(page), "--bundle", str(bundle)]
+    made = ["--answered", "--dir", str(folder), "--report", str(page), "--bundle", str(_beside(folder, ".zip"))]
     return main(advice.words_with(words, REST_OPTIONS, "diagnose", made, _MADE_ANEW)[1:])
 
 

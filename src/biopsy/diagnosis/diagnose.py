@@ -42,7 +42,13 @@ def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ign
     with as_private_as(sources(question.index)):
         words = question.check if question.check is not None else question.original_words(question.rivals[0])
         check = CommandCheck(words, str(question.candidate))
-        evidence = EvidenceFile(question.folder, identity_of(question, check), question.line, fresh=question.fresh)
+        evidence = EvidenceFile(
+            question.folder,
+            identity_of(question, check),
+            question.line,
+            fresh=question.fresh,
+            answered=question.effort.answered,
+        )
         if evidence.resumed:
             listener(events.Resumed(str(evidence.path), len(evidence.known.steps)))
         else:  # an older journal there belongs to another question
@@ -80,7 +86,7 @@ class _PlanRun:
             reports.append(report)
             shown = {key: getattr(report, key) for key in ("name", "outcome", "answer", "seconds", "checks")}
             self._listener(events.StepDone(**shown))
-            if report.outcome in ("done", "failed"):
+            if report.outcome in ("done", "failed") and step.name not in before:
                 self._evidence.save(KnownSteps(self._facts, tuple(reports)), complete=False)
         return KnownSteps(self._facts, tuple(reports)), self._stopped
 
@@ -91,6 +97,8 @@ class _PlanRun:
         why_not = step.reason_to_skip(self._facts, self._context)
         if why_not is not None:
             return replace(report, answer=why_not)
+        if self._context.question.effort.answered:
+            return replace(report, outcome="stopped", answer=f"{NOT_ASKED}only what is answered is shown")
         self._listener(events.StepStarted(step.name, step.question, number, len(PLAN)))
         started, checks = time.monotonic(), self._context.checks
         outcome, answer = self._answer(step)

@@ -150,8 +150,13 @@ class EvidenceFile:
     ``line`` are the words of the command line that asks the question; see ``line_of_evidence``.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, str], line: Words = (), *, fresh: bool) -> None:
-        """Raises UsageError if an interrupted diagnosis of another question is there, unless ``fresh``."""
+    def __init__(
+        self, folder: Path, identity: Mapping[str, str], line: Words = (), *, fresh: bool, answered: bool = False
+    ) -> None:
+        """Raises UsageError if an interrupted diagnosis of another question is there, unless ``fresh``.
+
+        With ``answered``, also if a complete one is of another question, or nothing is answered.
+        """
         self.path = folder / STATE
         self._line = line
         self.known = KnownSteps()
@@ -159,7 +164,9 @@ class EvidenceFile:
         self._identity = dict(identity)
         self._key = user_key()
         if not fresh:
-            self._resume()
+            self._resume(may_begin=not answered)
+        if answered and not self.resumed:
+            raise errors.UsageError(f"{folder} answers nothing about this model and check")
 
     def save(self, known: KnownSteps, *, complete: bool) -> None:
         """Write what is known so far. ``complete``: no question was cut short."""
@@ -167,6 +174,7 @@ class EvidenceFile:
             "biopsy_diagnosis": _VERSION,
             "complete": complete,
             "line": self._line,
+            "current_folder": str(Path.cwd()),
             "identity": self._identity,
             "facts": plain(known.facts),
             "steps": plain(known.steps),
@@ -174,7 +182,7 @@ class EvidenceFile:
         }
         _write(self.path, content, self._key)
 
-    def _resume(self) -> None:
+    def _resume(self, *, may_begin: bool) -> None:
         tree = _read(self.path)
         if tree is None or "identity" not in tree:
             return
@@ -185,12 +193,12 @@ class EvidenceFile:
             )
         before = tree["identity"]
         names = sorted(name for name in {*before, *self._identity} if before.get(name) != self._identity.get(name))
-        if names and is_complete:
+        if names and is_complete and may_begin:
             return
         if names:
             differing = first_of(names, _MOST_NAMED)
             raise errors.UsageError(
-                f"{self.path.parent} holds an interrupted diagnosis of something else: another {differing}",
+                f"{self.path.parent} holds an earlier diagnosis of something else: another {differing}",
                 kept="what it has found, as it is",
                 next_steps=[_FRESH, "--dir ANOTHER    keeps it"],
             )
@@ -205,7 +213,7 @@ class EvidenceFile:
         before, now = tree.get("files", {}), _digests(self.path.parent, _files_of(self.known.steps))
         for name in (name for name in now if before.get(name) != now[name]):
             raise errors.UsageError(
-                f"{self.path.parent / name} is no longer what the interrupted diagnosis has left there",
+                f"{self.path.parent / name} is no longer what the earlier diagnosis has left there",
                 kept="what it has found, as it is",
                 next_steps=[_FRESH],
             )
@@ -215,14 +223,21 @@ class EvidenceFile:
 def line_of_evidence(folder: Path) -> list[str]:
     """The words of the command line that has asked the question of a folder.
 
-    Raises UsageError if this user's diagnosis left no such line there, or if its files have changed since.
+    Raises UsageError if this user's diagnosis left no such line there, if its files have changed since, or if the line
+    was typed in another folder than the current one.
     """
-    tree = _sealed_record(folder)
-    line = None if tree is None else tree.get("line")
-    if tree is None or not line or _objection(folder) is not None:
-        reason = _objection(folder) or "holds no diagnosis that a command line has asked for"
+    objection, tree = _objection(folder), _sealed_record(folder)
+    if objection is not None or tree is None or not tree.get("line"):
+        reason = objection or "holds no diagnosis that a command line has asked for"
         raise errors.UsageError(f"{folder} {reason}", next_steps=["biopsy diagnose MODEL.onnx ..."])
-    return [str(word) for word in line]
+    place = Path(tree["current_folder"])
+    if place != Path.cwd():
+        moved = line_of(["cd", as_word(place), "&&", "biopsy", "report", as_word(folder.resolve())])
+        raise errors.UsageError(
+            f"{folder} was asked for in {place}, and its line names files from there",
+            next_steps=[moved.replace("'&&'", "&&")],
+        )
+    return [str(word) for word in tree["line"]]
 
 
 def _files_of(steps: Sequence[StepReport]) -> list[str]:

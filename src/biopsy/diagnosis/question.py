@@ -56,12 +56,14 @@ class Effort:
     """What a diagnosis may cost: ``seconds``, with ``jobs`` checks at once.
 
     ``thorough`` also asks questions that take minutes; ``downloads`` lets them install other releases of an engine.
+    ``answered``: nothing is asked that the folder does not answer.
     """
 
     seconds: float = DEFAULT_SECONDS
     jobs: int = 1
     thorough: bool = False
     downloads: bool = True
+    answered: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

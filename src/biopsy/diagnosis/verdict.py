@@ -232,8 +232,8 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
         how = "Wrong by itself, on the values that it gets there" if layers.of_values else "Fails by itself"
         yield f"{how}: {first_of(alone, _MOST_NODES)}."
     elif any(len(group) == len(piece.nodes) for group in layers.together):
-        prevented = "; marking the tensors between them as outputs prevents it" if layers.hides else ""
-        yield f"No node of these fails alone; they fail together{prevented}."
+        prevented = ", but not if the tensors between them are outputs" if layers.hides else ""
+        yield f"None of these nodes fails alone; they fail together{prevented}."
 
 
 def _wrong_alone(facts: KnownFacts) -> Sequence[str]:
@@ -266,8 +266,8 @@ def _rest(facts: KnownFacts) -> Iterator[str]:
         return
     if rest.others:
         groups = grouped([piece.nodes, *(other.nodes for other in rest.others)])
-        yield f"It is one of at least {1 + len(rest.others)} parts that fail in this way, each by itself ({groups})."
-    them = "all of them" if rest.others else "it"
+        yield f"That part is one of at least {1 + len(rest.others)} that fail in this way, each by itself ({groups})."
+    them = "all of them" if rest.others else "that part"
     condition, model = f"Without {them}", "the rest of the model"
     if rest.fed_by:
         condition, model = f"With {them} computed by {full_title(rest.fed_by, '')} instead", "the whole model"
@@ -317,8 +317,8 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     if steadiness is not None and not steadiness.is_flaky:
         yield f"It failed in {steadiness.failed} of {steadiness.runs} runs."
     if rounding is not None and rounding.exceeds_rounding:
-        times = "" if rounding.times is None else f", {rounding.times:.3g} times what plain float32 errs by"
-        yield f"Float64 says that it is more than rounding{times}."
+        times = "" if rounding.times is None else f": {rounding.times:.3g} times the error of plain float32"
+        yield f"A run in float64 shows more than rounding{times}."
     elif rounding is not None and rounding.verdicts and not rounding.is_rounding:
         yield f"Whether it is rounding is not known: {rounding.reason or 'float64 gave no answer'}."
     if piece is not None:
@@ -369,24 +369,14 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
         yield f"Other releases of {title_of(facts.suspect)} were not tried."
 
 
-def issue_title(facts: KnownFacts) -> str:
-    """The failure in a line for a tracker: the engine, what it does wrong, the operators, and what switches it off."""
-    failure, piece = facts.known_failure, facts.piece
-    if failure.suspect is None or piece is None:
+def issue_title(facts: KnownFacts, question: DiagnosisQuestion) -> str:
+    """The failure in a line for a tracker: what the verdict says first, and what switches it off."""
+    if facts.known_failure.suspect is None or facts.piece is None:
         return ""
-    operators = [node.partition(" ")[0] for node in piece.nodes]
-    pattern = piece.joined(operators) if len(operators) <= _MOST_NODES else f"a graph of {len(operators)} nodes"
-    report, engine = failure.report, _suspect(facts)
-    if special := special_of(report.kind):
-        does = f"{engine} gives {special} for {pattern}"
-    elif report.stage == "compare":
-        does = f"{engine} computes {pattern} wrongly"
-    elif report.stage:
-        does = f"{engine} cannot {report.stage} {pattern}"
-    else:
-        does = f"{engine} fails for {pattern}: {report.signature}"
+    message = first_line(facts.known_failure.report.message)[:_LONGEST_MESSAGE].rstrip(".")
+    does = sentence(_subject(facts, question)).rstrip(".").removesuffix(f": {message}")
     switches = [" + ".join(switch.optimizers) for switch in facts.mending_switches if switch.optimizers]
-    return f"{does}, unless {series(switches, 'or')} is disabled" if switches else does
+    return f"{does}, unless {series(switches, 'or')} is disabled" if switches and not _sole_optimizer(facts) else does
 
 
 def issue_notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> Iterator[Note]:

@@ -8,7 +8,6 @@ from html import escape
 from os import PathLike
 from pathlib import Path
 
-from biopsy import errors
 from biopsy.findings.bundle.issue import markdown
 from biopsy.findings.document import Bullets, Columns, DocumentBlock, Facts, Listing, Passage
 from biopsy.findings.page.document import page_of
@@ -43,10 +42,7 @@ class Reported:
 
     def framed_page(self) -> str:
         """The page in a frame that runs no script, for a notebook; "" if there is none to show."""
-        try:
-            page = page_of(self.report) if self.report else ""
-        except errors.BiopsyError:  # without the extra, a notebook shows the table alone
-            return ""
+        page = page_of(self.report) if self.report else ""
         style = "width: 100%; height: 40rem; border: 0"
         return page and f'<iframe sandbox title="the report" style="{style}" srcdoc="{escape(page)}"></iframe>'
 
@@ -82,8 +78,12 @@ _LABELS = {"sure": "How sure", "workaround": "Workaround", "open": "Not tried", 
 def _verdict(tree: Branch) -> Iterator[DocumentBlock]:
     first = top(tree)
     yield Passage(text=first.text)
+    if first.reasons:
+        yield Bullets(items=first.reasons)
     for note in first.notes:
         yield Passage(text=": ".join(filter(None, [_LABELS[note.label], note.text])))
+        if note.code:
+            yield Listing(lines=note.code, language="python")
         if note.line:
             yield Listing(lines=[note.line])
 

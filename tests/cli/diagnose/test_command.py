@@ -449,7 +449,7 @@ def test_what_another_question_has_left_is_refused_by_name_and_kept(here, capsys
     state = (here / "found" / "diagnosis.json").read_bytes()
     save(chain(2), here / "model.onnx")
     assert diagnose("--engine", engine) == 2
-    assert "an interrupted diagnosis of something else: another" in capsys.readouterr().err
+    assert "an earlier diagnosis of something else: another" in capsys.readouterr().err
     assert (here / "found" / "diagnosis.json").read_bytes() == state
     assert diagnose("--onnxrt", "--fresh") == 0
 

@@ -84,9 +84,9 @@ def pack(job: BundleJob, own: RunOptions | None, console: Console, words: Mappin
     if bundle.reproduced == "not":
         raise errors.CheckError(
             f"{bundle.path} is not fit to be sent: its reproduce.py does not show the failure (it ended with status "
-            f"{bundle.status}, and not with 1)",
+            f"{bundle.status}, and not as the failure does)",
             details=[f"  {line}" for line in bundle.output.splitlines()[-5:]],
-            kept=f"{bundle.path}, which says so in ISSUE.md and NOT-REPRODUCED.txt, and the result beside it",
+            kept=f"{bundle.path}, which says so in NOT-REPRODUCED.txt, and the result beside it",
         )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from biopsy import errors, events
 from biopsy.checks.command import ARBITER
 from biopsy.checks.command_line import LOAD_INPUTS, OwnRun, parse
-from biopsy.checks.judge import Signature, interval, runs_needed, same_failure, signature_of
+from biopsy.checks.judge import Signature, same_failure, signature_of
 from biopsy.checks.message import message_of
 from biopsy.checks.outcome import Judged
 from biopsy.checks.words import as_word
@@ -52,7 +52,6 @@ MOST_PIECES = 4
 
 PIECES = tuple(f"piece{number}.onnx" for number in range(2, MOST_PIECES + 1))
 
-_CONFIDENCE = 0.99
 _MOST_LABELS = 2
 
 
@@ -187,15 +186,12 @@ class _Rest:
         return replace(rest, answer="fails")
 
     def _judged(self, written: _WrittenRest) -> Judged:
-        """The first run that does not pass, else the last one: one run, or many if the failure is flaky."""
-        steadiness, needed = self._facts.steadiness, 1
-        if steadiness is not None and steadiness.is_flaky:
-            needed = runs_needed(interval(steadiness.failed, steadiness.runs, 1.0)[0], _CONFIDENCE)
+        """The first run that does not pass, else the last of as many as show that the failure is gone."""
         words, command = written.words, parse(written.words)
         if isinstance(command, OwnRun) and self._failure.is_mismatch:
             words = command.with_options(ARBITER).words
         run = partial(self._context.run, words, written.path, description="the model without the piece")
-        return until_no_pass(run, needed)[0]
+        return until_no_pass(run, self._facts.rate.proof)[0]
 
     def _write(self) -> _WrittenRest | None:
         """Write the rest, with its inputs if it can be fed; None if no node is left.

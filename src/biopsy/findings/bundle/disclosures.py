@@ -20,6 +20,7 @@ from biopsy.engines.registry import TITLES
 from biopsy.findings.bundle import script_parts
 from biopsy.model.load import parse, read_bytes
 from biopsy.model.parts import PUBLIC_DOMAINS
+from biopsy.questions import variation
 
 _SHORTEST = 3
 """Characters of a word that is looked for in text: shorter names, such as x and y, are in any text."""
@@ -122,7 +123,9 @@ def usual_words() -> Collection[str]:
     for schema in defs.get_all_schemas_with_history():
         words |= {schema.name, schema.domain, *schema.attributes}
     bundle = resources.files(script_parts.__name__.rpartition(".")[0])
-    for file in (*resources.files(script_parts).iterdir(), bundle / "script.py", bundle / "issue.py"):
+    sources = [bundle / f"{name}.py" for name in ("script", "short_script", "engine_script", "issue")]
+    sources.append(resources.files(variation) / "plain.py")
+    for file in (*resources.files(script_parts).iterdir(), *sources):
         if file.name.endswith(".py"):
             words.update(_WORD.findall(file.read_text(encoding="utf-8")))
     return words.union(*map(_WORD.findall, TITLES.values()))

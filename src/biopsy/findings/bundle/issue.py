@@ -59,8 +59,8 @@ def issue_text(facts: IssueFacts) -> str:
     parts = [f"# {_prose(facts.failure.title)}"]
     if reproduction.reproduced == "not":
         parts.append(
-            f"**NOT REPRODUCED: `reproduce.py` ended with status {reproduction.status} where it was tried, and not as "
-            "the failure does. This text describes what biopsy saw; do not send it as it is.**"
+            f"**NOT REPRODUCED: `reproduce.py` ended with status {reproduction.status}, not as the failure does. "
+            "This text describes what biopsy saw; do not send it as it is.**"
         )
     elif reproduction.reproduced == "with biopsy":
         parts.append(

@@ -19,7 +19,15 @@ from biopsy.findings.bundle.issue import IssueFacts, issue_text, regression_test
 from biopsy.findings.bundle.job import BundleJob, Observation, observe, own_words, packed_words
 from biopsy.findings.bundle.packing import is_archive, publish, require_target, write_archive
 from biopsy.findings.bundle.reproduction import Reproduced, reproduce
-from biopsy.findings.bundle.script import CopiedFiles, Ending, command_script, copied_files
+from biopsy.findings.bundle.script import (
+    IN_A_CHILD,
+    SCRIPT,
+    TENSOR_FILES,
+    CopiedFiles,
+    Ending,
+    command_script,
+    copied_files,
+)
 from biopsy.findings.bundle.short_script import ShownFailure
 from biopsy.findings.report import versions_tree
 from biopsy.model.extract import choose_outputs
@@ -93,7 +101,7 @@ def make_bundle(job: BundleJob) -> Bundle:
         seconds = seconds if evidence.timed_out else max(_LEAST_SECONDS, seconds)
         tries = _TRIES_IF_FLAKY if job.earlier.how_often else 1 if observation.runs == 1 else 4 * observation.runs
         for script in _scripts(job, observation, failure, folder, index, seconds):
-            members = [folder / name for name in (*_TENSOR_FILES, *script.contents) if (folder / name).exists()]
+            members = [folder / name for name in (*TENSOR_FILES, *script.contents) if (folder / name).exists()]
             write_archive(trial, members, compressed=False)
             limits = Limits(_TIMES_OF_SCRIPT * seconds, job.check.memory)
             reproduction = reproduce(
@@ -146,7 +154,9 @@ def _write_texts(job: BundleJob, facts: IssueFacts, folder: Path) -> list[Path]:
     reproduction = facts.reproduction
     texts = {"versions.json": json.dumps(facts.versions, indent=1).encode() + b"\n", **job.reports}
     if reproduction.reproduced == "not":
-        text = f"reproduce.py ended with status {reproduction.status}, and not with 1:\n\n{reproduction.output}"
+        text = (
+            f"reproduce.py ended with status {reproduction.status}, not as the failure does:\n\n{reproduction.output}"
+        )
         texts[_NOT_REPRODUCED] = text.encode("utf-8", "backslashreplace")
     if not job.no_issue:
         texts["ISSUE.md"] = issue_text(facts).encode("utf-8", "backslashreplace")
@@ -182,13 +192,6 @@ def _write_model(job: BundleJob, path: Path) -> ModelIndex:
     external = default_name(path) if index.has_external_data and index.weight_bytes > _MOST_INSIDE else None
     write_result([data], path, job.folder, external, index.has_external_data)
     return index_bytes(read_bytes(path), path.parent)
-
-
-SCRIPT = "reproduce.py"
-IN_A_CHILD = "git_bisect.py"
-"""The script that shows the failure; and one that runs it in a child, for a failure that ends the process."""
-
-_TENSOR_FILES = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,12 +78,11 @@ FAILS = 1
 class Ending:
     """How a script ends while the failure is there: its exit status, or minus a signal, and a text that it prints.
 
-    ``status`` is None if it does not end by itself. ``runs`` is False if it only builds the model.
+    ``status`` is None if it does not end by itself.
     """
 
     status: int | None = FAILS
     text: str = ""
-    runs: bool = True
 
     def is_that_of(self, ended: Ended) -> bool:
         """Whether a run of the script ended so."""
@@ -163,9 +162,15 @@ def _imports(nodes: Sequence[tuple[str, ast.stmt]], used: set[str]) -> list[str]
 MOST_OF_A_FILE = 16 << 20
 """The most bytes of a file of the check that is copied into a bundle."""
 
+SCRIPT = "reproduce.py"
+IN_A_CHILD = "git_bisect.py"
+"""The script that shows the failure; and one that runs it in a child, for a failure that ends the process."""
+
+TENSOR_FILES = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
+
 OWN_MEMBERS = frozenset(
     {
-        *("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz", "reproduce.py", "test_regression.py"),
+        *(*TENSOR_FILES, SCRIPT, IN_A_CHILD, "test_regression.py"),
         *("versions.json", "report.html", "report.json", "ISSUE.md", "NOT-REPRODUCED.txt"),
     }
 )

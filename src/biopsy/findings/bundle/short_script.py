@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from biopsy import errors
 from biopsy.comparison.tolerance import criteria_for
-from biopsy.findings.bundle.engine_script import OnlyBiopsyError, PythonCalls, limits_of_output, require_plain_types
+from biopsy.findings.bundle.engine_script import (
+    OnlyBiopsyError,
+    PythonCalls,
+    limits_of_output,
+    require_plain_types,
+    scripted_engine,
+)
 from biopsy.findings.bundle.failure import ObservedFailure
 from biopsy.findings.bundle.job import RunQuestion
-from biopsy.findings.bundle.script import Ending
+from biopsy.findings.bundle.script import Ending, docstring
 from biopsy.model.index import ModelIndex
 from biopsy.questions.variation.features import values_of
 from biopsy.questions.variation.plain import FEW, plain_expression
@@ -28,19 +35,16 @@ if TYPE_CHECKING:
 
 _LONGEST_LINE = 110
 _MOST_NODES = 30
+_EXPECTED = '"expected.npz"'
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShortScript:
-    """A script that shows a failure by one call of an engine: its text, what it imports, and how it ends.
-
-    ``files`` are the members of the bundle that it reads.
-    """
+    """A script that shows a failure by one call of an engine: its text, the packages that it imports, how it ends."""
 
     text: str
     modules: Sequence[str]
     ending: Ending
-    files: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,33 +72,38 @@ class ShownFailure:
             require_plain_types(self.index)
             calls = PythonCalls(engine=engine, index=self.index)
             calls.building("")
-            ending, judging = self._judging()
+            ending, runs, judging = self._judging()
         except OnlyBiopsyError:
             return
         import onnx
 
         loaded = onnx.load(str(self.path), load_external_data=False)
+        engine_modules = scripted_engine(engine, self.index).modules
         for model in filter(None, (_model_as_text(loaded), _ModelLines(lines=(), given='"model.onnx"'))):
-            feeds, needed_files = self._feeds()
-            expected, more_files = self._expected(model)
-            names = [self.index.names[tensor] for tensor in self.index.outputs]
-            call = calls.running(_literal(self.failure.output or names[0]), "feeds" if feeds else "{}")
-            call = call if ending.runs else []
-            body = [*model.lines, *(feeds if call else ()), *calls.building(model.given), *call, *expected, *judging]
-            text = "\n".join([f"# {_comment(self.failure.title)}", *_imports(body), "", *body, ""])
-            files = (*needed_files, *more_files) if call else ()
-            yield ShortScript(
-                text=text,
-                modules=[name for name in ("numpy", "onnx", "onnxruntime", "openvino") if f"import {name}" in text],
-                ending=ending,
-                files=files if model.lines else ("model.onnx", *files),
-            )
+            output = _literal(self.failure.output or self.index.names[self.index.outputs[0]]) if runs else ""
+            feeds = self._feeds() if runs else []
+            call = calls.running(output, "feeds" if feeds else "{}") if runs else []
+            body = [*model.lines, *feeds, *calls.building(model.given), *call, *self._expected(model), *judging]
+            named = {"numpy": "np.", "onnx": "onnx."}
+            used = [name for name, prefix in named.items() if any(prefix in line for line in body)]
+            modules = list(dict.fromkeys((*used, *engine_modules)))
+            imports = [f"import {name}{' as np' if name == 'numpy' else ''}" for name in modules]
+            imports += ["import onnx.reference"] if any("onnx.reference." in line for line in body) else []
+            text = "\n".join([docstring(f"{self.failure.title}."), *imports, "", *body, ""])
+            yield ShortScript(text=text, modules=modules, ending=ending)
 
-    def _judging(self) -> tuple[Ending, Sequence[str]]:
-        """How the script ends, and the lines that compare. Raises OnlyBiopsyError for what no such lines can say."""
+    def _judging(self) -> tuple[Ending, bool, Sequence[str]]:
+        """How the script ends, whether it runs the model, and the lines that judge.
+
+        Raises OnlyBiopsyError for what no such lines can say.
+        """
         failure = self.failure
         if failure.kind == "comparison" and failure.right_type:
-            return Ending(text="AssertionError"), [f'assert actual.dtype == "{failure.right_type}", actual.dtype']
+            return (
+                Ending(text="AssertionError"),
+                True,
+                [f"assert actual.dtype == {_literal(failure.right_type)}, actual.dtype"],
+            )
         if failure.kind == "comparison" and failure.output:
             judge, values = self.question.judge, self.expected[failure.output]
             criteria = criteria_for(failure.output, judge.tolerances, judge.stats, judge.limits)
@@ -104,50 +113,43 @@ class ShownFailure:
             how = f"rtol={limits['rtol']!r}, atol={limits['atol']!r}"
             exactly = "np.testing.assert_array_equal(actual, expected)"
             within = f"np.testing.assert_allclose(actual, expected, {how})"
-            return Ending(text="AssertionError"), [exactly if values.dtype.kind in "OUS" else within]
+            return Ending(text="AssertionError"), True, [exactly if values.dtype.kind in "OUS" else within]
         if failure.kind == "non-finite" and failure.output:
             test = {"nan": "np.isnan(actual).any()"}.get(failure.name, "np.isinf(actual).any()")
-            return Ending(text="AssertionError"), [f"assert not {test}, actual"]
+            return Ending(text="AssertionError"), True, [f"assert not {test}, actual"]
+        runs = failure.stage not in ("load", "build") and bool(self.inputs or not self.index.fed_inputs())
         if failure.kind == "engine failure":
-            says = [f"# {_comment(failure.message)}"] if failure.message else []
-            return Ending(text=failure.name, runs=failure.stage == "run"), says
+            return Ending(text=failure.name), runs, [f"# {_comment(failure.message)}"] if failure.message else []
+        when = f" when it {errors.STAGE_VERBS[failure.stage]} the model" if failure.stage in errors.STAGE_VERBS else ""
         if failure.kind == "crash" and failure.name in signal.Signals.__members__:
-            does = "runs" if self.inputs else "builds"
-            ending = Ending(status=-signal.Signals[failure.name].value, runs=bool(self.inputs))
-            return ending, [f"# {failure.name} when it {does}"]
+            return Ending(status=-signal.Signals[failure.name].value), runs, [f"# {failure.name}{when}"]
         if failure.kind == "timeout":
-            return Ending(status=None, runs=bool(self.inputs)), ["# it does not end"]
+            return Ending(status=None), runs, [f"# it does not end{when}"]
         raise OnlyBiopsyError("a failure that is not of one output")
 
-    def _feeds(self) -> tuple[list[str], list[str]]:
-        """The lines that make the inputs, and the files that they read."""
+    def _feeds(self) -> list[str]:
+        """The lines that make the inputs; none if the model takes none."""
         wanted = {self.index.names[tensor] for tensor in self.index.fed_inputs()}
-        parts, loaded = [], False
+        parts, load = [], list[str]()
         for name, values in self.inputs.items():
             if name in wanted:
                 expression = plain_expression(values)
-                loaded = loaded or expression is None
+                load = load if expression is not None else ['inputs = np.load("inputs.npz")']
                 parts.append(f"{_literal(name)}: {expression or f'inputs[{_literal(self.keys[0][name])}]'}")
-        load = ['inputs = np.load("inputs.npz")'] if loaded else []
-        if not parts:
-            return [], []
         line = f"feeds = {{{', '.join(parts)}}}"
         lines = [line] if len(line) <= _LONGEST_LINE else ["feeds = {", *(f"    {part}," for part in parts), "}"]
-        return [*load, *lines], ["inputs.npz"] if loaded else []
+        return [*load, *lines] if parts else []
 
-    def _expected(self, model: _ModelLines) -> tuple[list[str], list[str]]:
-        """The lines that say what is expected, and the files that they read."""
+    def _expected(self, model: _ModelLines) -> list[str]:
+        """The line that says what is expected, if values are compared."""
         name = self.failure.output
         if self.failure.kind != "comparison" or not name or self.failure.right_type:
-            return [], []
+            return []
         values = self.expected[name]
         expression = plain_expression(values)
-        if expression is not None:
-            return [f"expected = {expression}"], []
-        if values.size > FEW and self.failure.against == "reference":
-            evaluator = f"onnx.reference.ReferenceEvaluator({model.evaluated})"
-            return [f"expected = {evaluator}.run([{_literal(name)}], feeds)[0]"], []
-        return [f'expected = np.load("expected.npz")[{_literal(self.keys[1][name])}]'], ["expected.npz"]
+        if expression is None and values.size > FEW and self.failure.against == "reference":
+            expression = f"onnx.reference.ReferenceEvaluator({model.evaluated}).run([{_literal(name)}], feeds)[0]"
+        return [f"expected = {expression or f'np.load({_EXPECTED})[{_literal(self.keys[1][name])}]'}"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,14 +212,6 @@ def _weights(model: onnx.ModelProto) -> dict[str, tuple[object, ...]]:
     """The type, shape and bytes of each weight by its name."""
     values = {weight.name: values_of(weight) for weight in model.graph.initializer}
     return {name: () if each is None else (each.dtype, each.shape, each.tobytes()) for name, each in values.items()}
-
-
-def _imports(body: Sequence[str]) -> Iterator[str]:
-    text = "\n".join(body)
-    yield from ["import numpy as np"] if "np." in text else []
-    yield from ["import onnx"] if "onnx." in text else []
-    yield from ["import onnx.reference"] if "onnx.reference" in text else []
-    yield from (f"import {name}" for name in ("onnxruntime", "openvino") if f"{name}." in text)
 
 
 def _literal(text: str) -> str:
