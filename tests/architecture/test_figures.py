@@ -10,10 +10,10 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 57_600,
-    "modules": 355,
-    "functions": 5_250,
-    "used_once": 460,
+    "code": 58_000,
+    "modules": 357,
+    "functions": 5_290,
+    "used_once": 467,
     "inner_imports": 522,
     "namespaces": 44,
     "options": 37,
