@@ -12,8 +12,8 @@ from architecture.journeys import Journey, reduction, run_with_golden_values
 LIMITS = {
     "code": 58_000,
     "modules": 357,
-    "functions": 5_270,
-    "used_once": 463,
+    "functions": 5_290,
+    "used_once": 467,
     "inner_imports": 522,
     "namespaces": 44,
     "options": 37,

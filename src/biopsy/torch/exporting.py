@@ -51,7 +51,8 @@ def export(module: Any, given: Arguments, *, dynamic_shapes: Any = None, optimiz
     imported()
     try:
         with preserved(module) as state:
-            return translate(capture(module, state, given, dynamic_shapes), given, dynamic_shapes, optimize=optimize)
+            program = capture(module, state, given, dynamic_shapes)
+            return translate(program, given, dynamic_shapes, optimize=optimize)[0]
     except (CannotCaptureError, CannotTranslateError) as error:
         is_capture = isinstance(error, CannotCaptureError)
         failed = "torch.export cannot capture" if is_capture else "torch.onnx.export cannot translate"
@@ -301,11 +302,28 @@ def require_options(options: Mapping[str, Any]) -> None:
         raise errors.UsageError(f"export={{{name!r}: ...}}: torch.onnx.export has no such option", next_steps=near)
 
 
-def translate(program: Any, given: Arguments, dynamic_shapes: Any, **options: Any) -> Any:
-    """The ``ONNXProgram`` of an exported program; ``options`` are those of ``torch.onnx.export``.
+def translate(program: Any, given: Arguments, dynamic_shapes: Any, **options: Any) -> tuple[Any, list[Any]]:
+    """The ``ONNXProgram`` of an exported program, and the constant outputs that had to be left out for it.
 
-    Raises CannotTranslateError.
+    ``torch.onnx.export`` 2.13 raises for an output that is an int, float or bool. ``options`` are those of that
+    function. Raises CannotTranslateError.
     """
+    try:
+        return _translated(program, given, dynamic_shapes, options), []
+    except CannotTranslateError:
+        outputs, specs = program.graph.output_node(), program.graph_signature.output_specs
+        constants = [getattr(spec.arg, "value", None) for spec in specs]
+        if not any(value is not None for value in constants):
+            raise
+        for spec, value in zip(specs, constants, strict=True):
+            if value is not None:
+                spec.arg.value = None
+        kept = (None if value is not None else node for value, node in zip(constants, outputs.args[0], strict=True))
+        outputs.args = (tuple(kept),)
+        return _translated(program, given, dynamic_shapes, options), [each for each in constants if each is not None]
+
+
+def _translated(program: Any, given: Arguments, dynamic_shapes: Any, options: Mapping[str, Any]) -> Any:
     onnx = imported("torch.onnx")
     fresh = given.copied()
     try:
