@@ -8,6 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import biopsy.torch  # noqa: E402
+from biopsy import errors  # noqa: E402
+from biopsy.torch.calls import arguments_of  # noqa: E402
+from biopsy.torch.exporting import export  # noqa: E402
 from biopsy.torch.facts import TorchDiagnosis, rounding_text  # noqa: E402
 from support.pytorch_planted import CORRECT, WRONG, Planted, Words, exporter_of  # noqa: E402
 
@@ -83,6 +86,9 @@ def test_a_failure_with_much_larger_sizes_only_is_told_with_its_size() -> None:
     assert "with sizes [48, 8], and not with [3, 8]" in found.verdict.text
 
 
+NO_NAME = "object has no attribute 'name'"
+
+
 class Counted(torch.nn.Module):
     """Numbers, a switch and None among the outputs."""
 
@@ -91,9 +97,29 @@ class Counted(torch.nn.Module):
 
 
 @pytest.mark.parametrize("shapes", [None, ({0: "batch"},)])
-def test_numbers_switches_and_none_may_be_among_the_outputs(shapes: object) -> None:
+def test_an_exporter_that_raises_for_numbers_and_switches_is_blamed_and_the_tensors_are_judged(shapes: object) -> None:
     found = biopsy.torch.diagnose(Counted().eval(), (torch.ones(3, 4),), dynamic_shapes=shapes)
-    assert found.verdict.blame == "passes"
+    assert (found.verdict.blame, found.failed, NO_NAME in found.error) == ("exporter", True, True)
+    assert "['half'] = 0.5; ['on'] = True" in found.verdict.text or "['rows'] = 3; ['half'] = 0.5" in found.verdict.text
+    assert "Without that: onnxrt gives what the module gives" in found.verdict.text
+
+
+def test_an_exporter_that_raises_for_a_switch_is_told_beside_another_fault() -> None:
+    class Switched(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> object:
+            return torch.nn.functional.silu(x), True
+
+    export = {"custom_translation_table": {torch.ops.aten.silu.default: silu_of_few}}
+    found = biopsy.torch.diagnose(Switched().eval(), (torch.ones(20, 8),), export=export)
+    assert found.verdict.blame == "exporter" and found.places[0].operators == ("aten.silu.default",)
+    assert [(fault.verdict.blame, "[1] = True" in fault.verdict.text) for fault in found.further] == [
+        ("exporter", True)
+    ]
+
+
+def test_what_the_exporter_raises_for_is_not_left_out_of_a_recorded_model() -> None:
+    with pytest.raises(errors.EngineFailure, match=NO_NAME):
+        export(Counted().eval(), arguments_of((torch.ones(3, 4),), None))
 
 
 def test_a_float16_module_without_a_fault_passes() -> None:

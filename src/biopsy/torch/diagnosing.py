@@ -68,7 +68,7 @@ from biopsy.torch.exporting import (
     translate,
     weights_beside,
 )
-from biopsy.torch.facts import Blame, ModuleLine, TorchDiagnosis, rounding_text
+from biopsy.torch.facts import Blame, FurtherFault, ModuleLine, TorchDiagnosis, rounding_text
 from biopsy.torch.location import LOCATING, Locator
 from biopsy.torch.noise import noise_of_outputs
 from biopsy.torch.places import place_of_node
@@ -207,6 +207,7 @@ class Inquiry:
         self._remarks: list[str] = []
         self._failure: Evaluation | None = None
         self._rounding: Rounding | None = None
+        self._refused: Accusation | None = None
         self._written: Mapping[object, Any] = {}
         self._program: Any = None
 
@@ -230,6 +231,10 @@ class Inquiry:
                 accusation = verdict.accusation
             except TimeUpError:
                 accusation = self._unfinished()
+            refused = self._refused
+            if refused is not None and (accusation.blame == "passes" or not accusation.error_text):
+                accusation = replace(refused, text=f"{refused.text.rstrip('.')}. Without that: {accusation.text}")
+                refused = None
             model = accusation.model
             locator = Locator(
                 given=question.given if model is None else model.sample.given,
@@ -243,7 +248,9 @@ class Inquiry:
                 engines=engines,
             )
             located = locator.locate(accusation, bundled=question.folder is not None)
-            further = tuple(locator.further(located, question.suspect))
+            further = [*locator.further(located, question.suspect)]
+            if refused is not None:
+                further.append(FurtherFault(verdict=refused.verdict, places=refused.places, error=refused.error))
         accusation = located.accusation
         if self._steps.open:
             left_open = f"open, for the time was over: {', '.join(self._steps.open)}"
@@ -256,7 +263,7 @@ class Inquiry:
             error=accusation.error_text,
             mismatches=() if accusation.difference is None else accusation.difference.mismatches,
             rounding=self._rounding,
-            further=further,
+            further=tuple(further),
             values=located.values,
             piece=located.piece,
             remarks=tuple(self._remarks),
@@ -405,16 +412,13 @@ class Inquiry:
         """The exported model in a file, with the inputs and expected outputs of each sample."""
         question = self._question
         try:
-            onnx_program, constants = translate(program, question.given, question.dynamic_shapes, **options)
+            onnx_program, refusal = translate(program, question.given, question.dynamic_shapes, **options)
         except CannotTranslateError as error:
-            text = f"torch.onnx.export raises for what torch.export has captured: {error.cause}"
-            accusation = Accusation(
-                blame="exporter", text=text, part=error.part, error=error.cause, places=error.places
-            )
-            raise BlamedError(accusation) from error
-        if constants:
-            these = first_of(list(map(repr, constants)), 3)
-            self._remarks.append(f"torch.onnx.export raises for constant outputs ({these}): they are left out")
+            raise BlamedError(_raised(error, "what torch.export has captured")) from error
+        if refusal is not None:
+            leaves = [samples[0].expected[number] for number in refusal.outputs]
+            refused = first_of([f"{leaf.path} = {leaf.value!r}" for leaf in leaves], 3, "; ")
+            self._refused = _raised(refusal.error, f"what the module returns besides tensors ({refused})")
         path = self._folder / f"{name}.onnx"
         save(onnx_program, path, self._written)
         self._written = self._written or weights_beside(onnx_program, path)
@@ -433,7 +437,8 @@ class Inquiry:
                 noise=noise_of_outputs(program, sample.given, named),
             )
             models.append(model)
-        return models, count(sum(1 for _ in onnx_program.model.graph), "node")
+        nodes = count(sum(1 for _ in onnx_program.model.graph), "node")
+        return models, nodes if refusal is None else f"not all that the module returns; without {refused}: {nodes}"
 
     def _suspected(self, engines: Evaluators, models: Sequence[OnnxModel]) -> tuple[tuple[Evaluation, OnnxModel], str]:
         """The evaluation of the first sample for which the suspect is wrong, else of one for which it differs."""
@@ -508,6 +513,12 @@ class Inquiry:
             text += f" That is with sizes {model.sample.sizes}, and not with {sizes_of(self._question.given)}."
         part = f", its {accusation.part}" if accusation.part else ""
         return replace(accusation, text=text, model=model, is_hidden=is_hidden), f"{accusation.blame}{part}"
+
+
+def _raised(error: CannotTranslateError, given: str) -> Accusation:
+    """The exporter raises for ``given``."""
+    text = f"torch.onnx.export raises for {given}: {error.cause}"
+    return Accusation(blame="exporter", text=text, part=error.part, error=error.cause, places=error.places)
 
 
 def _places(place: ModuleLine | None) -> tuple[ModuleLine, ...]:

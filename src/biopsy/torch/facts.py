@@ -105,7 +105,10 @@ def rounding_text(engine: str, rounding: Rounding) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class FurtherFault:
-    """A fault that shows once the values at the faults before it are right; fields as in TorchDiagnosis."""
+    """A fault that shows once the values at the faults before it are right, or some outputs that the exporter raises for.
+
+    Fields are as in TorchDiagnosis.
+    """
 
     verdict: TorchVerdict
     places: tuple[ModuleLine, ...] = ()
