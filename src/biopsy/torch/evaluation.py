@@ -339,7 +339,8 @@ class Accusation:
     """What is to blame, with the evidence.
 
     ``model`` shows the fault in ``engine``; ``error`` is what was raised, in a line. ``places`` are the lines of code
-    if the question that accuses knows them. ``is_hidden``: single steps show the fault, and no output.
+    if the question that accuses knows them. ``is_hidden``: single steps show the fault, and no output. ``right`` are
+    engines that compute from the same model what the module gives.
     """
 
     blame: Blame
@@ -352,6 +353,7 @@ class Accusation:
     model: OnnxModel | None = None
     places: tuple[ModuleLine, ...] = ()
     is_hidden: bool = False
+    right: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> TorchVerdict:
@@ -389,7 +391,7 @@ def accusation_of(
             f"{suspected.engine} {gives}, and {' and '.join(right)} {does} from the same model what the module gives."
         )
         reason = f"{wrong[0].engine} is wrong, too" if wrong else ""
-        return _shown_by(suspected, model, "engine", text, reason=reason)
+        return replace(_shown_by(suspected, model, "engine", text, reason=reason), right=tuple(right))
     if not wrong:
         reasons = "; ".join(f"{other.engine} {other.failure}" for other in others)
         text = "No engine that could be trusted runs the exported model."

@@ -105,7 +105,7 @@ def rounding_text(engine: str, rounding: Rounding) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class FurtherFault:
-    """A fault that shows once the values at the faults before it are right, or some outputs that the exporter raises for.
+    """A fault that shows once the values at the faults before it are right, or outputs that the exporter raises for.
 
     Fields are as in TorchDiagnosis.
     """

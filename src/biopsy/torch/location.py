@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from biopsy.checks.warm import command_check
 from biopsy.checks.words import as_word
 from biopsy.comparison.noise import DEFAULT_RATIO
 from biopsy.diagnosis.context import TimeUpError
-from biopsy.engines.registry import EngineSpec, create
+from biopsy.engines.registry import PLAIN, EngineSpec, create
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
 from biopsy.findings.bundle.make import make_bundle
 from biopsy.findings.verdict import Note
@@ -134,11 +135,7 @@ class Locator:
         piece = SmallestPiece(nodes=part.nodes, of=part.nodes_before)
         if bundled:
             piece = replace(piece, path=part.output, inputs=part.inputs)
-            # Only the file's name goes into the bundle, since its folder is private.
-            first = places[0] if places and places[0].file else None
-            where = "" if first is None else f" {Path(first.file or '').name}:{first.line}: {first.code}."
-            note = Note(label="found", text=f"{accusation.text}{where}")
-            earlier = EarlierFindings(title=_title(accusation, places), notes=[note])
+            earlier = EarlierFindings(title=_title(accusation, places), notes=list(_notes(accusation)))
             bundle = self._answer("bundle", lambda: self._packed(failing, part, earlier))
             piece = replace(piece, bundle=bundle)
         return Located(accusation=accusation, places=places, tensors=tensors, values=values, piece=piece)
@@ -315,6 +312,21 @@ def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
     part = {"optimizer": "onnxscript's optimizer breaks", "decomposition": "torch.onnx decomposes wrongly:"}
     operators = " -> ".join(places[0].operators) if places else ""
     return f"{part.get(accusation.part or '', 'torch.onnx translates wrongly:')} {operators or 'an operator'}"
+
+
+def _notes(accusation: Accusation) -> Iterator[Note]:
+    """What was found out about the whole model, for the bundle."""
+    yield Note(label="found", text=accusation.text)
+    torch, onnxscript = version("torch"), version("onnxscript")
+    made = f"The model was exported by torch.onnx of PyTorch {torch} with onnxscript {onnxscript}"
+    yield Note(label="cause", text=f"{made}. What is expected is what PyTorch computed.")
+    if accusation.part == "optimizer":
+        text = "without onnxscript's optimizer, the exported model gives what the module gives."
+        yield Note(label="workaround", text=text, code=("torch.onnx.export(..., optimize=False)",))
+    elif accusation.engine == "onnxrt" and PLAIN[0] in accusation.right:
+        level = "options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL"
+        text = "without optimizations, ONNX Runtime gives what the module gives."
+        yield Note(label="workaround", text=text, code=("options = onnxruntime.SessionOptions()", level))
 
 
 def recorded_engine(golden: Path) -> str:
