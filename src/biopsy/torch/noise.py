@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -157,15 +157,24 @@ _COPYING = frozenset({
 _BITS = frozenset({"view.dtype"})
 """Operators whose result depends on the type."""
 
+_LARGE = 1 << 20
+"""The elements of a weight that is not moved beside an operand that is computed: to move one factor of a product is to
+move the product, and a move of many elements takes longer than their operator.
+"""
+
 _TIE = 2.0**-50
 """How far equal values are moved apart, relative to them: far below any rounding of float32."""
 
 
 @dataclass(frozen=True)
 class _Float64:
-    """Runs single nodes of a program in float64; with a ``generator``, with operands moved by roundings."""
+    """Runs single nodes of a program in float64; with a ``generator``, with operands moved by roundings.
+
+    ``weights`` are the nodes that are parameters, each with whether it is large.
+    """
 
     generator: Any = None
+    weights: Mapping[Any, bool] = field(default_factory=dict)
 
     def run(self, node: Any, value_of: Callable[[Any], Any]) -> Any:
         """The result of a node that calls a function; ``value_of`` are the values of other nodes, in float64."""
@@ -192,7 +201,10 @@ class _Float64:
                 return result(value_of)
             if torch.Tag.pointwise in target.tags:
                 exact = result(value_of)
-            moved = result(lambda each: self._moved(value_of(each), each))
+            movable = set(filter(_is_real, node.all_input_nodes))
+            if not movable <= self.weights.keys():
+                movable = {each for each in movable if not self.weights.get(each, False)}
+            moved = result(lambda each: self._moved(value_of(each), each) if each in movable else value_of(each))
             return moved if exact is None else _rounded_only(exact, moved, node)
         except Exception:
             if schema is not None and schema.is_mutable:
@@ -209,10 +221,10 @@ class _Float64:
 
     def _moved(self, value: Any, node: Any) -> Any:
         """A value moved by up to one rounding of its type in the program."""
-        kind = getattr(node.meta.get("val"), "dtype", None)
-        if not _is_wide(value) or kind is None or not (kind.is_floating_point or kind.is_complex):
+        if not _is_wide(value):
             return value
-        return value * (1 + imported().finfo(kind).eps / 2 * self._random(value))
+        roundoff = imported().finfo(node.meta["val"].dtype).eps / 2
+        return self._random(value).mul_(roundoff).add_(1) * value
 
     def _untied(self, value: Any) -> Any:
         """A value whose equal elements differ a little."""
@@ -229,7 +241,7 @@ class _Float64:
         """Random numbers of -1 to 1, as many as a tensor has elements."""
         torch = imported()
         numbers = torch.rand(value.shape, generator=self.generator, dtype=torch.float64)
-        return numbers.to(value.device) * 2 - 1
+        return numbers.to(value.device).mul_(2).sub_(1)
 
 
 def wide(value: Any) -> Any:
@@ -299,15 +311,14 @@ def values_in_float64(
     """
     torch, fx = imported(), imported("torch.fx")
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    float64 = _Float64(generator)
+    float64 = _Float64(generator, _weights(program))
     interpreter = fx.Interpreter(program.graph_module)
     waiting = iter(inputs)
-    parameters = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "PARAMETER"}
     for node in program.graph.nodes:
         with torch.no_grad():
             if node.op == "placeholder":
                 value = next(waiting)  # parameters are widened where they are used, since they may fill the memory
-                value = value if node.name in parameters else wide(_own(value))
+                value = value if node in float64.weights else wide(_own(value))
             elif node.op == "call_function" and node.target is not operator.getitem:
                 value = float64.run(node, lambda each: wide(interpreter.env[each]))
             else:
@@ -320,6 +331,19 @@ def values_in_float64(
             interpreter.env.pop(unused, None)
 
 
+def _weights(program: Any) -> dict[Any, bool]:
+    """The nodes that are parameters, or made of one alone, such as its transpose, each with whether that is large."""
+    parameters = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "PARAMETER"}
+    weights: dict[Any, bool] = {}
+    for node in program.graph.nodes:
+        sources = node.all_input_nodes
+        if node.name in parameters:
+            weights[node] = node.meta["val"].numel() >= _LARGE
+        elif len(sources) == 1 and sources[0] in weights:
+            weights[node] = weights[sources[0]]
+    return weights
+
+
 def _own(value: Any) -> Any:
     """A tensor with memory of its own, since an operator may write into it."""
     return value.detach().clone() if isinstance(value, imported().Tensor) else value
@@ -328,18 +352,20 @@ def _own(value: Any) -> Any:
 _STEPS = frozenset({"floor", "ceil", "round", "trunc", "frac", "sign", "sgn", "heaviside", "fmod", "remainder"})
 
 
+def _is_real(node: Any) -> bool:
+    """Whether the value of a node is of a floating-point type, or complex."""
+    kind = getattr(node.meta.get("val"), "dtype", None)
+    return kind is not None and (kind.is_floating_point or kind.is_complex)
+
+
 def has_steps(program: Any) -> bool:
     """Whether a rounding may change a value of a program by a step, such as an index or a branch."""
     torch = imported()
 
-    def is_real(node: Any) -> bool:
-        kind = getattr(node.meta.get("val"), "dtype", None)
-        return kind is not None and (kind.is_floating_point or kind.is_complex)
-
     return any(
         getattr(node.target, "_opname", "") in _CHOOSING | _STEPS
         or isinstance(node.target, torch._ops.HigherOrderOperator)
-        or (hasattr(node.meta.get("val"), "dtype") and not is_real(node) and any(map(is_real, node.all_input_nodes)))
+        or (hasattr(node.meta.get("val"), "dtype") and not _is_real(node) and any(map(_is_real, node.all_input_nodes)))
         for node in program.graph.nodes
         if node.op == "call_function"
     )
