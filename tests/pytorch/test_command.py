@@ -57,7 +57,8 @@ def test_an_engine_that_is_wrong_is_status_1_with_lines_to_paste(tmp_path: Path)
     assert "engine     no: " in ran.stdout  # "fails      no" would read as its opposite
     issue = (tmp_path / "found" / "bundle" / "ISSUE.md").read_text()
     assert str(tmp_path) not in issue
-    assert f"torch: `{version('torch')}`" in issue
+    assert f"PyTorch {version('torch')}" in issue
+    assert "ORT_DISABLE_ALL" in issue.partition("Workaround: ")[2]
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["verdict"]["kind"], report["torch"]["blame"], report["status"]) == ("engine", "engine", 1)
     for advice in report["next"]:

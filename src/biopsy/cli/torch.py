@@ -28,7 +28,6 @@ from biopsy.torch.exporting import dynamic_shapes_of
 from biopsy.torch.facts import GOLDEN, TorchDiagnosis
 
 _DEFAULT_SUSPECT = "onnxrt"
-_TOLERANCE = "1e-5"
 _MOST_PLACES = 5
 _MOST_NODES = 6
 
@@ -36,7 +35,8 @@ _EPILOG = f"""\
 {FACTORY}
 
 Who is to blame? Asked in turn: does the module give the same twice? does what torch.export captures? what torch.onnx
-exports, in engines that share no code? the suspect? Then the line, and the smallest part that still fails.
+exports, in engines that share no code? the suspect? is it further from float64 than rounding takes PyTorch, at the end
+or in a single step? Then the line, the smallest part that still fails, and what else is wrong.
 
 examples:
   biopsy torch shop.models:ranker -o found
@@ -65,19 +65,11 @@ class TorchOptions(ModuleOptions, ReportOption, EventsOption):
         metavar="NAME[:key=value,...]",
         meaning=f"the engine to examine; 'biopsy doctor' lists all (default: {_DEFAULT_SUSPECT})",
     )
-    atol: float = option(
-        "--atol",
-        type=types.tolerance,
-        default=_TOLERANCE,
-        metavar="NUMBER",
-        meaning=f"absolute tolerance (default: {_TOLERANCE})",
+    atol: float | None = option(
+        "--atol", type=types.tolerance, metavar="NUMBER", meaning="absolute tolerance (default: what rounding explains)"
     )
-    rtol: float = option(
-        "--rtol",
-        type=types.tolerance,
-        default=_TOLERANCE,
-        metavar="NUMBER",
-        meaning=f"relative tolerance (default: {_TOLERANCE})",
+    rtol: float | None = option(
+        "--rtol", type=types.tolerance, metavar="NUMBER", meaning="relative tolerance (default: what rounding explains)"
     )
     no_optimize: bool = switch("--no-optimize", meaning="export with optimize=False, without onnxscript's optimizer")
     run_timeout: float | None = option(
@@ -168,14 +160,16 @@ def _sections(diagnosis: TorchDiagnosis) -> Mapping[str, Any]:
 def _facts(diagnosis: TorchDiagnosis) -> Iterator[tuple[str, str]]:
     for place in diagnosis.places[:_MOST_PLACES]:
         yield "at", str(place)
-        if place.code:
-            yield "", f"    {place.code}"
+        yield from [("", f"    {place.code}")] if place.code else []
     if len(diagnosis.places) > _MOST_PLACES:
         yield "", f"and {len(diagnosis.places) - _MOST_PLACES} more lines"
     if diagnosis.error and diagnosis.error not in diagnosis.verdict.text:
-        yield "error", diagnosis.error
+        yield "error" if diagnosis.failed else "rounding", diagnosis.error
     if diagnosis.verdict.reason:
         yield "reason", diagnosis.verdict.reason
+    for fault in diagnosis.further:
+        yield "also", f"{fault.verdict.blame}: {fault.verdict.text} {fault.error}"
+        yield from (("", f"at {place}: {place.code or ''}") for place in fault.places[:_MOST_PLACES])
     if diagnosis.values is not None:
         yield "values", f"PyTorch's are known for {diagnosis.values.matched} of {diagnosis.values.of} tensors"
     piece = diagnosis.piece

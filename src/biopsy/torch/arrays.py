@@ -145,3 +145,23 @@ def outputs_of(onnx_program: Any, leaves: Sequence[Leaf]) -> dict[str, Leaf]:
             f"the module gives {len(tensors)} tensors, and the ONNX model has {len(names)} outputs"
         )
     return dict(zip(names, tensors, strict=True))
+
+
+def arrays_by_output(onnx_program: Any, leaves: Sequence[Leaf], values: Sequence[Any]) -> dict[str, Array]:
+    """``values`` in the places of ``leaves`` as arrays, by the names of the ONNX model's outputs.
+
+    Raises CannotCompare as ``outputs_of`` does.
+    """
+    placed = [Leaf(leaf.path, value) for leaf, value in zip(leaves, values, strict=True)]
+    arrays = {name: array_of_leaf(leaf.value) for name, leaf in outputs_of(onnx_program, placed).items()}
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+LONE = "output"
+"""The name of the value that a module returns outside of any tuple or dictionary."""
+
+
+def arrays_by_path(leaves: Sequence[Leaf], values: Sequence[Any]) -> dict[str, Array]:
+    """``values`` in the places of ``leaves`` as arrays, by these places."""
+    arrays = {leaf.path or LONE: array_of_leaf(value) for leaf, value in zip(leaves, values, strict=True)}
+    return {path: array for path, array in arrays.items() if array is not None}

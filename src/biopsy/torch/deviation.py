@@ -18,9 +18,14 @@ from biopsy.torch.calls import Arguments, leaves_of_call
 from biopsy.torch.facts import ModuleLine
 from biopsy.torch.places import NO_LINE, place_of_stack
 
+_MUCH_LARGER = 16
+_MOST_ELEMENTS = 1 << 22
+"""Elements of an argument beyond which a size is not tried."""
 
-def with_other_sizes(program: Any, given: Arguments) -> Iterator[Arguments]:
-    """Arguments with other sizes in all open dimensions, up to three variants within the constraints of the program.
+
+def with_other_sizes(program: Any, given: Arguments) -> Iterator[tuple[str, Arguments]]:
+    """Arguments with other sizes in all open dimensions, within the constraints of the program: "larger", "smaller" and
+    "much larger" ones, of each kind those first that are most likely to show a fault.
 
     Yields nothing if no size is open or the open sizes are unknown. A longer dimension repeats its elements, a shorter
     one drops the last, so that values stay in their domain, such as identifiers.
@@ -41,10 +46,13 @@ def with_other_sizes(program: Any, given: Arguments) -> Iterator[Arguments]:
         if not isinstance(size, int) and size.is_Symbol
     }
     numbered = list(enumerate(sizes.items()))
-    for other in (  # the first two make sizes differ that were equal by chance
-        {symbol: size + 1 + place for place, (symbol, size) in numbered},
-        {symbol: size * (2 + place) for place, (symbol, size) in numbered},
-        {symbol: size - 1 for _, (symbol, size) in numbered},
+    for kind, other in (  # the first two make sizes differ that were equal by chance
+        ("larger", {symbol: size + 1 + place for place, (symbol, size) in numbered}),
+        ("larger", {symbol: size * (2 + place) for place, (symbol, size) in numbered}),
+        ("smaller", {symbol: size - 1 for _, (symbol, size) in numbered}),
+        ("smaller", {symbol: size // 2 for _, (symbol, size) in numbered}),
+        ("much larger", {symbol: size * _MUCH_LARGER + place for place, (symbol, size) in numbered}),
+        ("much larger", {symbol: size * _MUCH_LARGER for _, (symbol, size) in numbered}),
     ):
         bounds = {symbol: program.range_constraints.get(symbol) for symbol in other}
         if not other or any(
@@ -55,7 +63,7 @@ def with_other_sizes(program: Any, given: Arguments) -> Iterator[Arguments]:
         changed = [_resized(value, shape, other) for value, shape in zip(values, shapes, strict=True)]
         if all(value is not None or old is None for value, old in zip(changed, values, strict=True)):
             args, kwargs = pytree.tree_unflatten(changed, structure)
-            yield Arguments(args=args, kwargs=kwargs)
+            yield kind, Arguments(args=args, kwargs=kwargs)
 
 
 def sizes_of(given: Arguments) -> str:
@@ -77,7 +85,7 @@ def _open_shapes(program: Any) -> list[Sequence[Any]]:
 
 
 def _resized(value: Any, shape: Sequence[Any], sizes: Mapping[Any, int]) -> Any:
-    """A value in other sizes; None if a size cannot be computed."""
+    """A value in other sizes; None if a size cannot be computed, or would make it very large."""
     torch = imported()
     if not isinstance(value, torch.Tensor):
         return value
@@ -87,6 +95,8 @@ def _resized(value: Any, shape: Sequence[Any], sizes: Mapping[Any, int]) -> Any:
         new_size = size.subs(sizes)
         before = value.shape[place]
         if not getattr(new_size, "is_Integer", False) or new_size < 1 or not before:
+            return None
+        if value.numel() // before * int(new_size) > _MOST_ELEMENTS:
             return None
         value = value.index_select(place, torch.arange(int(new_size)) % before)
     return value.detach()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from biopsy import errors, events
 from biopsy.api.running import require_seconds, tolerances_and_stats
+from biopsy.comparison.mismatch import Rounding
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.diagnosis.context import TimeUpError
 from biopsy.engines.registry import create
@@ -23,7 +25,7 @@ from biopsy.processes.writing import require_writable
 from biopsy.questions.layers.question import Judge
 from biopsy.tensors.files import write_feeds
 from biopsy.text import count, first_of
-from biopsy.torch.arrays import Leaf, array_of_leaf, imported, outputs_of
+from biopsy.torch.arrays import Leaf, arrays_by_output, arrays_by_path, imported
 from biopsy.torch.calls import (
     Arguments,
     ModuleState,
@@ -35,6 +37,7 @@ from biopsy.torch.calls import (
     require_evaluation,
     training_hint,
 )
+from biopsy.torch.cutting import apart
 from biopsy.torch.deviation import (
     FAST_PATH,
     fast_part,
@@ -49,7 +52,6 @@ from biopsy.torch.evaluation import (
     BlamedError,
     Evaluation,
     Evaluators,
-    ModuleDifference,
     OnnxModel,
     Sample,
     Steps,
@@ -66,11 +68,12 @@ from biopsy.torch.exporting import (
     translate,
     weights_beside,
 )
-from biopsy.torch.facts import ModuleLine, TorchDiagnosis, TorchVerdict
+from biopsy.torch.facts import Blame, FurtherFault, ModuleLine, TorchDiagnosis, rounding_text
 from biopsy.torch.location import LOCATING, Locator
+from biopsy.torch.noise import noise_of_outputs
 from biopsy.torch.places import place_of_node
 from biopsy.torch.programs import place_of_failure
-from biopsy.torch.recording import input_values, random_nodes
+from biopsy.torch.recording import input_values, random_nodes, record
 
 
 def diagnose(
@@ -81,8 +84,8 @@ def diagnose(
     dynamic_shapes: Any = None,
     suspect: str = "onnxrt",
     output: str | PathLike[str] | None = None,
-    atol: float = DEFAULT_TOLERANCE,
-    rtol: float = DEFAULT_TOLERANCE,
+    atol: float | None = None,
+    rtol: float | None = None,
     export: Mapping[str, Any] | None = None,
     run_timeout: float | None = None,
     max_time: float | None = None,
@@ -92,7 +95,8 @@ def diagnose(
 
     ``args`` and ``kwargs`` are the arguments of the module. ``dynamic_shapes`` and ``export`` are further arguments of
     ``torch.onnx.export`` (``{"optimize": False}``, ``{"custom_translation_table": ...}``). ``atol`` and ``rtol`` are
-    those of ``compare``. ``output`` is a new or empty folder that keeps the model, its inputs, the values of the
+    those of ``compare``; without either, a difference fails only if the measured noise of rounding does not explain it.
+    ``output`` is a new or empty folder that keeps the model, its inputs, the values of the
     module, and the smallest part that still fails, ready to send; None keeps nothing. ``run_timeout`` is in seconds per
     run of an engine. ``max_time`` is in seconds too: the result then has what is known and the open questions; PyTorch
     itself and its exporter are not interrupted.
@@ -120,7 +124,12 @@ def diagnose(
         given=arguments_of(args, kwargs),
         dynamic_shapes=dynamic_shapes,
         suspect=suspect,
-        judge=Judge(*tolerances_and_stats(atol, rtol, "elemwise")),
+        judge=Judge(
+            *tolerances_and_stats(
+                DEFAULT_TOLERANCE if atol is None else atol, DEFAULT_TOLERANCE if rtol is None else rtol, "elemwise"
+            )
+        ),
+        may_round=atol is None and rtol is None,
         export=dict(export or {}),
         folder=folder,
         timeout=run_timeout,
@@ -149,8 +158,8 @@ def require_folder(folder: Path) -> None:
     require_writable(folder / "a file")
 
 
-INPUTS, OTHER_INPUTS = "inputs.safetensors", "other_inputs.safetensors"
-"""The files of inputs: the arguments given, and those of other sizes."""
+INPUTS, OTHER_INPUTS = "inputs.safetensors", "other_inputs_"
+"""The file of the arguments given, and the beginning of the names of files with arguments of other sizes."""
 
 _PACKAGES = ("torch", "onnxscript", "onnx")
 
@@ -160,22 +169,24 @@ _OTHER_SEED = 20_011
 _QUESTIONS = {
     "steady": "does the module give the same twice?",
     "capture": "does the program that torch.export captures give the same?",
-    "sizes": "and with other sizes?",
+    "sizes": "and with smaller, larger and much larger sizes?",
     "export": "does the exporter translate it?",
     "engine": "does the engine give what the module gives?",
+    "rounding": "is it further from float64 than rounding takes PyTorch?",
     "blame": "is it the exporter or the engine?",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleQuestion:
-    """The arguments of ``diagnose``."""
+    """The arguments of ``diagnose``. ``may_round``: rounding beyond the tolerances is no failure."""
 
     module: Any
     given: Arguments
     dynamic_shapes: Any
     suspect: str
     judge: Judge
+    may_round: bool = True
     export: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     timeout: float | None = None
@@ -195,6 +206,8 @@ class Inquiry:
         self._steps = Steps({**_QUESTIONS, **LOCATING}, listener, self._left)
         self._remarks: list[str] = []
         self._failure: Evaluation | None = None
+        self._rounding: Rounding | None = None
+        self._refused: Accusation | None = None
         self._written: Mapping[object, Any] = {}
         self._program: Any = None
 
@@ -207,42 +220,50 @@ class Inquiry:
             try:
                 first = Sample(given=self._question.given, expected=self._steps.ask("steady", self._steady))
                 self._program = program = self._steps.ask("capture", lambda: self._captured(first))
-                second = self._steps.ask("sizes", lambda: self._second(program))
-                samples = [first, *filter(None, [second])]
+                others = self._steps.ask("sizes", lambda: self._others(program))
                 models = self._steps.ask(
-                    "export", lambda: self._exported(program, samples, "model", self._question.export)
+                    "export", lambda: self._exported(program, [first, *others], "model", self._question.export)
                 )
-                number, suspected = self._steps.ask("engine", lambda: self._suspected(engines, models))
-                accusation = self._steps.ask("blame", lambda: self._blamed(engines, program, suspected, models[number]))
+                evaluated = self._steps.ask("engine", lambda: self._suspected(engines, models))
+                wrong = self._steps.ask("rounding", lambda: self._more_than_rounding(engines, *evaluated))
+                accusation = self._steps.ask("blame", lambda: self._blamed(engines, program, *wrong))
             except BlamedError as verdict:
                 accusation = verdict.accusation
             except TimeUpError:
                 accusation = self._unfinished()
-        model = accusation.model
-        locator = Locator(
-            given=question.given if model is None else model.sample.given,
-            judge=question.judge,
-            timeout=question.timeout,
-            folder=self._folder,
-            scratch=self._scratch,
-            steps=self._steps,
-            listener=self._listener,
-            captured=self._program,
-        )
-        located = locator.locate(accusation, bundled=question.folder is not None)
+            refused = self._refused
+            if refused is not None and (accusation.blame == "passes" or not accusation.error_text):
+                accusation = replace(refused, text=f"{refused.text.rstrip('.')}. Without that: {accusation.text}")
+                refused = None
+            model = accusation.model
+            locator = Locator(
+                given=question.given if model is None else model.sample.given,
+                judge=question.judge,
+                timeout=question.timeout,
+                folder=self._folder,
+                scratch=self._scratch,
+                steps=self._steps,
+                listener=self._listener,
+                captured=self._program,
+                engines=engines,
+            )
+            located = locator.locate(accusation, bundled=question.folder is not None)
+            further = [*locator.further(located, question.suspect)]
+            if refused is not None:
+                further.append(FurtherFault(verdict=refused.verdict, places=refused.places, error=refused.error))
         accusation = located.accusation
         if self._steps.open:
             left_open = f"open, for the time was over: {', '.join(self._steps.open)}"
             accusation = replace(accusation, reason="; ".join(filter(None, [accusation.reason, left_open])))
         return TorchDiagnosis(
-            verdict=TorchVerdict(
-                blame=accusation.blame, text=accusation.text, part=accusation.part, reason=accusation.reason
-            ),
+            verdict=accusation.verdict,
             suspect=question.suspect,
             steps=tuple(self._steps.reports),
             places=located.places or self._without_place(accusation),
-            error=accusation.error or (accusation.difference.text if accusation.difference is not None else ""),
+            error=accusation.error_text,
             mismatches=() if accusation.difference is None else accusation.difference.mismatches,
+            rounding=self._rounding,
+            further=tuple(further),
             values=located.values,
             piece=located.piece,
             remarks=tuple(self._remarks),
@@ -305,7 +326,7 @@ class Inquiry:
             places = (place_of_failure(program, question.given),)
             accusation = Accusation(blame="capture", text=text, error=exception_text(error), places=places)
             raise BlamedError(accusation) from error
-        self._require_as_module(program, outputs, sample, "")
+        self._require_as_module(program, outputs, sample)
         self._require_not_random(program, sample)
         return program, "yes"
 
@@ -334,27 +355,38 @@ class Inquiry:
         finally:
             self._state.restore()
 
-    def _require_as_module(self, program: Any, outputs: list[Leaf], sample: Sample, where: str) -> None:
-        """Raise BlamedError if the captured program's outputs differ from those of the module."""
-        error = difference_of_leaves(outputs, sample.expected, self._question.judge)
+    def _require_as_module(self, program: Any, outputs: list[Leaf], sample: Sample) -> None:
+        """Raise BlamedError if the captured program's outputs differ from those of the module by more than rounding."""
+        judge = self._question.judge
+        error = difference_of_leaves(outputs, sample.expected, judge)
         if error is None:
             return
-        text = f"The program that torch.export captures gives something else than the module{where}"
+        if error.is_of_numbers:
+            named = partial(arrays_by_path, sample.expected)
+            noise = noise_of_outputs(program, sample.given, named)
+            own, captured = (named([leaf.value for leaf in side]) for side in (sample.expected, outputs))
+            if noise.rounding(own, captured, error.outputs, self._left.require).verdict == "rounding":
+                return
+        text = f"The program that torch.export captures gives something else than the module{sample.where}"
         fast = fast_part(self._question.module)
         if fast is not None:
             with without_fast_path():
                 slow = self._eager(sample.given)
-            if difference_of_leaves(outputs, slow, self._question.judge) is None:
+            if difference_of_leaves(outputs, slow, judge) is None:
                 text = f"{text}, which takes PyTorch's fast path for attention: {FAST_PATH}"
                 raise BlamedError(Accusation(blame="capture", text=text, difference=error, places=(fast,)))
         place = origin_of_change(self._question.module, program, sample.given, self._state.restore)
         place = place or ModuleLine(unknown="no operator of the module was found whose result the program lacks")
         raise BlamedError(Accusation(blame="capture", text=f"{text}.", difference=error, places=(place,)))
 
-    def _second(self, program: Any) -> tuple[Sample | None, str]:
-        """A sample with arguments of other sizes; None if no size is open or no other size works."""
-        refused = ""
-        for given in with_other_sizes(program, self._question.given):
+    def _others(self, program: Any) -> tuple[list[Sample], str]:
+        """Samples with arguments of other sizes, one of each kind of size; none if no size is open or works."""
+        samples: dict[str, Sample] = {}
+        refused: dict[str, str] = {}
+        for kind, given in with_other_sizes(program, self._question.given):
+            self._left.require()
+            if kind in samples:
+                continue
             sizes = sizes_of(given)
             try:
                 sample = Sample(given=given, expected=self._eager(given), sizes=sizes)
@@ -363,15 +395,16 @@ class Inquiry:
             try:
                 outputs = self._called(program, given)
             except Exception as error:
-                refused = (
+                refused[kind] = (
                     f"with sizes {sizes} the captured program raises, and the module does not: {exception_text(error)}"
                 )
                 continue
-            self._require_as_module(program, outputs, sample, f", with tensors of sizes {sizes}")
-            return sample, f"yes, with {sizes}"
-        if refused:
-            self._remarks.append(refused)
-        return None, "no other sizes" if not refused else "no other sizes that both take"
+            self._require_as_module(program, outputs, sample)
+            samples[kind] = sample
+        self._remarks += [text for kind, text in refused.items() if kind not in samples]
+        if samples:
+            return list(samples.values()), f"yes, with {'; '.join(sample.sizes for sample in samples.values())}"
+        return [], "no other sizes" if not refused else "no other sizes that both take"
 
     def _exported(
         self, program: Any, samples: Sequence[Sample], name: str, options: Mapping[str, Any]
@@ -379,60 +412,113 @@ class Inquiry:
         """The exported model in a file, with the inputs and expected outputs of each sample."""
         question = self._question
         try:
-            onnx_program = translate(program, question.given, question.dynamic_shapes, **options)
+            onnx_program, refusal = translate(program, question.given, question.dynamic_shapes, **options)
         except CannotTranslateError as error:
-            text = f"torch.onnx.export raises for what torch.export has captured: {error.cause}"
-            accusation = Accusation(
-                blame="exporter", text=text, part=error.part, error=error.cause, places=error.places
-            )
-            raise BlamedError(accusation) from error
+            raise BlamedError(_raised(error, "what torch.export has captured")) from error
+        if refusal is not None:
+            leaves = [samples[0].expected[number] for number in refusal.outputs]
+            refused = first_of([f"{leaf.path} = {leaf.value!r}" for leaf in leaves], 3, "; ")
+            self._refused = _raised(refusal.error, f"what the module returns besides tensors ({refused})")
         path = self._folder / f"{name}.onnx"
         save(onnx_program, path, self._written)
         self._written = self._written or weights_beside(onnx_program, path)
         models = []
-        for sample in samples:
-            feeds = self._folder / (OTHER_INPUTS if sample.sizes else INPUTS)
+        for number, sample in enumerate(samples):
+            feeds = self._folder / (f"{OTHER_INPUTS}{number}.safetensors" if sample.sizes else INPUTS)
             given = sample.given.copied()
             write_feeds(feeds, [input_values(onnx_program, given.args, given.kwargs)])
-            outputs = outputs_of(onnx_program, sample.expected)
-            golden = {output: array_of_leaf(leaf.value) for output, leaf in outputs.items()}
-            expected = {output: value for output, value in golden.items() if value is not None}
-            models.append(OnnxModel(path=path, feeds=feeds, expected=expected, program=onnx_program, sample=sample))
-        return models, count(sum(1 for _ in onnx_program.model.graph), "node")
+            named = partial(arrays_by_output, onnx_program, sample.expected)
+            model = OnnxModel(
+                path=path,
+                feeds=feeds,
+                expected=named([leaf.value for leaf in sample.expected]),
+                program=onnx_program,
+                sample=sample,
+                noise=noise_of_outputs(program, sample.given, named),
+            )
+            models.append(model)
+        nodes = count(sum(1 for _ in onnx_program.model.graph), "node")
+        return models, nodes if refusal is None else f"not all that the module returns; without {refused}: {nodes}"
 
-    def _suspected(self, engines: Evaluators, models: Sequence[OnnxModel]) -> tuple[tuple[int, Evaluation], str]:
-        """The number of the first sample for which the suspect is wrong by more than rounding, and its evaluation."""
+    def _suspected(self, engines: Evaluators, models: Sequence[OnnxModel]) -> tuple[tuple[Evaluation, OnnxModel], str]:
+        """The evaluation of the first sample for which the suspect is wrong, else of one for which it differs."""
         suspect = self._question.suspect
-        rounded: ModuleDifference | None = None
-        for number, model in enumerate(models):
+        rounded: tuple[Evaluation, OnnxModel] | None = None
+        for model in models:
             evaluation = engines.evaluation(suspect, model)
             if not evaluation.is_right:
                 self._failure = evaluation
-                error = evaluation.failure or (evaluation.difference.text if evaluation.difference is not None else "")
-                return (number, evaluation), f"no{model.sample.where}: {error}"
-            rounded = rounded or evaluation.difference
+                return (evaluation, model), f"no{model.sample.where}: {evaluation.error_text}"
+            if evaluation.difference is not None:
+                rounded = rounded or (evaluation, model)
         if rounded is not None:
-            text = f"{suspect} differs from the module by rounding alone: the tolerances are narrower than that."
-            raise BlamedError(Accusation(blame="tolerance", text=text, difference=rounded))
-        text = f"{suspect} gives what the module gives{models[-1].sample.where}."
-        raise BlamedError(Accusation(blame="passes", text=text))
+            return rounded, f"not exactly{rounded[1].sample.where}: {rounded[0].error_text}"
+        sizes = "; ".join(model.sample.sizes for model in models if model.sample.sizes)
+        also = f", also with sizes {sizes}" if sizes else ""
+        raise BlamedError(Accusation(blame="passes", text=f"{suspect} gives what the module gives{also}."), "yes")
+
+    def _more_than_rounding(
+        self, engines: Evaluators, evaluation: Evaluation, model: OnnxModel
+    ) -> tuple[tuple[Evaluation, OnnxModel, OnnxModel], str]:
+        """The evaluation that shows a fault, and of which model: this one, or its steps apart; and this model.
+
+        Raises BlamedError if rounding explains the outputs, and also each step by itself.
+        """
+        rounding = self._rounding = evaluation.rounding
+        if rounding is None:
+            return (evaluation, model, model), "yes: it differs in more than numbers, or fails"
+        measured = rounding_text(evaluation.engine, rounding)
+        if rounding.verdict != "rounding":
+            return (evaluation, model, model), f"{'yes' if rounding.verdict == 'bug' else 'unknown'}: {measured}"
+        steps = self._steps_apart(model)
+        each = None if steps is None else engines.evaluation(evaluation.engine, steps)
+        if steps is not None and each is not None and each.faults:
+            return (each, steps, model), f"no, but some steps by themselves: {first_of(each.faults, 3)}"
+        blame: Blame = "passes" if self._question.may_round else "tolerance"
+        gives = "gives what the module gives, except for rounding"
+        if blame == "tolerance":
+            gives = "differs from the module by rounding alone, and the tolerances are narrower than that"
+        text = f"{evaluation.engine} {gives}{model.sample.where}: {measured}"
+        raise BlamedError(Accusation(blame=blame, text=text, difference=evaluation.difference))
+
+    def _steps_apart(self, model: OnnxModel) -> OnnxModel | None:
+        """The model with each step fed with PyTorch's own values; None if few or too many of these are known."""
+        golden = self._scratch / "steps.safetensors"
+        given = model.sample.given.copied()
+        try:
+            record(model.program, given.args, golden, given.kwargs)
+        except errors.BiopsyError:
+            return None
+        return apart(model, golden)
 
     def _blamed(
-        self, engines: Evaluators, program: Any, suspected: Evaluation, model: OnnxModel
+        self, engines: Evaluators, program: Any, suspected: Evaluation, shown: OnnxModel, model: OnnxModel
     ) -> tuple[Accusation, str]:
         def plain() -> OnnxModel:
             options = {**self._question.export, "optimize": False}
             return self._exported(program, [model.sample], "unoptimized", options)[0][0]
 
-        is_optimized = bool(self._question.export.get("optimize", True))
+        is_hidden = shown is not model
+        is_optimized = bool(self._question.export.get("optimize", True)) and not is_hidden
         try:
-            accusation = accusation_of(engines, suspected, model, plain if is_optimized else None)
+            accusation = accusation_of(engines, suspected, shown, plain if is_optimized else None)
         finally:
             for file in self._folder.glob("unoptimized.onnx*"):  # it may have weights of its own
                 with suppress(OSError):
                     file.unlink()
+        text = accusation.text
+        if is_hidden:
+            text += " It shows in single steps, and at the end not more than rounding."
+        if model.sample.sizes:
+            text += f" That is with sizes {model.sample.sizes}, and not with {sizes_of(self._question.given)}."
         part = f", its {accusation.part}" if accusation.part else ""
-        return accusation, f"{accusation.blame}{part}"
+        return replace(accusation, text=text, model=model, is_hidden=is_hidden), f"{accusation.blame}{part}"
+
+
+def _raised(error: CannotTranslateError, given: str) -> Accusation:
+    """The exporter raises for ``given``."""
+    text = f"torch.onnx.export raises for {given}: {error.cause}"
+    return Accusation(blame="exporter", text=text, part=error.part, error=error.cause, places=error.places)
 
 
 def _places(place: ModuleLine | None) -> tuple[ModuleLine, ...]:

@@ -6,36 +6,43 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from biopsy import errors, events
-from biopsy.comparison.mismatch import ErrorSize, Mismatch, Rounding, error_text, may_be_rounding, most_telling
-from biopsy.comparison.mismatch_size import explained, only, run_mismatches
+from biopsy.comparison import metrics
+from biopsy.comparison.mismatch import (
+    ErrorSize,
+    Mismatch,
+    Rounding,
+    error_text,
+    may_be_rounding,
+    most_telling,
+    special_of,
+)
+from biopsy.comparison.mismatch_size import run_mismatches
 from biopsy.comparison.runs import compare_runs
 from biopsy.diagnosis.context import TimeUpError
 from biopsy.diagnosis.facts import Outcome, StepReport
 from biopsy.engines.base import ModelInput
-from biopsy.engines.registry import EXACT, PLAIN
+from biopsy.engines.registry import PLAIN
 from biopsy.engines.worker import CANNOT_RUN, Worker
 from biopsy.model.infer import checker_objection, inference_objection, judged_form
 from biopsy.model.load import parse, read_bytes
 from biopsy.questions.layers.question import Judge
-from biopsy.tensors.files import read_feeds, write_feeds
-from biopsy.tensors.generate import differ, roundings_off
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 from biopsy.text import first_line
-from biopsy.torch.arrays import Leaf, array_of_leaf
+from biopsy.torch.arrays import LONE, Leaf, array_of_leaf
 from biopsy.torch.calls import Arguments
-from biopsy.torch.facts import Blame, ExporterPart, ModuleLine
+from biopsy.torch.facts import Blame, ExporterPart, ModuleLine, TorchVerdict
+from biopsy.torch.noise import Noise, Outputs
 
-Outputs: TypeAlias = "Mapping[str, Array]"
-
-_ROUNDINGS = 10
-_PERTURBED = 4
+COMPUTED = " as computed"
+"""The end of the name of an output that is a tensor of the original model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +59,7 @@ class Sample:
     @property
     def where(self) -> str:
         """The end of a sentence on the sizes; "" for the user's own arguments."""
-        return f", also with sizes {self.sizes}" if self.sizes else ""
+        return f" with sizes {self.sizes}" if self.sizes else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +67,7 @@ class OnnxModel:
     """A model in a file, a file of its inputs, and the expected outputs by name.
 
     ``program`` is the ``ONNXProgram`` that it was saved from, ``sample`` the sample that the values come from.
+    ``noise`` is that of the outputs; None if it is unknown. ``data`` is the model if it is not the one in ``path``.
     """
 
     path: Path
@@ -67,14 +75,17 @@ class OnnxModel:
     expected: Mapping[str, Array]
     program: Any
     sample: Sample
+    noise: Noise | None = None
+    data: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """The result of a model in an engine.
 
-    ``failure`` says why there are no outputs; ``difference`` is that from the expected outputs, and ``rounding`` says
-    whether rounding explains it.
+    ``failure`` says why there are no outputs; ``difference`` is that from the expected outputs. ``rounding`` says
+    whether the engine is further from float64 than rounding takes PyTorch; None if types, shapes or names differ.
+    ``faults`` are the outputs that are.
     """
 
     engine: str
@@ -82,6 +93,7 @@ class Evaluation:
     outputs: Mapping[str, Array] = field(default_factory=dict)
     difference: ModuleDifference | None = None
     rounding: Rounding | None = None
+    faults: Sequence[str] = ()
 
     @property
     def ran(self) -> bool:
@@ -93,6 +105,11 @@ class Evaluation:
         """Whether the engine gave the expected outputs, except for rounding."""
         is_rounding = self.rounding is not None and self.rounding.verdict == "rounding"
         return self.ran and (self.difference is None or is_rounding)
+
+    @property
+    def error_text(self) -> str:
+        """Why there are no outputs, or how they differ, in a line."""
+        return self.failure or ("" if self.difference is None else self.difference.text)
 
 
 class Evaluators:
@@ -132,10 +149,19 @@ class Evaluators:
             stage = f"cannot {error.stage} it: " if isinstance(error, errors.EngineFailure) else ""
             return Evaluation(engine=engine, failure=f"{stage}{first_line(error.message)}")
         deviation = difference(outputs, model.expected, self._judge)
-        rounding = None
-        if deviation is not None and deviation.may_be_rounding:
-            rounding = self._rounding(model, outputs, model.expected, deviation)
-        return Evaluation(engine=engine, outputs=outputs, difference=deviation, rounding=rounding)
+        if deviation is None or not deviation.is_of_numbers or model.noise is None:
+            return Evaluation(engine=engine, outputs=outputs, difference=deviation)
+        names = self._failing(outputs, model.expected)
+        rounding = model.noise.rounding(outputs, model.expected, names, self._left.require)
+        if rounding.verdict == "unknown" and not deviation.may_be_rounding:
+            rounding = replace(rounding, verdict="bug")
+        is_measured = rounding.verdict == "bug" and not rounding.reason
+        faults = model.noise.faults(outputs, model.expected, names) if is_measured else ()
+        return Evaluation(engine=engine, outputs=outputs, difference=deviation, rounding=rounding, faults=faults)
+
+    def _failing(self, actual: Outputs, expected: Outputs) -> set[str]:
+        """The outputs that are out of tolerance."""
+        return {name for name in expected if not self._judge.error(name, [actual[name]], [expected[name]]).passed}
 
     def agree(self, one: Evaluation, other: Evaluation, model: OnnxModel) -> bool:
         """Whether two engines give the same outputs, except for rounding."""
@@ -145,46 +171,31 @@ class Evaluators:
         share = None if one.difference is None else disagreement.share_of(one.difference)
         if share is not None and share <= _SMALL_PART:
             return True
-        if not disagreement.is_of_values:
+        if not disagreement.is_of_values or model.noise is None:
             return False
-        return self._rounding(model, one.outputs, other.outputs, disagreement).verdict == "rounding"
+        # PyTorch's values, moved by the disagreement, are as near to the exact ones as PyTorch's own.
+        moved = {name: _moved(value, one.outputs[name], other.outputs[name]) for name, value in model.expected.items()}
+        names = self._failing(one.outputs, other.outputs)
+        return model.noise.rounding(moved, model.expected, names, self._left.require).verdict == "rounding"
 
     def _run(self, engine: str, model: OnnxModel, feeds: Path) -> Outputs:
         self._left.require()
         worker = self.worker(engine)
         worker.limit(self._left.for_run(self._timeout))
+        given = ModelInput(model.data, model.path.parent, None if model.data else model.path)
         try:
-            return worker.run(ModelInput(b"", model.path.parent, model.path), feeds)[0]
+            return {name.removesuffix(COMPUTED): value for name, value in worker.run(given, feeds)[0].items()}
         except errors.BiopsyError:
             self._left.require()  # the end of the time may have ended the run
             raise
 
-    def _rounding(self, model: OnnxModel, actual: Outputs, expected: Outputs, error: ModuleDifference) -> Rounding:
-        """Whether the rounding errors of plain float32 explain the difference of two runs."""
-        try:
-            exact, plain = self._run(EXACT, model, model.feeds), None
-            for engine in PLAIN[:-1]:
-                with suppress(*CANNOT_RUN):
-                    plain = plain or self._run(engine, model, model.feeds)
-            plain = plain or self._run(PLAIN[-1], model, model.feeds)
-            runs = {"actual": actual, "expected": expected, "plain": plain, "exact": exact}
-            sides = [only(_result(name, outputs), error.outputs) for name, outputs in runs.items()]
-            return explained(sides[0], sides[1], sides[2], sides[3], lambda: self._perturbed(model))
-        except errors.BiopsyError as failure:
-            return Rounding("unknown", reason=first_line(failure.message))
 
-    def _perturbed(self, model: OnnxModel) -> Iterator[RunnerResult]:
-        feeds = read_feeds(model.feeds)
-        for seed in range(_PERTURBED):
-            perturbed = roundings_off(feeds, _ROUNDINGS, seed)
-            if not differ(feeds, perturbed):
-                return
-            path = self._scratch / f"perturbed-{seed}.safetensors"
-            try:
-                write_feeds(path, perturbed)
-                yield _result("perturbed", self._run(EXACT, model, path))
-            finally:
-                path.unlink(missing_ok=True)
+def _moved(value: Array, left: Array, right: Array) -> Array:
+    """A value, moved by the difference of two others of its shape."""
+    value, left, right = (metrics.numeric(each) for each in (value, left, right))
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.subtract(left, right, dtype=np.result_type(left, right, np.float64))
+        return np.asarray(value + np.where(np.isfinite(difference), difference, 0))
 
 
 def _result(name: str, outputs: Outputs) -> RunnerResult:
@@ -193,8 +204,6 @@ def _result(name: str, outputs: Outputs) -> RunnerResult:
 
 _MOST_MISMATCHES = 8
 _SMALL_PART = 0.01
-_LONE = "output"
-"""The name of the value that a module returns outside of any tuple or dictionary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,8 +233,13 @@ class ModuleDifference:
         return all(mismatch.kind == "mismatch" for mismatch in self.mismatches)
 
     @property
+    def is_of_numbers(self) -> bool:
+        """Whether only numbers differ, which may be NaN or infinite on one side."""
+        return all(mismatch.kind == "mismatch" or special_of(mismatch.kind) for mismatch in self.mismatches)
+
+    @property
     def may_be_rounding(self) -> bool:
-        """Whether only values differ, and not by far more than rounding errors: then float64 is worth asking."""
+        """Whether only values differ, and not by far more than rounding errors."""
         return self.is_of_values and may_be_rounding(self.mismatches)
 
     def share_of(self, other: ModuleDifference) -> float | None:
@@ -270,7 +284,7 @@ def difference_of_leaves(actual: Sequence[Leaf], expected: Sequence[Leaf], judge
     arrays: list[dict[str, Array]] = []
     kinds: list[dict[str, str]] = []  # the type of each value that is not an array
     for leaves in (actual, expected):
-        values = {leaf.path or _LONE: (leaf.value, array_of_leaf(leaf.value)) for leaf in leaves}
+        values = {leaf.path or LONE: (leaf.value, array_of_leaf(leaf.value)) for leaf in leaves}
         arrays.append({name: array for name, (_, array) in values.items() if array is not None})
         others = {name: value for name, (value, array) in values.items() if array is None}
         kinds.append({name: "None" if value is None else type(value).__name__ for name, value in others.items()})
@@ -325,7 +339,8 @@ class Accusation:
     """What is to blame, with the evidence.
 
     ``model`` shows the fault in ``engine``; ``error`` is what was raised, in a line. ``places`` are the lines of code
-    if the question that accuses knows them.
+    if the question that accuses knows them. ``is_hidden``: single steps show the fault, and no output. ``right`` are
+    engines that compute from the same model what the module gives.
     """
 
     blame: Blame
@@ -337,6 +352,18 @@ class Accusation:
     engine: str = ""
     model: OnnxModel | None = None
     places: tuple[ModuleLine, ...] = ()
+    is_hidden: bool = False
+    right: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> TorchVerdict:
+        """The verdict of a diagnosis."""
+        return TorchVerdict(blame=self.blame, text=self.text, part=self.part, reason=self.reason)
+
+    @property
+    def error_text(self) -> str:
+        """What was raised, or the difference, in a line."""
+        return self.error or ("" if self.difference is None else self.difference.text)
 
 
 def accusation_of(
@@ -364,7 +391,7 @@ def accusation_of(
             f"{suspected.engine} {gives}, and {' and '.join(right)} {does} from the same model what the module gives."
         )
         reason = f"{wrong[0].engine} is wrong, too" if wrong else ""
-        return _shown_by(suspected, model, "engine", text, reason=reason)
+        return replace(_shown_by(suspected, model, "engine", text, reason=reason), right=tuple(right))
     if not wrong:
         reasons = "; ".join(f"{other.engine} {other.failure}" for other in others)
         text = "No engine that could be trusted runs the exported model."
@@ -409,16 +436,17 @@ _Answer = TypeVar("_Answer")
 
 _OPEN = "open: the time was over"
 
-_ANSWERS = {"passes": "yes", "tolerance": "no, by rounding alone", "unknown": "unknown"}
-"""The answer to a question that ends in the verdict, by the blame; "no" for any other. The verdict's text follows."""
-
 
 class BlamedError(Exception):
-    """The verdict is known, so no further question is asked about whose fault it is."""
+    """The verdict is known, so no further question is asked about whose fault it is.
 
-    def __init__(self, accusation: Accusation) -> None:
+    ``answer`` is that to the question asked last; the verdict's text follows it.
+    """
+
+    def __init__(self, accusation: Accusation, answer: str = "no") -> None:
         super().__init__(accusation.text)
         self.accusation = accusation
+        self.answer = answer
 
 
 class Steps:
@@ -449,7 +477,7 @@ class Steps:
             value, line = answer()
             outcome = "done"
         except BlamedError as verdict:
-            outcome, line = "done", _ANSWERS.get(verdict.accusation.blame, "no")
+            outcome, line = "done", verdict.answer
             raise
         except TimeUpError:
             outcome, line = "stopped", _OPEN

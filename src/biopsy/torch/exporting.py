@@ -51,7 +51,11 @@ def export(module: Any, given: Arguments, *, dynamic_shapes: Any = None, optimiz
     imported()
     try:
         with preserved(module) as state:
-            return translate(capture(module, state, given, dynamic_shapes), given, dynamic_shapes, optimize=optimize)
+            program = capture(module, state, given, dynamic_shapes)
+            onnx_program, refusal = translate(program, given, dynamic_shapes, optimize=optimize)
+            if refusal is not None:
+                raise refusal.error
+            return onnx_program
     except (CannotCaptureError, CannotTranslateError) as error:
         is_capture = isinstance(error, CannotCaptureError)
         failed = "torch.export cannot capture" if is_capture else "torch.onnx.export cannot translate"
@@ -301,11 +305,40 @@ def require_options(options: Mapping[str, Any]) -> None:
         raise errors.UsageError(f"export={{{name!r}: ...}}: torch.onnx.export has no such option", next_steps=near)
 
 
-def translate(program: Any, given: Arguments, dynamic_shapes: Any, **options: Any) -> Any:
-    """The ``ONNXProgram`` of an exported program; ``options`` are those of ``torch.onnx.export``.
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """What ``torch.onnx.export`` raises for a program, but not without some of its outputs, which are constants.
 
-    Raises CannotTranslateError.
+    ``outputs`` are their numbers among those of the module.
     """
+
+    error: CannotTranslateError
+    outputs: tuple[int, ...]
+
+
+def translate(program: Any, given: Arguments, dynamic_shapes: Any, **options: Any) -> tuple[Any, Refusal | None]:
+    """The ``ONNXProgram`` of an exported program, which loses the outputs that ``torch.onnx.export`` raises for.
+
+    Those are, in 2.13, an int, a float, a bool and a text. ``options`` are those of that function. Raises
+    CannotTranslateError.
+    """
+    try:
+        return _translated(program, given, dynamic_shapes, options), None
+    except CannotTranslateError as error:
+        outputs, specs = program.graph.output_node(), program.graph_signature.output_specs
+        constants = [spec for spec in specs if getattr(spec.arg, "value", None) is not None]
+        of_module = [spec for spec in specs if spec.kind.name == "USER_OUTPUT"]
+        refused = tuple(number for number, spec in enumerate(of_module) if spec in constants)
+        if not refused or len(refused) == len(of_module):
+            raise
+        kept = (None if spec in constants else node for spec, node in zip(specs, outputs.args[0], strict=True))
+        outputs.args = (tuple(kept),)
+        for spec in constants:
+            spec.arg.value = None
+        return _translated(program, given, dynamic_shapes, options), Refusal(error=error, outputs=refused)
+
+
+def _translated(program: Any, given: Arguments, dynamic_shapes: Any, options: Mapping[str, Any]) -> Any:
     onnx = imported("torch.onnx")
     fresh = given.copied()
     try:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from biopsy.comparison.mismatch import Mismatch
+from biopsy.comparison.mismatch import Mismatch, Rounding
+from biopsy.comparison.noise import DEFAULT_RATIO
 from biopsy.diagnosis.facts import StepReport
 from biopsy.records import plain
 from biopsy.text import html_table, printable
@@ -89,13 +90,41 @@ class TorchVerdict:
     reason: str = ""
 
 
+def rounding_text(engine: str, rounding: Rounding) -> str:
+    """Whether rounding explains an error, in the only sentence that says so."""
+    if rounding.reason:
+        beyond = "" if rounding.verdict == "unknown" else ", but it is beyond any sum of roundings"
+        return f"Whether that is rounding cannot be measured{beyond}: {rounding.reason}."
+    if rounding.times == 0:
+        return f"{engine} differs from float64 only where rounding changes what PyTorch gives, too."
+    far = "far from float64 where rounding changes nothing"
+    if rounding.times is not None:
+        far = f"{rounding.times:.3g} times as far from float64 as rounding takes PyTorch"
+    return f"{engine} is {far} (up to {DEFAULT_RATIO:g} times is rounding)."
+
+
+@dataclass(frozen=True, kw_only=True)
+class FurtherFault:
+    """A fault that shows once the values at the faults before it are right, or outputs that the exporter raises for.
+
+    Fields are as in TorchDiagnosis.
+    """
+
+    verdict: TorchVerdict
+    places: tuple[ModuleLine, ...] = ()
+    error: str = ""
+    mismatches: tuple[Mismatch, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class TorchDiagnosis:
     """What was found out about a module.
 
     ``places`` are the lines to look at, the most important one first. ``error`` is the error in words, ``mismatches``
-    in numbers. ``versions`` are those of packages and of the suspect. ``folder`` holds the model, its inputs and golden
-    values; None if no files are kept.
+    in numbers; both also where only rounding differs. ``rounding`` says whether rounding explains it (``times`` it is
+    as large as the noise of PyTorch); None if nothing differs in numbers. ``further`` are faults behind the first.
+    ``versions`` are those of packages and of the suspect. ``folder`` holds the model, its inputs and golden values;
+    None if no files are kept.
     """
 
     verdict: TorchVerdict
@@ -104,6 +133,8 @@ class TorchDiagnosis:
     places: tuple[ModuleLine, ...] = ()
     error: str = ""
     mismatches: tuple[Mismatch, ...] = ()
+    rounding: Rounding | None = None
+    further: tuple[FurtherFault, ...] = ()
     values: GoldenCount | None = None
     piece: SmallestPiece | None = None
     remarks: tuple[str, ...] = ()

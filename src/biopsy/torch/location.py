@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,18 +16,17 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import parse
 from biopsy.checks.warm import command_check
 from biopsy.checks.words import as_word
+from biopsy.comparison.noise import DEFAULT_RATIO
 from biopsy.diagnosis.context import TimeUpError
-from biopsy.engines.base import ModelInput
-from biopsy.engines.registry import EngineSpec, create
-from biopsy.engines.worker import Worker
+from biopsy.engines.registry import PLAIN, EngineSpec, create
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
 from biopsy.findings.bundle.make import make_bundle
 from biopsy.findings.verdict import Note
 from biopsy.model.extract import OutputChoice
-from biopsy.model.index import ModelIndex, index_file
+from biopsy.model.index import index_file
 from biopsy.model.sources import noted_source
 from biopsy.questions.layers.examination import Examination
-from biopsy.questions.layers.findings import LayerFindings, LayerNode
+from biopsy.questions.layers.findings import LayerFindings
 from biopsy.questions.layers.question import Judge, Question
 from biopsy.reduction.problem import Border
 from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
@@ -33,11 +34,11 @@ from biopsy.reduction.result import Reduction, Target
 from biopsy.session.checked_search import SearchOptions
 from biopsy.session.trial import Budget
 from biopsy.tensors.files import read_feeds
-from biopsy.tensors.results import same_values
 from biopsy.text import count, first_of
 from biopsy.torch.calls import Arguments
-from biopsy.torch.evaluation import Accusation, OnnxModel, Steps, difference
-from biopsy.torch.facts import GOLDEN, GoldenCount, ModuleLine, SmallestPiece
+from biopsy.torch.cutting import apart, mended
+from biopsy.torch.evaluation import Accusation, Evaluators, OnnxModel, Steps, accusation_of, difference
+from biopsy.torch.facts import GOLDEN, FurtherFault, GoldenCount, ModuleLine, SmallestPiece
 from biopsy.torch.places import lines_of
 from biopsy.torch.programs import COMPARABLE, place_of_decomposition
 from biopsy.torch.recording import TorchRecording, record
@@ -49,10 +50,12 @@ LOCATING = {
     "layers": "which layers are wrong?",
     "piece": "which is the smallest part that still fails?",
     "bundle": "does it fail without PyTorch and without biopsy?",
+    "further": "is anything else wrong once that has the right values?",
 }
 """The questions, by name."""
 
 _MOST_NAMED = 3
+_MOST_FAULTS = 3
 
 _MOST_MEASURED = 1 << 26
 """The most bytes of weights for which the bundle's failure is held against float64 once more."""
@@ -60,12 +63,25 @@ _MOST_MEASURED = 1 << 26
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """The location of a fault; ``accusation`` is the one given, changed by what locating the fault has shown."""
+    """The location of a fault; ``accusation`` is the one given, changed by what locating the fault has shown.
+
+    ``tensors`` are those of the model in which it shows first.
+    """
 
     accusation: Accusation
     places: tuple[ModuleLine, ...] = ()
+    tensors: tuple[str, ...] = ()
     values: GoldenCount | None = None
     piece: SmallestPiece | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WrongLayers:
+    """The findings about layers; the lines of those that are wrong, and their tensors."""
+
+    findings: LayerFindings
+    places: tuple[ModuleLine, ...]
+    tensors: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +100,7 @@ class Locator:
     steps: Steps
     listener: events.Listener
     captured: Any
+    engines: Evaluators
 
     def locate(self, accusation: Accusation, *, bundled: bool) -> Located:
         """Locate the fault of an accusation; with ``bundled``, pack the smallest part as a folder to send.
@@ -103,31 +120,66 @@ class Locator:
         failing = FailingExport(
             model=model.path, engine=accusation.engine, golden=recording.path, judge=self.judge, timeout=self.timeout
         )
-        layers = self._answer("layers", lambda: self._wrong(failing))
+        layers = self._answer("layers", lambda: self._wrong(accusation, model.path))
         places: tuple[ModuleLine, ...] = ()
+        tensors: tuple[str, ...] = ()
         if layers is not None:
-            findings, index = layers
-            accusation = self._reconsidered(accusation, failing, findings)
-            # The lines of the layers and groups that make errors, those of the worst first.
-            lines = (lines_of(noted_source(index, node) for node in suspect.nodes) for suspect in findings.suspects)
-            places = tuple(dict.fromkeys(chain.from_iterable(lines)))
-        if accusation.blame == "tolerance":
-            return Located(accusation=accusation, places=places, values=values)
+            accusation = self._reconsidered(accusation, layers.findings)
+            places, tensors = layers.places, layers.tensors
+        if accusation.is_hidden:  # the check of the smallest part sees outputs only
+            return Located(accusation=accusation, places=places, tensors=tensors, values=values)
         part = self._answer("piece", lambda: self._smallest(failing))
         if part is None:
-            return Located(accusation=accusation, places=places, values=values)
+            return Located(accusation=accusation, places=places, tensors=tensors, values=values)
         places = places or lines_of(part.sources)
         piece = SmallestPiece(nodes=part.nodes, of=part.nodes_before)
         if bundled:
             piece = replace(piece, path=part.output, inputs=part.inputs)
-            # Only the file's name goes into the bundle, since its folder is private.
-            first = places[0] if places and places[0].file else None
-            where = "" if first is None else f" {Path(first.file or '').name}:{first.line}: {first.code}."
-            note = Note(label="found", text=f"{accusation.text}{where}")
-            earlier = EarlierFindings(title=_title(accusation, places), notes=[note])
+            earlier = EarlierFindings(title=_title(accusation, places), notes=list(_notes(accusation)))
             bundle = self._answer("bundle", lambda: self._packed(failing, part, earlier))
             piece = replace(piece, bundle=bundle)
-        return Located(accusation=accusation, places=places, values=values, piece=piece)
+        return Located(accusation=accusation, places=places, tensors=tensors, values=values, piece=piece)
+
+    def further(self, located: Located, suspect: str) -> Iterator[FurtherFault]:
+        """Faults of the engine ``suspect`` or of the model that show once the values of the fault before are right."""
+        first, tensors = located.accusation, set(located.tensors)
+        if first.model is None or first.difference is None or not (tensors or first.part == "decomposition"):
+            return
+        for number in range(1, _MOST_FAULTS):
+            accused = partial(self._accused, first.model, frozenset(tensors), suspect, f"mended_{number}.onnx")
+            accusation, path = self._answer("further", accused) or (None, None)
+            if accusation is None or path is None:
+                return
+            layers = self._answer("layers", partial(self._wrong, accusation, path))
+            yield FurtherFault(
+                verdict=accusation.verdict,
+                places=() if layers is None else layers.places,
+                error=accusation.error_text,
+                mismatches=() if accusation.difference is None else accusation.difference.mismatches,
+            )
+            if layers is None or tensors.issuperset(layers.tensors):
+                return
+            tensors.update(layers.tensors)
+
+    def _accused(
+        self, model: OnnxModel, tensors: Collection[str], suspect: str, name: str
+    ) -> tuple[tuple[Accusation, Path] | None, str]:
+        """Who is to blame for a model whose ``tensors`` have their golden values, and its file; None if it is right.
+
+        Without ``tensors``, each step of the model has them.
+        """
+        golden = self.folder / GOLDEN
+        mended_model = mended(model, golden, tensors) if tensors else apart(model, golden)
+        evaluation = None if mended_model is None else self.engines.evaluation(suspect, mended_model)
+        if mended_model is None or evaluation is None or not evaluation.ran or evaluation.is_right:
+            return None, "no"
+        accusation = accusation_of(self.engines, evaluation, mended_model, None)
+        answer = f"{accusation.blame}: {evaluation.error_text}"
+        if not tensors:
+            return (replace(accusation, model=model), model.path), answer
+        path = self.folder / name
+        path.write_bytes(mended_model.data)
+        return (accusation, path), answer
 
     def _answer(self, name: str, answer: Callable[[], tuple[_Answer, str]]) -> _Answer | None:
         try:
@@ -151,10 +203,15 @@ class Locator:
         error = difference({name: golden[name] for name in expected}, expected, self.judge)
         if error is None or accusation.difference is None:
             return accusation
-        # The error of the program must be comparable to that of the exported model.
+        # The error of the program must be comparable to that of the exported model, and more than rounding.
         share = error.share_of(accusation.difference)
         if not error.is_of_values or (share is not None and share < COMPARABLE):
             return accusation
+        if model.noise is not None:
+            program = {name: golden[name] for name in expected}
+            rounding = model.noise.rounding(program, expected, error.outputs, self.steps.left.require)
+            if rounding.verdict == "rounding":
+                return accusation
         text = "The exporter decomposes operators into others that give something else, before it translates them."
         decomposed = model.program.exported_program
         place = place_of_decomposition(self.captured, decomposed, self.given, self.judge, error)
@@ -162,41 +219,49 @@ class Locator:
         accusation = replace(accusation, blame="exporter", part="decomposition", text=text, reason="")
         return replace(accusation, difference=error, places=(place,))
 
-    def _reconsidered(self, accusation: Accusation, failing: FailingExport, findings: LayerFindings) -> Accusation:
-        """The accusation, revised by the findings about layers.
-
-        If the whole model left doubt and single layers leave none, the exporter is to blame. If only the order of equal
-        values differs, which PyTorch leaves open, nothing is.
-        """
+    def _reconsidered(self, accusation: Accusation, findings: LayerFindings) -> Accusation:
+        """The accusation; if the whole model left doubt and single layers leave none, the exporter is to blame."""
         wrong = [layer for layer in findings.layers if layer.is_suspect]
-        if not wrong or findings.groups:
-            return accusation
         is_doubtful = accusation.blame == "unknown" and accusation.model is not None and accusation.difference
-        if is_doubtful and all(layer.is_of_model for layer in wrong):
-            text = "The exported model computes something else than the module: in float64, the reference evaluator"
-            text += " agrees with it."
-            accusation = replace(accusation, blame="exporter", part="translation", text=text, reason="")
-        orders = [layer.node for layer in wrong if layer.node.op_type == "TopK" and layer.piece is None]
-        if len(orders) == len(wrong) and are_only_ties(failing, orders, self.scratch):
-            text = "Equal values stand in another order: PyTorch does not say which of them comes first, and ONNX does."
-            return replace(accusation, blame="tolerance", part=None, text=text, reason="")
-        return accusation
+        if not wrong or findings.groups or not is_doubtful or not all(layer.is_of_model for layer in wrong):
+            return accusation
+        text = "The exported model computes something else than the module: in float64, the reference evaluator"
+        text += " agrees with it."
+        return replace(accusation, blame="exporter", part="translation", text=text, reason="")
 
-    def _wrong(self, failing: FailingExport) -> tuple[tuple[LayerFindings, ModelIndex], str]:
-        left = self.steps.left
-        within = replace(failing, timeout=left.for_run(failing.timeout))
+    def _wrong(self, accusation: Accusation, path: Path) -> tuple[_WrongLayers, str]:
+        """The layers of the accused model, which is in the file ``path``, that are wrong by themselves or together."""
+        left, golden, model = self.steps.left, self.folder / GOLDEN, accusation.model
+        assert model is not None
+        steps = apart(model, golden)
+        each = None if steps is None else self.engines.evaluation(accusation.engine, steps)
         question = Question(
-            index=index_file(within.model, within.model.parent),
-            feeds=lambda _: read_feeds(within.golden),
-            suspect=within.engine,
-            reference=within.reference,
-            judge=within.judge,
-            timeout=within.timeout,
+            index=index_file(path, path.parent),
+            feeds=lambda _: read_feeds(golden),
+            suspect=accusation.engine,
+            reference=recorded_engine(golden),
+            judge=self.judge,
+            timeout=left.for_run(self.timeout),
         )
-        layers = Examination(question, self.scratch, left.bounding(self.listener)).run()
+        findings = Examination(question, self.scratch, left.bounding(self.listener)).run()
         left.require()  # a layer that took longer than the time left is not slow by itself
-        named = first_of([suspect.name for suspect in layers.suspects], _MOST_NAMED, "; ")
-        return (layers, question.index), named or "none by itself"
+        # What is rounding by itself, against float64, is no fault of a layer, whatever the tolerances.
+        rounded = set() if each is None or not each.ran or steps is None else set(steps.expected) - set(each.faults)
+        groups = {
+            group.nodes
+            for group in findings.groups
+            if group.rounding_ratio is None or group.rounding_ratio > DEFAULT_RATIO or group.is_of_model
+        }
+        suspects = [each for each in findings.suspects if each.nodes in groups or not rounded.issuperset(each.outputs)]
+        index = question.index
+        # The lines of the layers and groups that make errors, those of the worst first.
+        lines = (lines_of(noted_source(index, node) for node in suspect.nodes) for suspect in suspects)
+        layers = _WrongLayers(
+            findings=findings,
+            places=tuple(dict.fromkeys(chain.from_iterable(lines))),
+            tensors=tuple(chain.from_iterable(suspect.outputs for suspect in suspects)),
+        )
+        return layers, first_of([suspect.name for suspect in suspects], _MOST_NAMED, "; ") or "none by itself"
 
     def _smallest(self, failing: FailingExport) -> tuple[Reduction, str]:
         """The smallest part of the model that still differs from its golden values.
@@ -249,6 +314,26 @@ def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
     return f"{part.get(accusation.part or '', 'torch.onnx translates wrongly:')} {operators or 'an operator'}"
 
 
+def _notes(accusation: Accusation) -> Iterator[Note]:
+    """What was found out about the whole model, for the bundle."""
+    yield Note(label="found", text=accusation.text)
+    torch, onnxscript = version("torch"), version("onnxscript")
+    made = f"The model was exported by torch.onnx of PyTorch {torch} with onnxscript {onnxscript}"
+    yield Note(label="cause", text=f"{made}. What is expected is what PyTorch computed.")
+    if accusation.part == "optimizer":
+        text = "without onnxscript's optimizer, the exported model gives what the module gives."
+        yield Note(label="workaround", text=text, code=("torch.onnx.export(..., optimize=False)",))
+    elif accusation.engine == "onnxrt" and PLAIN[0] in accusation.right:
+        level = "options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL"
+        text = "without optimizations, ONNX Runtime gives what the module gives."
+        yield Note(label="workaround", text=text, code=("options = onnxruntime.SessionOptions()", level))
+
+
+def recorded_engine(golden: Path) -> str:
+    """The spec of the engine that replays golden values."""
+    return EngineSpec("recorded", {"file": str(golden)}).text
+
+
 PIECE = "piece.onnx"
 BUNDLE = "bundle"
 """The names of the smallest part and of the folder to send in the folder of the diagnosis."""
@@ -267,7 +352,7 @@ class FailingExport:
     @property
     def reference(self) -> str:
         """The spec of the engine that replays the golden values."""
-        return EngineSpec("recorded", {"file": str(self.golden)}).text
+        return recorded_engine(self.golden)
 
     @property
     def check(self) -> list[str]:
@@ -278,15 +363,3 @@ class FailingExport:
             *("--load-inputs", as_word(self.golden), "--load-outputs", as_word(self.golden)),
             *("--atol", repr(limits.atol), "--rtol", repr(limits.rtol)),
         ]
-
-
-def are_only_ties(failing: FailingExport, nodes: Sequence[LayerNode], scratch: Path) -> bool:
-    """Whether the values of TopK nodes are the golden ones, so that only the indices of equal values differ."""
-    golden = read_feeds(failing.golden)[0]
-    names = [node.outputs[0] for node in nodes]
-    if not all(name in golden for name in names):
-        return False
-    with Worker(failing.engine, scratch, failing.timeout) as worker, suppress(errors.BiopsyError):
-        outputs = worker.run(ModelInput(b"", failing.model.parent, failing.model), failing.golden, names)[0]
-        return all(name in outputs and same_values(outputs[name], golden[name]) for name in names)
-    return False

@@ -148,7 +148,7 @@ def intermediate_values(
     imported()
     names = named_values(onnx_program).names
     program = program_of(onnx_program)
-    return _values(program, _flat_inputs(program, args, kwargs), names, copy)
+    return _values(program, flat_inputs(program, args, kwargs), names, copy)
 
 
 def input_values(onnx_program: Any, args: Any, kwargs: Mapping[str, Any] | None = None) -> dict[str, Array]:
@@ -158,7 +158,7 @@ def input_values(onnx_program: Any, args: Any, kwargs: Mapping[str, Any] | None 
     """
     imported()
     program = program_of(onnx_program)
-    flat = _flat_inputs(program, args, kwargs)
+    flat = flat_inputs(program, args, kwargs)
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
     arguments = flat[len(flat) - len(specs) :]
     values = [value for value, spec in zip(arguments, specs, strict=True) if not hasattr(spec.arg, "value")]
@@ -179,11 +179,14 @@ def values_of_nodes(program: Any, given: Arguments, names: Mapping[str, Sequence
     Raises what ``intermediate_values`` raises.
     """
     fresh = given.copied()
-    return _values(program, _flat_inputs(program, fresh.args, fresh.kwargs), names, copy=True)
+    return _values(program, flat_inputs(program, fresh.args, fresh.kwargs), names, copy=True)
 
 
-def _flat_inputs(program: Any, args: Any, kwargs: Mapping[str, Any] | None) -> Sequence[Any]:
-    """The inputs of the program's graph: its parameters, buffers and constants, then the arguments."""
+def flat_inputs(program: Any, args: Any, kwargs: Mapping[str, Any] | None) -> Sequence[Any]:
+    """The inputs of a program's graph: its parameters, buffers and constants, then the arguments.
+
+    Raises UsageError if the arguments are not of the form that was exported.
+    """
     given = arguments_of(args, kwargs)
     called_with = given.args, dict(given.kwargs)
     try:
