@@ -18,10 +18,11 @@ from biopsy.findings.page.reading import read_report
 HERE = Path(__file__).parent
 SIZES = {"report-wide.png": (1600, 1500), "report-narrow.png": (360, 1400)}
 PIECE_BESIDE_VERDICT = """() => {
-    const next = document.querySelector('section[aria-labelledby=next]').parentElement;
-    next.replaceChildren(document.querySelector('#piece .graph'));
-    next.style.cssText = 'zoom: 0.8; display: flex; justify-content: center; align-items: center';
-    document.querySelectorAll('.verdict figcaption, [aria-labelledby=open]').forEach(each => each.remove());
+    const beside = document.querySelector('.verdict .act');
+    beside.replaceChildren(document.querySelector('#piece .graph'));
+    beside.style.cssText = 'zoom: 0.9; display: flex; justify-content: center';
+    const left_out = ['[aria-labelledby=open]', '.workaround .line + .line', '.figures div:last-child', 'figcaption'];
+    document.querySelectorAll(left_out.map(each => '.verdict ' + each)).forEach(each => each.remove());
 }"""
 
 
@@ -33,7 +34,7 @@ def main() -> None:
         for name, (width, height) in SIZES.items():
             with shown(browser, Path(reduction), width, height) as page:
                 page.screenshot(path=HERE / name)
-        with shown(browser, Path(diagnosis), 1400, 1000) as page:
+        with shown(browser, Path(diagnosis), 1500, 1000) as page:
             page.evaluate(PIECE_BESIDE_VERDICT)
             page.locator(".verdict").screenshot(path=HERE / "verdict.png")
         browser.close()
