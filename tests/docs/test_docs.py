@@ -18,6 +18,7 @@ import biopsy
 from biopsy import events
 from biopsy.checks import verdict
 from biopsy.cli.commands import COMMANDS
+from biopsy.cli.parser import parser_of
 from biopsy.engines import registry
 from biopsy.reduction import schedule
 from support.bug import skip_without_it
@@ -131,6 +132,19 @@ def test_nobody_is_sent_to_a_command_that_does_not_exist() -> None:
         for block in blocks(page):
             for words in re.findall(r"^\$ (?:biopsy|polygraphy) ([a-z]+(?: [a-z-]+)?)", block.text, re.MULTILINE):
                 assert words in known or words.split()[0] in known, f"{page.name}:{block.line}: {words}"
+
+
+def lines_of_the_first_table() -> list[str]:
+    """What README's table of questions says to type."""
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("| what to type |")[2].partition("\n\n")[0]
+    return re.findall(r"`(biopsy [^`]* [^`]*\S\.\S[^`]*)`", table)  # those that name a file, or a module
+
+
+@pytest.mark.parametrize("line", lines_of_the_first_table())
+def test_what_the_first_page_says_to_type_is_what_the_command_takes(line: str) -> None:
+    words = line.split()[1:]
+    command = next(each for each in COMMANDS if each.words == tuple(words[: len(each.words)]))
+    parser_of("biopsy", command).parse_args(words[len(command.words) :])
 
 
 # The reference
