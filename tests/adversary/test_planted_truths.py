@@ -105,7 +105,9 @@ def diagnosed(folder: Path, planted: Callable[..., str]) -> Callable[..., Said]:
         report = json.loads((folder / "report.json").read_text())
         files = [folder / "bundle" / name for name in ("ISSUE.md", "report.html")]
         texts = [ran.stdout, ran.stderr, *(file.read_text() for file in files if file.exists())]
-        return Said(ran.returncode, report["verdict"]["kind"], report["verdict"]["text"], report, "\n".join(texts))
+        verdict = report["verdict"]
+        text = " ".join((verdict["text"], *verdict["reasons"]))
+        return Said(ran.returncode, verdict["kind"], text, report, "\n".join(texts))
 
     return diagnose
 

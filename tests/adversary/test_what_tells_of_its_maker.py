@@ -12,7 +12,6 @@ from biopsy import events
 from biopsy.reduction.passes.names import former_names, former_names_left, names, names_left
 from biopsy.reduction.passes.removal import exporter_notes, tidy
 from biopsy.reduction.passes.weights import weights
-from biopsy.reduction.schedule import Passes
 from support.models import chain, info, model, weight
 from support.passes import assert_valid, run_pass
 from support.reducer import Reducer, reducer
@@ -214,7 +213,7 @@ def test_the_former_name_of_a_weight_is_told_where_no_report_keeps_it(reducer: R
     def needs_it(candidate: onnx.ModelProto) -> bool:
         return any(numpy_helper.to_array(tensor).flat[0] == np.float32(0.37) for tensor in candidate.graph.initializer)
 
-    reducer(made, needs_it, passes=Passes(anonymize=True), allow_vacuous_check=True, listener=heard.append)
+    reducer(made, needs_it, anonymize=True, allow_vacuous_check=True, listener=heard.append)
     (told,) = (event for event in heard if isinstance(event, events.FormerNames))
     assert told.names == {reducer.result.graph.initializer[0].name: "churn_w"}
     assert "churn_w" not in "".join(event.text for event in heard if isinstance(event, events.Remark))

@@ -10,19 +10,19 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 58_000,
-    "modules": 357,
-    "functions": 5_270,
-    "used_once": 463,
+    "code": 59_900,
+    "modules": 366,
+    "functions": 5_430,
+    "used_once": 485,
     "inner_imports": 522,
-    "namespaces": 44,
+    "namespaces": 45,
     "options": 37,
     "percentile_90": 40,
     "positional_calls": 0,
     "positional_records": 7,
     "class_names_twice": 0,
     "import_cycles": 0,
-    "wide_classes": 10,
+    "wide_classes": 14,
     "long_modules": 0,
     "generator_loops": 0,
     "child_protocols": 3,
@@ -42,7 +42,7 @@ def test_no_figure_is_above_its_limit_and_a_limit_follows_what_has_become_better
 
 @pytest.mark.parametrize(
     ("journey", "functions", "files"),
-    [(reduction, 715, 87), (run_with_golden_values, 348, 54)],
+    [(reduction, 718, 87), (run_with_golden_values, 349, 54)],
 )
 def test_a_journey_passes_through_no_more_of_the_source(
     journey: Journey, functions: int, files: int, tmp_path_factory: pytest.TempPathFactory

@@ -1,6 +1,7 @@
 """What tools, releases and changes add to a verdict: only what was verified, and never more than that."""
 
 import dataclasses
+from dataclasses import replace
 
 from biopsy.diagnosis.facts import (
     ChangeFacts,
@@ -38,7 +39,9 @@ def released(*changes: ReleaseChange, doubt: str = "", complete: bool = True) ->
 
 
 def of(seen: KnownFacts, *steps: StepReport) -> Verdict:
-    return verdict_of(seen, steps, question())
+    """The verdict, with its reasons in its text."""
+    verdict = verdict_of(seen, steps, question())
+    return replace(verdict, text=verdict.in_full)
 
 
 def with_further(**known: object) -> KnownFacts:

@@ -73,7 +73,7 @@ def test_a_node_whose_error_the_piece_hides_is_found(asked: Asked) -> None:
 
 
 def of_rest(**known: object) -> str:
-    return verdict_of(facts(rest=RestFacts(**known), piece=piece("MatMul 'a'"), layers=None), (), question()).text  # type: ignore[arg-type]
+    return verdict_of(facts(rest=RestFacts(**known), piece=piece("MatMul 'a'"), layers=None), (), question()).in_full  # type: ignore[arg-type]
 
 
 MORE = tuple(FurtherPiece(nodes=(f"MatMul '{name}'",), kept=(at,), by="layers") for at, name in enumerate("bcde", 1))
@@ -102,5 +102,5 @@ def test_a_question_without_a_full_answer_is_left_open(answer: str) -> None:
     rest = RestFacts(answer=answer, reason="no time")  # type: ignore[arg-type]
     found = verdict_of(facts(rest=rest), (), question())
     assert "Whether more of the model fails is not known: no time." in found.not_tried
-    assert ("still fails" in found.text) == (answer == "fails")
-    assert "passes" not in found.text
+    assert ("still fails" in found.in_full) == (answer == "fails")
+    assert "passes" not in found.in_full

@@ -25,7 +25,9 @@ from support.diagnoses import CHECK, SUSPECT, TRUSTED, facts, failure, piece, qu
 
 
 def of(known: KnownFacts, *steps: StepReport) -> Verdict:
-    return verdict_of(known, steps, question())
+    """The verdict, with its reasons in its text."""
+    verdict = verdict_of(known, steps, question())
+    return replace(verdict, text=verdict.in_full)
 
 
 def step(outcome: str, answer: str) -> StepReport:

@@ -117,7 +117,7 @@ def test_what_an_engine_does_with_the_model_is_the_failure_as_ever(
 ) -> None:
     ran = broken.type(*REDUCE, *cold, "--check", "biopsy", "run", "{}", "--engine", f"fake:crash.n1={stage}")
     assert ran.status == 0, ran.told
-    assert "signal SIGSEGV" in ran.told
+    assert "SIGSEGV" in ran.told
     assert "1 node" in ran.told
 
 

@@ -31,10 +31,11 @@ from biopsy.engines.registry import PLAIN, EngineSpec, create
 from biopsy.engines.runner import Inputs
 from biopsy.findings.report import Tree
 from biopsy.findings.reported import nodes_of
-from biopsy.findings.verdict import Verdict, Workaround, notes_of
+from biopsy.findings.verdict import Verdict, notes_of
 from biopsy.processes import process
 from biopsy.processes.watch import Limits
 from biopsy.processes.writing import write_whole
+from biopsy.records import record_of
 from biopsy.tensors.files import write_feeds
 from biopsy.text import first_of, printable, shortened, similar
 
@@ -221,14 +222,8 @@ def _differences(report: Tree) -> list[str]:
 def _verdict_lines(report: Tree) -> list[str]:
     """The verdict of a report in words, and its notes."""
     tree = report["verdict"]
-    verdict = Verdict(
-        kind=tree["kind"],
-        text=tree["text"],
-        certainty=tree.get("certainty"),
-        workarounds=[Workaround(text=each["text"], line=each.get("line")) for each in tree.get("workarounds") or ()],
-        not_tried=tree.get("not_tried") or (),
-    )
-    lines = [verdict.text]
+    verdict = record_of(Verdict, {key: value for key, value in tree.items() if value is not None and key != "settings"})
+    lines = [verdict.text, *verdict.reasons]
     for note in notes_of(verdict):
         lines += [f"{note.label:<10} {note.text}", *([f"{'':<10} {note.line}"] if note.line else [])]
     return lines

@@ -149,7 +149,7 @@ def _say_result(console: Console, diagnosis: Diagnosis, following: Sequence[advi
     """Show the verdict, how sure it is, what avoids the failure, what is left open, and what to do next."""
     word = {True: "FAILED", False: "PASSED", None: "UNKNOWN"}[diagnosis.failed]
     console.note("")
-    console.say(f"{word} | {diagnosis.verdict.text}")
+    console.say(f"{word} | {diagnosis.verdict.text}", *(f"{'':<{COLUMN}} {text}" for text in diagnosis.verdict.reasons))
     for note in notes_of(diagnosis.verdict):
         console.say(f"{note.label:<{COLUMN}} {note.text}")
         for line in (*note.code, *([] if note.line is None else [note.line])):

@@ -35,7 +35,6 @@ def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ign
     asked again. Ctrl-C ends a diagnosis with what is known by then. Raises UsageError if the folder cannot be used,
     CheckError if nothing can be said of the model, EngineMissing.
     """
-    started = time.monotonic()
     if question.check is None:
         require_no_placeholder(
             [*question.samples.files, *filter(None, [question.weights_folder])], "give it another name"
@@ -57,7 +56,7 @@ def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ign
         steps=known.steps,
         facts=known.facts,
         folder=str(question.folder),
-        seconds=time.monotonic() - started,
+        seconds=sum(step.seconds for step in known.steps),
         stopped=stopped,
     )
 

@@ -537,8 +537,8 @@ class Diagnosis:
         return None if self.verdict.kind == "unknown" else self.verdict.kind != "passes"
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.verdict.kind}: {printable(self.verdict.text)}>"
+        return f"<{type(self).__name__}: {self.verdict.kind}: {printable(self.verdict.in_full)}>"
 
     def _repr_html_(self) -> str:
         rows = [(step.name, step.outcome, step.answer) for step in self.steps]
-        return html_table(f"{self.verdict.kind}: {self.verdict.text}", ["question", "", "answer"], rows)
+        return html_table(f"{self.verdict.kind}: {self.verdict.in_full}", ["question", "", "answer"], rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 
 from biopsy import errors
@@ -41,10 +40,12 @@ _LONGEST_MESSAGE = 300
 def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: DiagnosisQuestion) -> Verdict:
     """The verdict on the facts, with the questions that are still open."""
     kind, text = _without_failure(facts, question) if facts.failure is None else _of_failure(facts, question)
+    is_of_engine = kind in ("masked", "flaky", "reduced", "fails") and facts.failure is not None
     certainty = None if kind in ("passes", "unknown") else " ".join(_certainty(facts)) or None
     return Verdict(
         kind=kind,
         text=text,
+        reasons=tuple(_reasons(facts)) if is_of_engine else (),
         certainty=certainty,
         workarounds=tuple(workarounds_of(facts, question)),
         not_tried=tuple(_left_open(facts, steps)),
@@ -113,8 +114,15 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
         return "refused", f"{sentence(fault.text)}: either none of them supports it, or {wrong}.{small}{piece}{says}"
     is_flaky = facts.is_flaky or facts.is_self_contradiction
     kind = "masked" if failure.masked else "flaky" if is_flaky else "reduced" if facts.piece else "fails"
-    told = (_circumstances(facts), _narrower(facts), _rest(facts), _causes(facts))
-    return kind, " ".join([sentence(_subject(facts, question)), *chain.from_iterable(told)])
+    return kind, sentence(_subject(facts, question))
+
+
+def _reasons(facts: KnownFacts) -> Iterator[str]:
+    """What the failure depends on, and what else is known of it, the most useful first."""
+    yield from _causes(facts)
+    yield from _rest(facts)
+    yield from _narrower(facts)
+    yield from _circumstances(facts)
 
 
 def _rounding_text(facts: KnownFacts) -> str:
@@ -316,7 +324,10 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     if piece is not None:
         yield f"The piece was checked again as it was written, in a process of its own; {_minimality(piece, facts)}."
     if tool is not None and tool.of_piece and tool.operators:
-        yield f"The optimizer turns the piece into {tool.operators}, which is wrong with no optimizer, too."
+        yield (
+            f"The optimizer turns the piece into {tool.operators}, which the engine computes wrongly even with its "
+            "optimizer off."
+        )
     if tool is not None and tool.engine_doubted:
         yield f"In the reference evaluator, what {tool.tool} makes is right: the engine may be wrong about it."
     if releases is not None and releases.complete:
@@ -381,7 +392,7 @@ def issue_title(facts: KnownFacts) -> str:
 def issue_notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> Iterator[Note]:
     """What an issue says beside the failure: what fails, what it depends on, and what avoids it."""
     yield Note(label="found", text=sentence(_subject(facts, question)))
-    yield from (Note(label="cause", text=text) for text in (*_circumstances(facts), *_causes(facts)))
+    yield from (Note(label="cause", text=text) for text in verdict.reasons)
     yield from (note for note in notes_of(verdict) if note.label == "workaround")
 
 

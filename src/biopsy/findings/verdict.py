@@ -23,13 +23,23 @@ class Workaround:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What was found, in words. ``certainty`` says how sure that is and why, ``not_tried`` what was left open."""
+    """What was found, in words.
+
+    ``text`` says what is wrong and where, ``reasons`` what that depends on and what else is known, one sentence each.
+    ``certainty`` says how sure that is and why, ``not_tried`` what was left open.
+    """
 
     kind: str
     text: str
+    reasons: Sequence[str] = ()
     certainty: str | None = None
     workarounds: Sequence[Workaround] = ()
     not_tried: Sequence[str] = ()
+
+    @property
+    def in_full(self) -> str:
+        """The text and the reasons as one paragraph."""
+        return " ".join((self.text, *self.reasons))
 
 
 def verdict_of_error(error: errors.BiopsyError) -> Verdict:

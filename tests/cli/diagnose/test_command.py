@@ -223,7 +223,8 @@ def test_a_flaky_failure_is_told_as_one(here) -> None:
     assert diagnose("--jobs", "1", "--check", sys.executable, "check.py", "{}") == 1
     verdict = report()["verdict"]
     assert verdict["kind"] == "flaky"
-    assert "one node, Exp 'n1'" in verdict["text"] and "It is flaky: it fails in 13 of 20 runs." in verdict["text"]
+    assert "one node, Exp 'n1'" in verdict["text"]
+    assert "It is flaky: it fails in 13 of 20 runs." in verdict["reasons"]
 
 
 @pytest.mark.slow
@@ -242,7 +243,7 @@ def test_a_masked_error_is_found_and_reduced(here) -> None:
 @pytest.mark.slow
 def test_an_engine_that_ends_its_process_is_told_by_the_signal(here) -> None:
     assert diagnose("--engine", "fake:crash.Exp=run") == 1
-    assert "fails for one node, Exp 'n1': signal SIGSEGV" in report()["verdict"]["text"]
+    assert "crashes when it runs one node, Exp 'n1' (SIGSEGV)" in report()["verdict"]["text"]
     assert report()["verdict"]["workarounds"][0]["text"] == "Another engine: onnxrt:optimization=none runs it."
 
 

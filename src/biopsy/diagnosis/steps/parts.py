@@ -495,7 +495,7 @@ def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
     piece = replace(piece, plain=None if variation.plain is None else _kept_plain(variation.plain, context))
     line = variation.sentence
     if len(line) > _LONGEST_LINE and variation.fixed:
-        known = [f"{each.title} {each.short}" for each in variation.fixed if each.short]
+        known = [each.condition for each in variation.fixed if each.short]
         unclear, free = len(variation.fixed) - len(known), len(variation.free)
         more = len(known) - _MOST_FIXED_SHOWN
         parts = [f"fails only with: {'; '.join(known[:_MOST_FIXED_SHOWN])}"] if known else []

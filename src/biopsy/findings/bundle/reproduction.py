@@ -55,16 +55,17 @@ def reproduce(
             without = clean_environment(scratch / "environment")
         except OSError as error:
             raise errors.CheckError(f"no environment without biopsy can be made: {error}") from error
-        clean = _run_script("alone", bundle, scratch, limits, ending, without, tries)
+        clean = _run_script("alone", bundle, scratch, without, limits=limits, ending=ending, tries=tries)
         if clean.reproduced == "alone":
             return clean
     path = os.pathsep.join([str(Path(sys.executable).parent), *filter(None, [os.environ.get("PATH")])])
-    here = _run_script(
-        "with biopsy", bundle, scratch, limits, ending, CleanEnvironment(Path(sys.executable), {"PATH": path}), tries
-    )
+    environment = CleanEnvironment(Path(sys.executable), {"PATH": path})
+    here = _run_script("with biopsy", bundle, scratch, environment, limits=limits, ending=ending, tries=tries)
     if here.reproduced == "not" or without is None:
         return clean if here.reproduced == "not" and clean is not None else here
-    again = _run_script("alone", bundle, scratch, limits, ending, without, _TRIES_BEFORE_BIOPSY_IS_NEEDED)
+    again = _run_script(
+        "alone", bundle, scratch, without, limits=limits, ending=ending, tries=_TRIES_BEFORE_BIOPSY_IS_NEEDED
+    )
     return replace(again, steady=False) if again.reproduced == "alone" else here
 
 
@@ -72,9 +73,10 @@ def _run_script(
     reproduced: Reproduced,
     bundle: Path,
     scratch: Path,
+    interpreter: CleanEnvironment,
+    *,
     limits: Limits,
     ending: Ending,
-    interpreter: CleanEnvironment,
     tries: int,
 ) -> Reproduction:
     """Run the script in fresh copies of the bundle until it fails. The output does not name the folder of the copy."""

@@ -95,6 +95,7 @@ class Top:
 
     headline: Cell
     text: str
+    reasons: Sequence[str]
     settings: str
     figures: Sequence[tuple[str, str]]
     notes: Sequence[Note]
@@ -110,6 +111,7 @@ def top(report: Branch) -> Top:
     verdict = Verdict(
         kind=kind,
         text=cut(finding.text("text").replace(" -> ", " → "), 2000),
+        reasons=[text.replace(" -> ", " → ") for text in finding.texts("reasons")[:50]],
         certainty=finding.loose("certainty"),
         workarounds=[
             Workaround(text=each.text("text"), line=each.text("line"), code=each.texts("code")[:20])
@@ -129,6 +131,7 @@ def top(report: Branch) -> Top:
     return Top(
         headline=Cell(text=label, tone=tone, sign=sign),
         text=verdict.text,
+        reasons=verdict.reasons,
         settings=finding.loose("settings"),
         figures=_figures(report, model),
         notes=notes,
@@ -153,7 +156,8 @@ def _figures(report: Branch, model: Branch) -> list[tuple[str, str]]:
     outcomes = [int(number) for number in search.numbers_by_name("outcomes").values() if abs(number) < 1e12]
     checks = sum(step.whole("checks") or 0 for step in steps) if steps else sum(outcomes) or len(search.parts("checks"))
     figures += [(str(checks), "checks")] if checks or ("search" in report and not steps) else []
-    flaky, seconds = search.part("flaky"), report.number("seconds")
+    flaky, asked = search.part("flaky"), [step.number("seconds") or 0 for step in steps]
+    seconds = sum(asked) if asked else report.number("seconds")
     figures += [] if flaky is None else [(f"{flaky.whole('failed')} of {flaky.whole('runs')}", "runs fail")]
     return [*figures, *([] if seconds is None else [(duration(seconds), "in all")])][:5]
 

@@ -51,6 +51,11 @@ class Finding:
         return f"{_TITLES.get(self.what, '')}{self.name}"
 
     @property
+    def condition(self) -> str:
+        """The condition in a few words: "keepdims of ReduceMean = 0", "length of w at least 2"."""
+        return f"{self.title} {'' if self.short[:1].isalpha() else '= '}{self.short}"
+
+    @property
     def requirement(self) -> str:
         """The condition as a clause: "axis of Softmax = 1", "the values of w are any but zeros"."""
         tried = f" ({len(self.still) + len(self.gone)} tried)"
