@@ -137,8 +137,8 @@ OTHER_WORDS = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_arguments_are_the_options_of_the_command_by_the_same_names(name: str) -> None:
-    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
-    section = page.partition(f"\n## biopsy {COMMANDS[name]}\n")[2].partition("\n## ")[0]
+    page = ROOT / "docs" / "reference" / "commands" / f"{COMMANDS[name].replace(' ', '-')}.md"
+    section = page.read_text(encoding="utf-8")
     section = section.replace("--model-input-shapes", "--model-input-shapes --input-shapes")  # one option of run
     options = {option.replace("-", "_") for option in re.findall(r"--([a-z][\w-]*)", section)}
     arguments = inspect.signature(getattr(biopsy, name)).parameters.keys() - ONLY_HERE

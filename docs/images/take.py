@@ -1,31 +1,54 @@
-"""Takes the screenshots of the how-to guide: ``python docs/images/take.py REPORT.json``; needs Chromium."""
+"""Takes the screenshots of the docs: ``python docs/images/take.py REDUCTION.json DIAGNOSIS.json``; needs Chromium.
+
+Both are reports on the model of the demonstration, of ``debug reduce`` and of ``diagnose``.
+"""
 
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from biopsy.findings.page.document import page_of
 from biopsy.findings.page.reading import read_report
 
 HERE = Path(__file__).parent
 SIZES = {"report-wide.png": (1600, 1500), "report-narrow.png": (360, 1400)}
+PIECE_BESIDE_VERDICT = """() => {
+    const beside = document.querySelector('.verdict .act');
+    beside.replaceChildren(document.querySelector('#piece .graph'));
+    beside.style.cssText = 'zoom: 0.9; display: flex; justify-content: center';
+    const left_out = ['[aria-labelledby=open]', '.workaround .line + .line', '.figures div:last-child', 'figcaption'];
+    document.querySelectorAll(left_out.map(each => '.verdict ' + each)).forEach(each => each.remove());
+}"""
 
 
 def main() -> None:
     """Write each picture."""
-    html = page_of(read_report(Path(sys.argv[1])))
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        page_path = Path(folder) / "report.html"
-        page_path.write_text(html, encoding="utf-8")
+    reduction, diagnosis = sys.argv[1:]
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, (width, height) in SIZES.items():
-            page = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=0.7)
-            page.goto(page_path.as_uri())
-            page.screenshot(path=HERE / name)
+            with shown(browser, Path(reduction), width, height) as page:
+                page.screenshot(path=HERE / name)
+        with shown(browser, Path(diagnosis), 1500, 1000) as page:
+            page.evaluate(PIECE_BESIDE_VERDICT)
+            page.locator(".verdict").screenshot(path=HERE / "verdict.png")
         browser.close()
+
+
+@contextmanager
+def shown(browser: Browser, report: Path, width: int, height: int) -> Iterator[Page]:
+    """The page of a report, in a window of this size."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "report.html"
+        path.write_text(page_of(read_report(report)), encoding="utf-8")
+        page = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=0.7)
+        page.goto(path.as_uri())
+        yield page
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 python docs/reference/generate.py
 
-What stands between ``<!-- generated: NAME -->`` and ``<!-- end -->`` on the pages beside this file, and on the one of
-Polygraphy, is replaced; the rest is written by hand. A test fails where a page is behind.
+What stands between ``<!-- generated: NAME -->`` and ``<!-- end -->`` on the pages below this folder, and on the one of
+Polygraphy, is replaced; the rest is written by hand. Each command has a page in ``commands/``; one that has none yet
+gets it. A test fails where a page is behind.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from biopsy.cli.arguments.absent_options import absent_options
 from biopsy.cli.commands import COMMANDS, find, why_absent
+from biopsy.cli.help_text import short_help_examples
 from biopsy.cli.parser import Parser
 from biopsy.cli.parser import parser_of as whole_parser_of
 from biopsy.engines import registry
@@ -25,7 +29,7 @@ from biopsy.reduction.passes.nodes import bypass
 from biopsy.reduction.schedule import MODEL_PASSES, PASSES
 
 HERE = Path(__file__).parent
-PAGES = (*sorted(HERE.glob("*.md")), HERE.parent / "how-to" / "come-from-polygraphy.md")
+POLYGRAPHY_PAGE = HERE.parent / "how-to" / "come-from-polygraphy.md"
 POLYGRAPHY = HERE / "polygraphy-0.53.6.json"
 """Its commands and their options, by dump_polygraphy.py."""
 DIFFERENCES = HERE / "polygraphy-differences.json"
@@ -41,10 +45,22 @@ def parser_of(words: str) -> argparse.ArgumentParser:
     return parser
 
 
+def page_of(words: str) -> Path:
+    """The page of a command."""
+    return HERE / "commands" / f"{words.replace(' ', '-')}.md"
+
+
+def pages() -> list[Path]:
+    """Every page with generated parts."""
+    return [*sorted(HERE.rglob("*.md")), POLYGRAPHY_PAGE]
+
+
 def options_of(words: str) -> str:
-    """A table for each group of a command's options."""
-    parts = []
-    for group in parser_of(words)._action_groups:
+    """A command's examples, and a table for each group of its options."""
+    parser = parser_of(words)
+    examples = textwrap.dedent("\n".join(short_help_examples(parser.epilog)))
+    parts = ["```text", examples, "```", ""] if examples else []
+    for group in parser._action_groups:
         shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
         rows = [f"| {_written(action)} | {_meaning(action)} |" for action in shown]
         if rows:
@@ -99,7 +115,7 @@ def engines() -> str:
 
 def overview() -> str:
     """One line for each command."""
-    rows = [f"| [`biopsy {' '.join(one.words)}`](#biopsy-{'-'.join(one.words)}) | {one.summary} |" for one in COMMANDS]
+    rows = [f"| {_linked(' '.join(one.words), HERE)} | {_sentence(one.summary)} |" for one in COMMANDS]
     return "\n".join(["| | |", "|---|---|", *rows, ""])
 
 
@@ -213,8 +229,13 @@ def _absent_commands(absent: dict[tuple[str, tuple[str, ...]], list[str]]) -> It
 
 def _new_commands(theirs: Iterable[str]) -> Iterator[str]:
     new = [" ".join(one.words) for one in COMMANDS if " ".join(one.words) not in theirs]
-    linked = ", ".join(f"[`{words}`](../reference/commands.md#biopsy-{words.replace(' ', '-')})" for words in new)
+    linked = ", ".join(_linked(words, POLYGRAPHY_PAGE.parent) for words in new)
     yield from ("### Commands that only biopsy has", "", f"{linked}.", "")
+
+
+def _linked(words: str, folder: Path) -> str:
+    """A command, with a link from a page in ``folder`` to its own."""
+    return f"[`biopsy {words}`]({os.path.relpath(page_of(words), folder)})"
 
 
 def renewed(text: str) -> str:
@@ -236,8 +257,13 @@ def renewed(text: str) -> str:
 
 
 def main() -> None:
-    """Renew every page."""
-    for page in PAGES:
+    """Renew every page, those of new commands too."""
+    for words in (" ".join(one.words) for one in COMMANDS):
+        if not page_of(words).exists():
+            page_of(words).write_text(
+                f"# biopsy {words}\n\n<!-- generated: {words} -->\n<!-- end -->\n", encoding="utf-8"
+            )
+    for page in pages():
         page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 

@@ -18,6 +18,7 @@ import biopsy
 from biopsy import events
 from biopsy.checks import verdict
 from biopsy.cli.commands import COMMANDS
+from biopsy.cli.parser import parser_of
 from biopsy.engines import registry
 from biopsy.reduction import schedule
 from support.bug import skip_without_it
@@ -28,6 +29,7 @@ QUICK = [page for page in PAGES if any(not block.slow for block in blocks(page))
 SLOW = [page for page in PAGES if any(block.slow for block in blocks(page))]
 
 SHOW_THE_BUG = {
+    "docs/tutorial/in-five-minutes.md",
     "docs/tutorial/reduce-your-first-model.md",
     "docs/how-to/find-what-may-vary.md",
     "docs/how-to/read-the-report.md",
@@ -42,6 +44,7 @@ LONG = {
     "find-the-setting.md",
     "find-the-transformation.md",
     "find-what-may-vary.md",
+    "in-five-minutes.md",
     "measure-a-flaky-failure.md",
     "reduce-a-flaky-failure.md",
     "reduce-with-dynamic-shapes.md",
@@ -108,6 +111,14 @@ def test_every_page_is_found_from_the_readme() -> None:
     assert set(PAGES) <= found
 
 
+def test_every_how_to_page_answers_a_question_of_one_group() -> None:
+    first = ROOT / "docs" / "how-to" / "README.md"
+    _, *groups = re.split(r"^## ", first.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    listed = sorted(page for group in groups for page in re.findall(r"\]\(([a-z0-9-]+\.md)\)", group))
+    assert listed == sorted({page.name for page in first.parent.glob("*.md")} - {"README.md"})
+    assert len(groups) == 5
+
+
 def test_a_page_that_shows_something_else_than_is_printed_is_noticed() -> None:
     compare(["6 nodes in 0.5 s", "...", "end"], "6 nodes in 1.25 s\na\nb\nend\n", "")
     for shown in (["7 nodes in 0.5 s", "...", "end"], ["6 nodes in 0.5 s", "end"], ["..."] * 2 + ["END"]):
@@ -121,6 +132,19 @@ def test_nobody_is_sent_to_a_command_that_does_not_exist() -> None:
         for block in blocks(page):
             for words in re.findall(r"^\$ (?:biopsy|polygraphy) ([a-z]+(?: [a-z-]+)?)", block.text, re.MULTILINE):
                 assert words in known or words.split()[0] in known, f"{page.name}:{block.line}: {words}"
+
+
+def lines_of_the_first_table() -> list[str]:
+    """What README's table of questions says to type."""
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("| what to type |")[2].partition("\n\n")[0]
+    return re.findall(r"`(biopsy [^`]* [^`]*\S\.\S[^`]*)`", table)  # those that name a file, or a module
+
+
+@pytest.mark.parametrize("line", lines_of_the_first_table())
+def test_what_the_first_page_says_to_type_is_what_the_command_takes(line: str) -> None:
+    words = line.split()[1:]
+    command = next(each for each in COMMANDS if each.words == tuple(words[: len(each.words)]))
+    parser_of("biopsy", command).parse_args(words[len(command.words) :])
 
 
 # The reference
@@ -146,16 +170,22 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", generator().PAGES, ids=name)
+@pytest.mark.parametrize("page", generator().pages(), ids=name)
 def test_generated_parts_are_those_of_the_program(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert generator().renewed(text) == text, "run: python docs/reference/generate.py"
 
 
+def test_every_command_has_a_page_and_no_other_has() -> None:
+    expected = {generator().page_of(" ".join(command.words)) for command in COMMANDS}
+    assert set((REFERENCE / "commands").iterdir()) == expected
+
+
 @pytest.mark.parametrize("words", [" ".join(command.words) for command in COMMANDS])
-def test_every_option_of_a_command_stands_in_its_section(words: str) -> None:
+def test_every_option_of_a_command_stands_on_its_page(words: str) -> None:
     command = next(command for command in COMMANDS if " ".join(command.words) == words)
-    described = section(REFERENCE / "commands.md", f"## biopsy {words}")
+    described = generator().page_of(words).read_text(encoding="utf-8")
+    assert described.startswith(f"# biopsy {words}\n")
     if "The same as" in described:
         return
     actions = generator().parser_of(words)._actions
@@ -209,7 +239,7 @@ def test_every_outcome_and_every_key_of_the_verdict_file_stand_in_the_reference(
 
 
 def test_every_mode_and_its_passes_stand_in_the_reference() -> None:
-    described = section(REFERENCE / "commands.md", "## biopsy debug reduce")
+    described = generator().page_of("debug reduce").read_text(encoding="utf-8")
     for mode in get_args(schedule.Mode):
         row = next(line for line in described.splitlines() if line.startswith(f"| `{mode}` |"))
         if mode == "minimal":

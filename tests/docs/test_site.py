@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support.browser import browser
 from support.pages import ROOT, pages
 
 
@@ -57,6 +58,18 @@ def test_every_link_of_a_page_leads_to_a_file_of_the_site(site: Path) -> None:
         for link in Addresses(page).links:
             path = link.partition("#")[0]
             assert "://" in path or not path or (page.parent / path).exists(), (page, link)
+
+
+@pytest.mark.slow
+def test_a_page_is_not_wider_than_a_phone_and_long_lines_scroll_in_their_box(site: Path) -> None:
+    with browser() as opened:
+        page = opened.new_page(viewport={"width": 390, "height": 800})
+        for path in site.rglob("*.html"):
+            page.goto(path.as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+            boxes = page.locator("pre > code")
+            styles = boxes.evaluate_all("boxes => boxes.map(box => getComputedStyle(box).overflowX)")
+            assert set(styles) <= {"auto", "scroll"}, path
 
 
 def test_nothing_is_loaded_from_another_server(site: Path) -> None:

@@ -23,7 +23,7 @@ examples:
   biopsy run model.onnx --onnxrt --save-inputs inputs.json --onnx-outputs mark all --save-outputs golden.json
   biopsy run model.onnx --openvino --load-inputs inputs.json --load-outputs golden.json
   biopsy run model.onnx --openvino --compare-with noise                a bug, or only rounding?
-  biopsy run model.onnx --onnxrt --onnx-outputs mark all --save-outputs golden.safetensors --memory-limit 500MB
+  biopsy run model.onnx --onnxrt --onnx-outputs mark all --save-outputs golden.safetensors --record-memory 500MB
   biopsy run model.onnx --engine onnxrt:release=1.20.1 --onnxrt        a release against the one installed here
   biopsy run model.onnx --trt --build-only --save-engine model.engine  does it build? (TensorRT-RTX: without a GPU)
 
