@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from biopsy.questions.workarounds.latency import Side, side_by_side
+from biopsy.engines.latency import Side, side_by_side
 from biopsy.tensors.files import write_feeds
 from support.models import chain, save
 
