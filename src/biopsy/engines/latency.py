@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import unwrap
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -179,8 +180,8 @@ def decided(load: Callable[[bool], tuple[Timer, Timer]], limit: float, seconds: 
             return latency
 
 
-def measurable_alike(specs: Sequence[EngineSpec]) -> list[EngineSpec]:
-    """Specs of the same engines whose times can be compared.
+def measurable_alike(specs: Sequence[EngineSpec]) -> list[Engine]:
+    """The engines of specs so that their times can be compared.
 
     Each has one thread within an operator, unless it sets another number. If some run in an interpreter with another
     release, so do the others where possible: an interpreter of its own with the packages that are installed here.
@@ -191,8 +192,12 @@ def measurable_alike(specs: Sequence[EngineSpec]) -> list[EngineSpec]:
         if any(option.name == "threads" for option in engine.options_declared):
             settings.setdefault("threads", "1")
         if elsewhere and engine.distributions and not _is_elsewhere(spec):
-            settings["python"] = sys.executable
-        alike.append(EngineSpec(spec.name, settings))
+            moved = create(EngineSpec(spec.name, {**settings, "python": sys.executable}))
+            with contextlib.suppress(errors.EngineMissing):  # an isolated interpreter may lack what this one has
+                moved.version()
+                alike.append(moved)
+                continue
+        alike.append(create(EngineSpec(spec.name, settings)))
     return alike
 
 
@@ -222,7 +227,7 @@ def timer(engine: Engine, session: Session, feeds: Sequence[Feed]) -> Timer:
 
     def seconds(runs: int) -> float:
         with EngineCall(engine.label, "run", "it ran the model"):
-            return sum(engine.imports.timed(lambda feed=feed: run(session, feed), runs)[1] for feed in fed)
+            return sum(engine.imports.timed(partial(run, session, feed), runs)[1] for feed in fed)
 
     return seconds
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +49,7 @@ def run_session(
         fed = checked_feed(feed, session.inputs, number)
         for _ in range(warm_up if number == 0 else 0):
             session.run(fed)
-        outputs, seconds = imports.timed(lambda fed=fed: session.run(fed))
+        outputs, seconds = imports.timed(partial(session.run, fed))
         iterations.append(Iteration(outputs, seconds))
     return RunnerResult(runner, tuple(iterations))
 

@@ -28,7 +28,7 @@ from biopsy.cli.run.findings import (
     whose_fault,
 )
 from biopsy.cli.run.options import RunOptions, functions_of
-from biopsy.comparison.mismatch import GRAVEST, MOST_OF_A_KIND, most_telling
+from biopsy.comparison.mismatch import GRAVEST, MOST_OF_A_KIND, SLOWER, most_telling
 from biopsy.comparison.tolerance import (
     MetricLimits,
     Stats,
@@ -262,7 +262,7 @@ def conclude(findings: Findings, console: Console, options: RunOptions) -> int:
     elif noisy is not None:
         verdict.report_mismatch(noisy.suspect, unique(output.name for output in noisy.failures), "beyond-rounding")
     elif findings.slowdown is not None and findings.slowdown.fails:
-        verdict.report_mismatch(findings.slowdown.suspect, (), "slower", hint=findings.hint)
+        verdict.report_mismatch(findings.slowdown.suspect, (), SLOWER, hint=findings.hint)
     elif findings.undecided is not None:
         raise errors.CannotCompare(findings.undecided)
     else:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks.words import as_word
-from biopsy.cli.arguments.engines import install
 from biopsy.cli.arguments.groups import MarkedOutputs
 from biopsy.cli.console import Console
 from biopsy.cli.run.findings import EngineResult, Slowdown
 from biopsy.cli.run.options import RunOptions
 from biopsy.engines.base import Engine, ModelInput, Session
-from biopsy.engines.registry import create, parse_spec
+from biopsy.engines.registry import parse_spec
 from biopsy.engines.runner import Inputs, casts, casts_text, checked_feed, feeds_for, run_session, runner_name
 from biopsy.model.index import index_bytes
 from biopsy.model.tensor_type import ValueType
@@ -72,8 +71,7 @@ class ModelExecution:
         """
         from biopsy.engines.latency import Timer, decided, in_memory, measurable_alike, timer
 
-        alike = [create(spec) for spec in measurable_alike([parse_spec(engine.label) for engine in engines])]
-        install(alike, self.console)
+        alike = measurable_alike([parse_spec(engine.label) for engine in engines])
         feeds: list[Feed] = []
 
         def loaded(engine: Engine) -> Timer:
@@ -173,7 +171,7 @@ def _require_two_engines(options: RunOptions, engines: Sequence[Engine]) -> None
     suspect = engines[-1]
     other = f"{suspect.name}:release=VERSION" if suspect.distributions else "ENGINE"
     trusted = other if len(engines) == 1 else engines[0].label
-    pair = ("--engine", as_word(trusted), "--engine", as_word(suspect.label), "--slower", f"{options.slower:g}")
+    pair = ("--engine", trusted, "--engine", suspect.label, "--slower", f"{options.slower:g}")
     raise errors.UsageError(
         f"--slower compares the times of two engines, and {len(engines)} are named",
         next_steps=[

@@ -112,7 +112,8 @@ class WorkaroundSearch:
         )
         stopped, interrupted = None, False
         with trials:
-            trials.require_symptom()
+            if not self._probe.is_of_time:
+                trials.require_symptom()
             if self._nodes is not None:
                 self.listener(events.PlacesFound(self._labels))
             try:
