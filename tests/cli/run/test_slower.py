@@ -46,9 +46,16 @@ def test_a_slower_engine_is_a_failure_of_its_own_kind(planted: Callable[..., str
     assert written["engine"] == suspect and not written["message"] and not written["mismatches"]
 
 
-def test_a_faster_engine_passes_and_the_ratio_is_shown(planted: Callable[..., str], capsys: Captured) -> None:
-    assert run(planted(SLOW_TANH), planted()) == 0
+def test_a_faster_engine_passes_and_the_ratio_is_shown_and_reported(
+    planted: Callable[..., str], capsys: Captured
+) -> None:
+    suspect = planted()
+    engines = [f"--engine={engine}" for engine in (planted(SLOW_TANH), suspect)]
+    assert main(["run", "model.onnx", *engines, "--slower", "1.3", "--report", "report.json"]) == 0
     assert "times as long as planted:" in capsys.readouterr().out
+    slowdown = json.loads(Path("report.json").read_text())["run"]["slowdown"]
+    assert (slowdown["suspect"], slowdown["limit"]) == (suspect, 1.3)
+    assert slowdown["latency"]["after"] < slowdown["latency"]["before"] and slowdown["latency"]["high"] < 1.3
 
 
 def test_an_engine_is_not_slower_than_itself(planted: Callable[..., str]) -> None:

@@ -105,7 +105,7 @@ class Objects:
         if action in ("call", "method"):
             function = target if action == "call" else getattr(target, tree["name"])
             arguments = message.value(tree["args"]), message.value(tree["named"])
-            return self._timed(function, arguments, tree["times"]), arguments
+            return self._timed(function, arguments, tree.get("times", 1)), arguments
         if action == "item":
             return target[message.value(tree["key"])], None
         return _FUNCTIONS[action](target), None
