@@ -10,11 +10,11 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 59_900,
-    "modules": 366,
-    "functions": 5_430,
-    "used_once": 485,
-    "inner_imports": 522,
+    "code": 60_500,
+    "modules": 368,
+    "functions": 5_500,
+    "used_once": 500,
+    "inner_imports": 524,
     "namespaces": 45,
     "options": 37,
     "percentile_90": 40,
@@ -22,7 +22,7 @@ LIMITS = {
     "positional_records": 7,
     "class_names_twice": 0,
     "import_cycles": 0,
-    "wide_classes": 14,
+    "wide_classes": 16,
     "long_modules": 0,
     "generator_loops": 0,
     "child_protocols": 3,
@@ -42,7 +42,7 @@ def test_no_figure_is_above_its_limit_and_a_limit_follows_what_has_become_better
 
 @pytest.mark.parametrize(
     ("journey", "functions", "files"),
-    [(reduction, 718, 87), (run_with_golden_values, 349, 54)],
+    [(reduction, 725, 90), (run_with_golden_values, 355, 58)],
 )
 def test_a_journey_passes_through_no_more_of_the_source(
     journey: Journey, functions: int, files: int, tmp_path_factory: pytest.TempPathFactory

@@ -11,7 +11,8 @@ is on, such as ``pass_a``, or all of a list are; ``above``: an element of its fi
 is, or none is, below 0; ``rows``: the first input has at least so many rows; ``share``: a random number of this run is
 below; ``below``, ``near_zero``: an element is smaller, or nearer to zero; ``exactly``: all are this; ``equal``:
 the first two inputs are equal, or are not; ``odd``: the size of this axis is odd; ``dtype``; ``attribute``: values of
-attributes. ``input`` is the number of the input that these look at, the first by default. With ``copy``, only the copy
+attributes. ``input`` is the number of the input that these look at, the first by default. ``sleep`` takes ``by``
+seconds longer. With ``copy``, only the copy
 that the run returns is wrong: nodes that read the tensor get the right value.
 """
 
@@ -183,8 +184,8 @@ def _changed(rule: Rule, value: Any, node: onnx.NodeProto) -> Any:
         return value.astype(by)
     if does == "crash run":
         signal.raise_signal(signal.SIGSEGV)
-    if does == "hang run":
-        time.sleep(_A_HANG)
+    if does in ("hang run", "sleep"):
+        time.sleep(by if does == "sleep" else _A_HANG)
     if does == "refuse run":
         raise Planted.failure(f"{node.op_type} failed", "run", "RuntimeError")
     return value

@@ -8,7 +8,7 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
-from biopsy.comparison.mismatch import FORMS, NOT_FINITE, form_text, special_of
+from biopsy.comparison.mismatch import FORMS, NOT_FINITE, SLOWER, form_text, special_of
 from biopsy.diagnosis.context import LEAVES_OPEN, NOT_ASKED
 from biopsy.diagnosis.facts import FailingPiece, KnownFacts, MendingSwitch, ModelFailure, StepReport, grouped
 from biopsy.diagnosis.question import (
@@ -179,6 +179,8 @@ def _differs(facts: KnownFacts) -> str:
     worst, of_piece = failure.mismatch, None if facts.piece is None else facts.piece.error
     if of_piece is not None and of_piece.worst.kind == report_kind:
         worst = of_piece.worst
+    if report_kind == SLOWER:
+        return f"is slower than {trusted}"
     if report_kind in FORMS:
         known = None if worst is None else form_text(failure.by_suspect(worst), trusted if failure.trusted else "")
         return f"gives {known or f'another {FORMS[report_kind]} than {trusted}'},"

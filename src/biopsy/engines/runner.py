@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from biopsy import errors
 from biopsy.comparison.metrics import differing
-from biopsy.engines.base import Engine, ModelInput, Session, indexed
+from biopsy.engines.base import Engine, Imports, ModelInput, Session, indexed
 from biopsy.model.index import ModelIndex
 from biopsy.model.known_names import listed, may_lack_names, require_known
 from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, FLOATS, STRING, TensorType, ValueType
@@ -35,20 +36,21 @@ from biopsy.tensors.types import (
 from biopsy.text import count
 
 
-def run_session(session: Session, feeds: Iterable[Feed], *, runner: str, warm_up: int = 0) -> RunnerResult:
+def run_session(
+    session: Session, feeds: Iterable[Feed], *, runner: str, warm_up: int = 0, imports: Imports = Engine.imports
+) -> RunnerResult:
     """Run a built model once with each feed.
 
-    ``runner`` names the result; ``warm_up`` is a number of runs before, with the first feed, that are not recorded.
-    Raises EngineFailure, and CannotCompare if a feed does not fit.
+    ``imports`` are those of its engine, where it is timed. ``runner`` names the result; ``warm_up`` is a number of runs
+    before, with the first feed, that are not recorded. Raises EngineFailure, and CannotCompare if a feed does not fit.
     """
     iterations = []
     for number, feed in enumerate(feeds):
         fed = checked_feed(feed, session.inputs, number)
         for _ in range(warm_up if number == 0 else 0):
             session.run(fed)
-        start = time.perf_counter()
-        outputs = session.run(fed)
-        iterations.append(Iteration(outputs, time.perf_counter() - start))
+        outputs, seconds = imports.timed(partial(session.run, fed))
+        iterations.append(Iteration(outputs, seconds))
     return RunnerResult(runner, tuple(iterations))
 
 

@@ -122,3 +122,7 @@ def test_an_entry_says_what_happens_at_the_ends_of_its_releases(name: str, relea
         assert (seen is not None) == (kind == "fails"), label
         if seen is not None:
             assert entry.shows_as(seen.stage, seen.kind), f"{label}: {seen}"
+
+
+def test_no_entry_about_values_is_said_of_an_engine_that_is_only_slow() -> None:
+    assert not [name for name, entry in ENTRIES.items() if entry.shows_as("compare", "slower")]

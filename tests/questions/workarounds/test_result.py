@@ -2,7 +2,7 @@
 
 import pytest
 
-from biopsy.questions.workarounds.latency import Latency
+from biopsy.engines.latency import Latency
 from biopsy.questions.workarounds.question import Kind
 from biopsy.questions.workarounds.result import FailureRate, Trust, VerifiedChange, Workarounds
 

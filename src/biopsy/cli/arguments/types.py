@@ -90,6 +90,14 @@ def tolerance(text: str) -> float:
     return value
 
 
+def ratio(text: str) -> float:
+    """A number above 1, such as 1.3."""
+    value = _number(text)
+    if not 1 < value < math.inf:
+        raise errors.UsageError("must be a number above 1, such as 1.3")
+    return value
+
+
 def _number(text: str) -> float:
     try:
         return float(text)

@@ -25,10 +25,12 @@ examples:
   biopsy run model.onnx --openvino --compare-with noise                a bug, or only rounding?
   biopsy run model.onnx --onnxrt --onnx-outputs mark all --save-outputs golden.safetensors --record-memory 500MB
   biopsy run model.onnx --engine onnxrt:release=1.20.1 --onnxrt        a release against the one installed here
+  biopsy run model.onnx --engine onnxrt:release=1.20.1 --onnxrt --slower 1.3     and is it slower?
   biopsy run model.onnx --trt --build-only --save-engine model.engine  does it build? (TensorRT-RTX: without a GPU)
 
-exit status: 0 every engine runs and all results agree; 1 a mismatch, or an engine fails on the model;
-2 wrong usage; 4 nothing was concluded (an engine is missing, or the values do not fit the model)"""
+exit status: 0 every engine runs and all results agree; 1 a mismatch, an engine fails on the model or, with --slower, is
+slower; 2 wrong usage; 4 nothing was concluded (an engine is missing, the values do not fit the model, or the times are
+too uneven for --slower)"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("report and memory")
     ReportOption.add(group)
     RunOptions.add(group, only=["record_memory"])
+    RunOptions.add(parser.add_argument_group("speed"), only=["slower"])
     TensorrtOptions.add_tensorrt(parser)
     absent_options.add(parser, "run")
 

@@ -20,6 +20,7 @@ from biopsy.cli.run.files import golden_values, require_known_names, require_wri
 from biopsy.cli.run.findings import (
     EngineResult,
     Findings,
+    Slowdown,
     names_failing,
     nothing_compared,
     unique,
@@ -27,7 +28,7 @@ from biopsy.cli.run.findings import (
     whose_fault,
 )
 from biopsy.cli.run.options import RunOptions, functions_of
-from biopsy.comparison.mismatch import GRAVEST, MOST_OF_A_KIND, most_telling
+from biopsy.comparison.mismatch import GRAVEST, MOST_OF_A_KIND, SLOWER, most_telling
 from biopsy.comparison.tolerance import (
     MetricLimits,
     Stats,
@@ -95,6 +96,7 @@ def run(options: RunOptions, console: Console) -> int:
 
         noise = judge_noise(results, execution.run_again, options.noise_ratios(), console)
         findings = replace(findings, noise=noise)
+    findings = replace(findings, slowdown=_slowdown(execution, findings, engines))
     findings = _hinted(findings, expected, console, validated=options.validate)
     if verdict.is_wanted():
         from biopsy.cli.run.noise import sized
@@ -115,6 +117,17 @@ def _engines(options: RunOptions, console: Console) -> list[Engine]:
     require_writable(options)
     install(engines, console)
     return engines
+
+
+def _slowdown(execution: ModelExecution, findings: Findings, engines: Sequence[Engine]) -> Slowdown | None:
+    """How long the second engine takes, if --slower asks for it and both run; a check that fails anyway need not know.
+
+    Raises EngineFailure.
+    """
+    limit = execution.options.slower
+    if limit is None or (findings.reasons and verdict.is_wanted()) or any(run.failure for run in findings.runs):
+        return None
+    return execution.slowdown(engines, limit)
 
 
 def _hinted(findings: Findings, golden: Sequence[RunnerResult], console: Console, *, validated: bool) -> Findings:
@@ -139,7 +152,7 @@ def _hinted(findings: Findings, golden: Sequence[RunnerResult], console: Console
 
 _NEED_AN_ENGINE = (
     "load_inputs", "data_loader_script", "save_inputs", "save_outputs", "save_onnx", "save_engine", "build_only",
-    "compare_with", "record_memory",
+    "compare_with", "record_memory", "slower",
 )  # fmt: skip
 """Options that make no sense where only saved outputs are compared."""
 
@@ -223,7 +236,8 @@ def conclude(findings: Findings, console: Console, options: RunOptions) -> int:
     """Write the report and the verdict file, and show the verdict; returns the exit status.
 
     Of several problems, the verdict file names a failure of an engine first, then NaN and infinities, of the engine
-    with the gravest, then a mismatch. A run that fails and is not a check shows what to type next.
+    with the gravest, then a mismatch, then a slower engine. A run that fails and is not a check shows what to type
+    next.
     """
     if options.report is not None:
         from biopsy.cli.run.report import write_report
@@ -247,6 +261,8 @@ def conclude(findings: Findings, console: Console, options: RunOptions) -> int:
         verdict.report_mismatch(mismatch.actual, names, mismatches=sizes, rounding=rounding, hint=findings.hint)
     elif noisy is not None:
         verdict.report_mismatch(noisy.suspect, unique(output.name for output in noisy.failures), "beyond-rounding")
+    elif findings.slowdown is not None and findings.slowdown.fails:
+        verdict.report_mismatch(findings.slowdown.suspect, (), SLOWER, hint=findings.hint)
     elif findings.undecided is not None:
         raise errors.CannotCompare(findings.undecided)
     else:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.checks.words import as_word
 from biopsy.cli.arguments.groups import MarkedOutputs
 from biopsy.cli.console import Console
-from biopsy.cli.run.findings import EngineResult
+from biopsy.cli.run.findings import EngineResult, Slowdown
 from biopsy.cli.run.options import RunOptions
 from biopsy.engines.base import Engine, ModelInput, Session
+from biopsy.engines.registry import parse_spec
 from biopsy.engines.runner import Inputs, casts, casts_text, checked_feed, feeds_for, run_session, runner_name
 from biopsy.model.index import index_bytes
 from biopsy.model.tensor_type import ValueType
@@ -62,6 +64,28 @@ class ModelExecution:
         assert result is not None
         return result
 
+    def slowdown(self, engines: Sequence[Engine], limit: float) -> Slowdown:
+        """How long the second engine takes compared with the first, for the same inputs: whether ``limit`` times.
+
+        Raises EngineFailure.
+        """
+        from biopsy.engines.latency import Timer, decided, in_memory, measurable_alike, timer
+
+        alike = measurable_alike([parse_spec(engine.label) for engine in engines])
+        feeds: list[Feed] = []
+
+        def loaded(engine: Engine) -> Timer:
+            session = built(engine, self.model, self.feeder, self.options)
+            feeds[:] = feeds or in_memory(self.feeder.feeds(session.inputs))
+            return timer(engine, session, feeds)
+
+        def load(is_second_first: bool) -> tuple[Timer, Timer]:
+            timers = [loaded(engine) for engine in alike[:: -1 if is_second_first else 1]]
+            return (timers[1], timers[0]) if is_second_first else (timers[0], timers[1])
+
+        trusted, suspect = engines
+        return Slowdown(suspect.label, trusted.label, limit, decided(load, limit))
+
     def recorder(self, engines: Sequence[Engine], save_to: Path | None) -> Recorder | None:
         """The recorder that keeps outputs in a file, if --record-memory is given."""
         if self.options.record_memory is None:
@@ -81,8 +105,8 @@ class ModelExecution:
         if self.options.build_only:
             self.console.note(f"{engine.label} {engine.version()} has built the model")
             return EngineResult(engine, remarks=tuple(session.remarks))
-        feeds = feeder.feeds(session.inputs)
-        result = run_session(session, feeds, runner=runner_name(engine.name, number), warm_up=self.options.warm_up)
+        feeds, name, warm_up = feeder.feeds(session.inputs), runner_name(engine.name, number), self.options.warm_up
+        result = run_session(session, feeds, runner=name, warm_up=warm_up, imports=engine.imports)
         times = [iteration.runtime * 1000 for iteration in result.iterations if iteration.runtime is not None]
         timing = f"{count(len(result.iterations), 'iteration')}, {sum(times) / len(times):.3g} ms each"
         self.console.note(f"{engine.label}  {timing}")
@@ -112,13 +136,14 @@ def save_outputs(path: Path | None, runs: Sequence[EngineResult], recorder: Reco
     console.note(f"outputs saved to {path}")
 
 
-_NEEDS_A_RUN = ("load_outputs", "save_outputs", "save_inputs", "compare_with", "record_memory", "validate")
+_NEEDS_A_RUN = ("load_outputs", "save_outputs", "save_inputs", "compare_with", "record_memory", "validate", "slower")
 """Options that exclude --build-only."""
 
 
 def require_possible(options: RunOptions, engines: Sequence[Engine]) -> None:
     """Raise UsageError for options that contradict each other, or that the engines do not support."""
     model, path = options.model, options.save_engine
+    _require_two_engines(options, engines)
     if options.build_only:
         for needless in options.given(_NEEDS_A_RUN):
             raise errors.UsageError(f"--build-only runs nothing, and {needless} needs outputs")
@@ -139,17 +164,28 @@ def require_possible(options: RunOptions, engines: Sequence[Engine]) -> None:
                 raise errors.UsageError(f"{model} is not an ONNX model, and {engine.name} does not read such files")
 
 
+def _require_two_engines(options: RunOptions, engines: Sequence[Engine]) -> None:
+    """Raise UsageError, with the line to type instead, for --slower without exactly two engines."""
+    if options.slower is None or len(engines) == 2:
+        return
+    suspect = engines[-1]
+    other = f"{suspect.name}:release=VERSION" if suspect.distributions else "ENGINE"
+    trusted = other if len(engines) == 1 else engines[0].label
+    pair = ("--engine", trusted, "--engine", suspect.label, "--slower", f"{options.slower:g}")
+    raise errors.UsageError(
+        f"--slower compares the times of two engines, and {len(engines)} are named",
+        next_steps=[
+            f"{line_of(['biopsy', 'run', as_word(options.model), *pair])}    the one that is trusted comes first"
+        ],
+    )
+
+
 def session_of(engine: Engine, model: ModelInput, feeder: Feeder, options: RunOptions, console: Console) -> Session:
     """Build or load the model with an engine, show its remarks, and save the result with --save-engine.
 
     Raises EngineFailure.
     """
-    if model.path is not None and options.has_built_model:
-        session = engine.load(model.path)
-    else:
-        if engine.capabilities.wants_shapes:
-            model = replace(model, shapes=_shapes(model, feeder, build_only=options.build_only))
-        session = engine.build(model)
+    session = built(engine, model, feeder, options)
     for remark in session.remarks:
         console.warn(remark)
     path = options.save_engine
@@ -157,6 +193,15 @@ def session_of(engine: Engine, model: ModelInput, feeder: Feeder, options: RunOp
         session.save(path)
         console.note(f"{engine.label} saved to {path}{'' if path.suffix else ' (--model-type engine to run it)'}")
     return session
+
+
+def built(engine: Engine, model: ModelInput, feeder: Feeder, options: RunOptions) -> Session:
+    """Build or load the model with an engine. Raises EngineFailure."""
+    if model.path is not None and options.has_built_model:
+        return engine.load(model.path)
+    if engine.capabilities.wants_shapes:
+        model = replace(model, shapes=_shapes(model, feeder, build_only=options.build_only))
+    return engine.build(model)
 
 
 def _shapes(model: ModelInput, feeder: Feeder, *, build_only: bool) -> Mapping[str, Sequence[tuple[int, ...]]]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from biopsy.comparison.metrics import NotFinite
     from biopsy.comparison.noise import NoiseReport
     from biopsy.comparison.runs import RunComparison
+    from biopsy.engines.latency import Latency
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,43 @@ class EngineResult:
     result: RunnerResult | None = None
     failure: errors.EngineFailure | None = None
     remarks: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """How long ``suspect`` takes compared with ``trusted``, both labels of engines, and what ``limit`` says of it."""
+
+    suspect: str
+    trusted: str
+    limit: float
+    latency: Latency
+
+    @property
+    def fails(self) -> bool:
+        """Whether the engine is known to be slower."""
+        return self.latency.side_of(self.limit) == "slower"
+
+    @property
+    def undecided(self) -> str | None:
+        """Why it cannot be said whether it is slower; None if it can."""
+        side, latency = self.latency.side_of(self.limit), self.latency
+        if side == "cost of a call":
+            return (
+                f"{self.text}, but {1000 * (latency.after - (latency.before or 0)):.2g} us more may be the cost of a "
+                "call: give larger inputs, with --input-shapes"
+            )
+        if side == "unknown":
+            return f"{self.text}: the times are too uneven to say whether that is {self.limit:g} times"
+        return None
+
+    @property
+    def text(self) -> str:
+        """``A takes 5.37 times as long as B (5.2 to 5.6 by 99 %; 1.18 ms instead of 0.22 ms)``."""
+        latency = self.latency
+        return (
+            f"{self.suspect} takes {latency.ratio:.2f} times as long as {self.trusted} ({latency.low:.2f} to "
+            f"{latency.high:.2f} by 99 %; {latency.after:.3g} ms instead of {latency.before:.3g} ms)"
+        )
 
 
 @dataclass(frozen=True)
@@ -46,6 +84,7 @@ class Findings:
     rounding: Rounding | None = None
     hint: str = ""
     guessed: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    slowdown: Slowdown | None = None
 
     @property
     def verdict(self) -> str:
@@ -59,7 +98,7 @@ class Findings:
         """Why the outputs of an engine could not be judged, or None."""
         report = next((report for report in self.noise if not report.conclusive), None)
         if report is None:
-            return None
+            return None if self.slowdown is None else self.slowdown.undecided
         first = report.unjudged[0]
         return f"no output of {report.suspect} can be judged: {first.name!r}: {first.reason}"
 
@@ -82,6 +121,8 @@ class Findings:
             if report.failures:
                 names = listed(unique(output.name for output in report.failures))
                 reasons.append(f"{names} of {report.suspect} is wrong by more than rounding")
+        if self.slowdown is not None and self.slowdown.fails:
+            reasons.append(self.slowdown.text)
         return reasons
 
 
@@ -117,6 +158,8 @@ def what_passed(findings: Findings) -> str:
         judged = sum(len(report.outputs) for report in findings.noise) - unjudged
         remark = f"; {count(unjudged, 'output')} could not be judged" if unjudged else ""
         parts.append(f"{count(judged, 'output')} judged, no error is more than rounding{remark}")
+    if findings.slowdown is not None:
+        parts.append(f"{findings.slowdown.text}: below {findings.slowdown.limit:g}")
     labels = ", ".join(run.engine.label for run in findings.runs)
     if findings.runs and all(run.result is None for run in findings.runs):
         return f"{labels} built the model; nothing was run"

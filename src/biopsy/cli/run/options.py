@@ -102,6 +102,15 @@ class RunOptions(
         "in batches (--save-outputs must be .safetensors); after an interruption, the same command continues",
     )
 
+    slower: float | None = option(
+        "--slower",
+        type=types.ratio,
+        metavar="TIMES",
+        meaning="fail also if the second of two engines takes at least this many times as long as the first, such as "
+        "1.3; both are timed in turn, where they run, with one thread unless they set threads=",
+        decides="the greater, the looser",
+    )
+
     @property
     def has_built_model(self) -> bool:
         """Whether the model is a file that an engine has built, by --model-type or else by its ending."""

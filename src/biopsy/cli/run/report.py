@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,7 @@ def sections(options: RunOptions, findings: Findings) -> dict[str, Any]:
             "reasons": findings.reasons,
             "hint": findings.hint or None,
             **run_section(runs, findings.compared, findings.noise, findings.not_finite),
+            "slowdown": None if findings.slowdown is None else asdict(findings.slowdown),
             "origins": origin_trees(options.model, names_failing(findings)),
         },
     }

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from biopsy import errors, events
-from biopsy.engines.base import RELEASE_SETTINGS, Engine, Imports
+from biopsy.engines.base import RELEASE_SETTINGS, Engine, Imports, Result
 from biopsy.engines.other_release import wire
 from biopsy.engines.other_release.wire import GoneError, Incoming, Outgoing, WireError
 from biopsy.processes import forks, own_process
@@ -75,6 +75,15 @@ class OtherImports(Imports):
     def facts(self) -> Mapping[str, str]:
         """The versions of ``python``, the release and NumPy in that interpreter."""
         return self._started().facts([self.release.distribution, "numpy"])
+
+    def timed(self, run: Callable[[], Result], times: int = 1) -> tuple[Result, float]:
+        """The result of a run, and its seconds there: the sum of the medians of its calls, each made so many times."""
+        interpreter = self._started()
+        before, interpreter.times = interpreter.seconds, times
+        try:
+            return run(), interpreter.seconds - before
+        finally:
+            interpreter.times = 1
 
     def install(self, listener: events.Listener) -> None:
         """Open an environment with the release, and install it if needed. Raises CannotInstall, UsageError."""
@@ -385,6 +394,10 @@ class RemoteInterpreter:
         self._is_in_step = True  # every request has had its answer
         self._freed: list[int] = []
         self.methods: set[tuple[str, str]] = set()
+        self.times = 1
+        """How often each call is made, to measure it."""
+        self.seconds = 0.0
+        """How long all calls took there: of each, the median."""
 
     @property
     def is_ours(self) -> bool:
@@ -424,8 +437,9 @@ class RemoteInterpreter:
         try:
             outgoing = Outgoing(self._reference)
             sent = {name: outgoing.value(value) for name, value in values.items()}
-            outgoing.write_to(self._runner.connection, {**tree, **sent, "free": free})
+            outgoing.write_to(self._runner.connection, {**tree, **sent, "free": free, "times": self.times})
             answer = Incoming(self._runner.connection, self._object)
+            self.seconds += float(answer.tree.get("seconds", 0.0))
             if "error" not in answer.tree:
                 return answer.value(answer.tree.get("value"))
             error = answer.tree["error"]

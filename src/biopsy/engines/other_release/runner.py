@@ -22,6 +22,7 @@ import platform
 import signal
 import socket
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Objects:
         self._objects: dict[int, Any] = {}
         self._arguments: dict[int, Any] = {}  # of the call that made an object, which may share an array's memory
         self._count = 0
+        self._seconds = 0.0  # the median time of the last call
 
     def serve(self, connection: socket.socket) -> str:
         """Answer until a message says ``serve`` or the connection is closed; returns "serve" or "gone"."""
@@ -64,12 +66,13 @@ class Objects:
             if tree["do"] == "serve":
                 return "serve"
             outgoing = self._wire.Outgoing(self._reference)
+            self._seconds = 0.0
             try:
                 result, arguments = self._perform(tree, message)
                 value = outgoing.value(result)
                 if arguments is not None and isinstance(value, dict) and "object" in value:
                     self._arguments[value["object"]] = arguments
-                answer = {"value": value}
+                answer = {"value": value, "seconds": self._seconds}
             except Exception as error:
                 outgoing = self._wire.Outgoing(self._reference)
                 answer = {"error": {"type": type(error).__name__, "text": _text_of(error)}}
@@ -102,10 +105,20 @@ class Objects:
         if action in ("call", "method"):
             function = target if action == "call" else getattr(target, tree["name"])
             arguments = message.value(tree["args"]), message.value(tree["named"])
-            return function(*arguments[0], **arguments[1]), arguments
+            return self._timed(function, arguments, tree.get("times", 1)), arguments
         if action == "item":
             return target[message.value(tree["key"])], None
         return _FUNCTIONS[action](target), None
+
+    def _timed(self, function: Any, arguments: Any, times: int) -> Any:
+        """The result of a call, which is made some times."""
+        seconds = []
+        for _ in range(times):
+            started = time.perf_counter()
+            result = function(*arguments[0], **arguments[1])
+            seconds.append(time.perf_counter() - started)
+        self._seconds = sorted(seconds)[times // 2]
+        return result
 
     def _attribute(self, target: Any, name: str) -> Any:
         """An attribute; ``Method()`` for a method, which all objects of the type then have."""

@@ -20,6 +20,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from biopsy import errors
+from biopsy.comparison.mismatch import SLOWER
 from biopsy.processes.own_files import folder_of_user
 from biopsy.processes.reading import read_plain
 from biopsy.questions.known_failures.fingerprint import FORM
@@ -165,12 +166,15 @@ class KnownFailure:
         return "unknown"
 
     def shows_as(self, stage: str, kind: str) -> bool | None:
-        """Whether it fails at this stage with this kind of failure, "" if not known; None if it cannot be compared."""
+        """Whether it fails at this stage with this kind of failure, "" if not known; None if it cannot be compared.
+
+        Without kinds, a failure is not about time.
+        """
         if not self.signatures or not (stage or kind):
             return None
         return any(
             (not known.stage or not stage or known.stage == stage)
-            and (not known.kinds or not kind or kind in known.kinds)
+            and (not kind or (kind in known.kinds if known.kinds else kind != SLOWER))
             for known in self.signatures
         )
 

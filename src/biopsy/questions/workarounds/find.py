@@ -15,6 +15,7 @@ from biopsy.checks.command_line import parse as parse_command
 from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate
 from biopsy.checks.outcome import Outcome
 from biopsy.checks.warm import command_check
+from biopsy.engines.latency import Latency
 from biopsy.model.index import ModelIndex, Node, index_file
 from biopsy.model.load import parse, read_bytes
 from biopsy.model.weights_file import save_with_weights
@@ -22,7 +23,6 @@ from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.builds.flags import STAGE, SettingProbe, switches_of
 from biopsy.questions.builds.settings import VARIABLE, SettingChange, VariedCheck, varied_check
 from biopsy.questions.workarounds.changes import MODEL_KINDS, candidates_of, releases_to_try
-from biopsy.questions.workarounds.latency import Latency
 from biopsy.questions.workarounds.question import ChangeCandidate, Kind, WorkaroundQuestion
 from biopsy.questions.workarounds.result import FailureRate, TriedChange, Trust, VerifiedChange, Workarounds, labels
 from biopsy.questions.workarounds.trusted_values import trusted_values
@@ -112,7 +112,8 @@ class WorkaroundSearch:
         )
         stopped, interrupted = None, False
         with trials:
-            trials.require_symptom()
+            if not self._probe.is_of_time:
+                trials.require_symptom()
             if self._nodes is not None:
                 self.listener(events.PlacesFound(self._labels))
             try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from biopsy.questions.workarounds.latency import Latency
+from biopsy.engines.latency import Latency
 from biopsy.questions.workarounds.question import COST, Kind
 from biopsy.records import plain
 from biopsy.text import count, html_table, printable

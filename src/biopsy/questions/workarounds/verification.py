@@ -17,6 +17,7 @@ from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
 from biopsy.checks.task import clear
 from biopsy.engines.base import ModelInput
+from biopsy.engines.latency import Latency, Side, side_by_side
 from biopsy.engines.other_release.classes import RELEASE
 from biopsy.engines.registry import parse_spec, release_now
 from biopsy.engines.worker import Worker
@@ -27,7 +28,6 @@ from biopsy.processes.writing import write_whole
 from biopsy.questions.builds.flags import SettingProbe
 from biopsy.questions.builds.settings import SettingChange
 from biopsy.questions.lint.specification import lost_validity
-from biopsy.questions.workarounds.latency import Latency, Side, side_by_side
 from biopsy.questions.workarounds.question import ChangeCandidate, WorkaroundQuestion, interface_objection, patched
 from biopsy.questions.workarounds.result import VerifiedChange, labels
 from biopsy.questions.workarounds.trusted_values import CANNOT_RUN, TrustedValues
