@@ -38,6 +38,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Collect nothing from the folder of kept evidence, whose bundles hold tests of their own."""
+    folder = config.getoption("--biopsy-dir", None)
+    kept = None if folder is None else config.invocation_params.dir / folder
+    return True if kept is not None and collection_path == kept else None
+
+
 @pytest.fixture
 def onnx_engines(request: pytest.FixtureRequest, tmp_path: Path) -> OnnxEngines:
     """Compares engines on a model: ``onnx_engines.check("model.onnx", onnxrt=True, openvino={"precision": "f32"})``.

@@ -21,9 +21,12 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
 def first_line(text: str) -> str:
-    """The first line that is not blank, stripped; "" if there is none."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+    """The first line that is not blank, stripped and without the colours of a terminal; "" if there is none."""
+    return next((line.strip() for line in _COLOURS.sub("", text).splitlines() if line.strip()), "")
 
 
 def shortened(text: str, most: int, hint: str = "") -> str:

@@ -31,11 +31,10 @@ from biopsy.engines.registry import PLAIN, EngineSpec, create
 from biopsy.engines.runner import Inputs
 from biopsy.findings.report import Tree
 from biopsy.findings.reported import nodes_of
-from biopsy.findings.verdict import Verdict, notes_of
+from biopsy.findings.verdict import Verdict, Workaround, notes_of
 from biopsy.processes import process
 from biopsy.processes.watch import Limits
 from biopsy.processes.writing import write_whole
-from biopsy.records import record_of
 from biopsy.tensors.files import write_feeds
 from biopsy.text import first_of, printable, shortened, similar
 
@@ -222,7 +221,14 @@ def _differences(report: Tree) -> list[str]:
 def _verdict_lines(report: Tree) -> list[str]:
     """The verdict of a report in words, and its notes."""
     tree = report["verdict"]
-    verdict = record_of(Verdict, {key: value for key, value in tree.items() if value is not None and key != "settings"})
+    verdict = Verdict(
+        kind=tree["kind"],
+        text=tree["text"],
+        reasons=tree.get("reasons") or (),
+        certainty=tree.get("certainty"),
+        workarounds=[Workaround(**each) for each in tree.get("workarounds") or ()],
+        not_tried=tree.get("not_tried") or (),
+    )
     lines = [verdict.text, *verdict.reasons]
     for note in notes_of(verdict):
         lines += [f"{note.label:<10} {note.text}", *([f"{'':<10} {note.line}"] if note.line else [])]

@@ -348,12 +348,14 @@ class KnownBug:
 
     ``reference`` names the bug; "" if none is similar. ``issue`` is the URL of its report; "" if there is none or the
     entry is not from biopsy's own catalogue. ``evidence`` says what agrees with the entry and what does not.
+    ``is_of_reference``: it is one of the reference evaluator, which judges the engine, in float64 too.
     """
 
     sentence: str
     reference: str = ""
     issue: str = ""
     evidence: str = ""
+    is_of_reference: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

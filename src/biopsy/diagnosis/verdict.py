@@ -77,7 +77,10 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
             "model too is not known"
         )
     elif layers is not None and layers.complete:
-        inside = f"; in {layers.suspect}, none of its {count(layers.layers, 'layer')} is wrong by more than rounding"
+        inside = (
+            f"; with its inner tensors as outputs too, none of {count(layers.layers, 'layer')} in {layers.suspect} was "
+            "seen to be wrong by more than the tolerances and rounding allow"
+        )
     passes = f"the model does not fail: {'; '.join(compared.passed)}, with {inputs}{inside}."
     if tool is not None and tool.breaks:
         return "fails", f"{tool.sentence} Before that, {passes}"
@@ -133,7 +136,7 @@ def _rounding_text(facts: KnownFacts) -> str:
     beyond = "" if ratio is None else f" by {ratio:.3g} times what the tolerances allow"
     verb = "differs" if len(rounding.verdicts) == 1 else "differ"
     inputs = f"{len(rounding.verdicts)} of {count(rounding.inputs, 'set of inputs', 'sets of inputs')} {verb}"
-    head, end = "It is rounding, and no bug", ""
+    head, end = "It is rounding, as far as the outputs show", ""
     if rounding.reason:  # both may have the same bug
         head, end = "The difference is rounding", f" But {rounding.reason}."
     sides = f"{_suspect(facts)} differs from {_trusted(failure)}"
@@ -146,7 +149,7 @@ def _subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     report, on = failure.report, f"{'on' if where == 'the model' else 'for'} {where}"
     who = engine if optimizer is None else f"{engine}'s optimizer {optimizer}"
     if failure.masked:
-        return f"{engine} computes an inner tensor wrongly, which the outputs do not show: {where}."
+        return f"{engine} gives a wrong inner tensor if that is an output; the outputs of the model hide it: {where}."
     if failure.suspect is None:
         judge = "The check" if question.check is not None else f"A run of {series(question.rivals[0])}"
         return f"{judge} fails {on}: {report.signature}."
@@ -188,6 +191,8 @@ def _differs(facts: KnownFacts) -> str:
         return f"does not give {repr(worst.output) if worst is not None else 'an output'}, which {trusted} gives,"
     if report_kind != "mismatch":
         return f"differs from {trusted}"
+    if facts.known_bug is not None and facts.known_bug.is_of_reference:
+        return f"differs from {trusted}, and a known bug of the reference evaluator may be the reason,"
     if rounding is None or not rounding.exceeds_rounding:
         return f"differs from {trusted}"
     if failure.suspect in rounding.wrong and failure.trusted not in rounding.wrong:
@@ -375,16 +380,23 @@ def issue_title(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     """The failure in a line for a tracker: what the verdict says first, and what switches it off."""
     if facts.known_failure.suspect is None or facts.piece is None:
         return ""
-    message = first_line(facts.known_failure.report.message)[:_LONGEST_MESSAGE].rstrip(".")
-    does = sentence(_subject(facts, question)).rstrip(".").removesuffix(f": {message}")
+    does = _without_message(facts, question)
     switches = [" + ".join(switch.optimizers) for switch in facts.mending_switches if switch.optimizers]
     return f"{does}, unless {series(switches, 'or')} is disabled" if switches and not _sole_optimizer(facts) else does
 
 
+def _without_message(facts: KnownFacts, question: DiagnosisQuestion) -> str:
+    """What fails and where, without the message of the whole model: that of the piece is told beside it."""
+    message = first_line(facts.known_failure.report.message)[:_LONGEST_MESSAGE].rstrip(".")
+    return sentence(_subject(facts, question)).rstrip(".").removesuffix(f": {message}")
+
+
 def issue_notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> Iterator[Note]:
     """What an issue says beside the failure: what fails, what it depends on, and what avoids it."""
-    yield Note(label="found", text=sentence(_subject(facts, question)))
-    yield from (Note(label="cause", text=text) for text in verdict.reasons)
+    yield Note(label="found", text=f"{_without_message(facts, question)}.")
+    known = facts.known_bug
+    unpublished = f"It {known.sentence}." if known is not None and not known.issue else ""
+    yield from (Note(label="cause", text=text) for text in verdict.reasons if text != unpublished)
     yield from (note for note in notes_of(verdict) if note.label == "workaround")
 
 
@@ -527,6 +539,8 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
         repeated = with_inputs(without_weights_folder(failure.check), path_of(piece.inputs))
         if not failure.masked:
             yield _line(repeated, path), "the failure, in the piece"
+        if question.line:
+            yield line_of(["biopsy", "report", as_word(question.folder)]), "a page to read, and a bundle to send"
         yield line_of(["biopsy", "inspect", "model", as_word(path), "--mode=full"]), "what the piece computes"
         if not question.effort.thorough and not any(reasons_against(facts, question).values()):
             yield from _deeper(facts, question, repeated, as_word(path))

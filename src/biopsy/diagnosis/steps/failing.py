@@ -218,7 +218,7 @@ class _FailureSearch:
         suspect = question.engines[-1]
         words = question.original_words([suspect], "--validate")
         failure = failure_of(run, words, trusted=None, suspect=suspect)
-        if _names(labels) != _names(engines):
+        if _names(labels) != _names(engines) or len(_names(labels)) < 2:  # two settings of an engine are one engine
             return failure
         gives = "all give" if len(labels) > 1 else "gives"
         text = f"{' and '.join(labels)} {gives} NaN in {', '.join(map(repr, names))}"

@@ -335,7 +335,7 @@ def narrower_type(facts: KnownFacts, context: StepContext) -> StepAnswer:
                 return worker.run(ModelInput(b"", index.folder, Path(piece.path)), path)
 
         found = _narrower_facts(outputs_in(suspect), outputs_in)
-    line = f"no: none of {found.tried} simulations gives its result"
+    line = f"no: none of {found.tried} simulations gives its result" if found.tried else "no: nothing could be rounded"
     if found.types and found.left is not None:
         line = f"yes: {' or '.join(found.types)}, rounded: {found.rounded} · {found.left:.1%} of the error is left"
     return StepAnswer(replace(facts, rounding=replace(judged, narrower=found)), line)

@@ -172,7 +172,7 @@ def exclusions(
 ) -> Iterator[tuple[str, bool]]:
     """Each cause that was looked at, and whether it is still open. ``how_often`` is that of ``EarlierFindings``."""
     rounding = observation.evidence.verdict.rounding
-    if failure.kind == "comparison" and rounding is not None:
+    if failure.kind == "comparison" and failure.name == "mismatch" and rounding is not None:
         if rounding.verdict == "bug":
             times = "" if rounding.times is None else f", {rounding.times:.3g} times that of plain float32"
             yield f"rounding: the error is larger than rounding explains, measured against float64{times}", False
