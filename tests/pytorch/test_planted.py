@@ -66,6 +66,16 @@ def test_a_fault_of_the_engine_behind_one_of_the_exporter_is_found_too() -> None
     assert [found.verdict.blame, *(fault.verdict.blame for fault in found.further)] == ["exporter", "engine"]
 
 
+def test_an_optimizer_that_drops_a_small_number_is_blamed_though_rounding_hides_it() -> None:
+    class Inverse(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.rsqrt(x.var(-1) + 1e-12)
+
+    x = 300 + 1e-3 * torch.randn(6, 64, generator=torch.Generator().manual_seed(0))
+    found = biopsy.torch.diagnose(Inverse().eval(), (x,), atol=0, rtol=0)
+    assert (found.verdict.blame, found.verdict.part) == ("exporter", "optimizer")
+
+
 def silu_of_few(x: Any) -> Any:
     from onnxscript import opset18
 

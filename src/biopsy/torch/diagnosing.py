@@ -496,10 +496,11 @@ class Inquiry:
     ) -> tuple[Accusation, str]:
         def plain() -> OnnxModel:
             options = {**self._question.export, "optimize": False}
-            return self._exported(program, [model.sample], "unoptimized", options)[0][0]
+            exported = self._exported(program, [model.sample], "unoptimized", options)[0][0]
+            return (self._steps_apart(exported) or shown) if is_hidden else exported
 
         is_hidden = shown is not model
-        is_optimized = bool(self._question.export.get("optimize", True)) and not is_hidden
+        is_optimized = bool(self._question.export.get("optimize", True))
         try:
             accusation = accusation_of(engines, suspected, shown, plain if is_optimized else None)
         finally:

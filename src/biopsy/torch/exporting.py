@@ -306,7 +306,7 @@ def require_options(options: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refusal:
+class RefusedOutputs:
     """What ``torch.onnx.export`` raises for a program, but not without some of its outputs, which are constants.
 
     ``outputs`` are their numbers among those of the module.
@@ -316,7 +316,7 @@ class Refusal:
     outputs: tuple[int, ...]
 
 
-def translate(program: Any, given: Arguments, dynamic_shapes: Any, **options: Any) -> tuple[Any, Refusal | None]:
+def translate(program: Any, given: Arguments, dynamic_shapes: Any, **options: Any) -> tuple[Any, RefusedOutputs | None]:
     """The ``ONNXProgram`` of an exported program, which loses the outputs that ``torch.onnx.export`` raises for.
 
     Those are, in 2.13, an int, a float, a bool and a text. ``options`` are those of that function. Raises
@@ -335,7 +335,7 @@ def translate(program: Any, given: Arguments, dynamic_shapes: Any, **options: An
         outputs.args = (tuple(kept),)
         for spec in constants:
             spec.arg.value = None
-        return _translated(program, given, dynamic_shapes, options), Refusal(error=error, outputs=refused)
+        return _translated(program, given, dynamic_shapes, options), RefusedOutputs(error=error, outputs=refused)
 
 
 def _translated(program: Any, given: Arguments, dynamic_shapes: Any, options: Mapping[str, Any]) -> Any:

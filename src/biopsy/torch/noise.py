@@ -166,7 +166,7 @@ _TIE = 2.0**-50
 """How far equal values are moved apart, relative to them: far below any rounding of float32."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Float64:
     """Runs single nodes of a program in float64; with a ``generator``, with operands moved by roundings.
 
@@ -311,7 +311,7 @@ def values_in_float64(
     """
     torch, fx = imported(), imported("torch.fx")
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    float64 = _Float64(generator, _weights(program))
+    float64 = _Float64(generator=generator, weights=_weights(program))
     interpreter = fx.Interpreter(program.graph_module)
     waiting = iter(inputs)
     for node in program.graph.nodes:
