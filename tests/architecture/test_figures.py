@@ -10,11 +10,11 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 60_500,
+    "code": 60_600,
     "modules": 368,
-    "functions": 5_500,
+    "functions": 5_505,
     "used_once": 500,
-    "inner_imports": 524,
+    "inner_imports": 526,
     "namespaces": 45,
     "options": 37,
     "percentile_90": 40,

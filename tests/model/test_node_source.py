@@ -155,8 +155,6 @@ TORCH = "/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py"
         (["/home/me/pytorch/torch/nn/modules/linear.py", "/home/me/models.py"], "/home/me/models.py"),
         (["/home/me/models.py", "/home/me/pytorch/torch/nn/modules/linear.py"], "/home/me/models.py"),
         (["/home/me/.venv/lib/python3.11/site-packages/shop/model.py", TORCH], "shop"),
-        (["<string>", TORCH], "<string>"),
-        ([TORCH], TORCH),
     ],
 )
 def test_no_source_is_in_python_itself_or_in_a_folder_like_torch(files: list[str], told: str) -> None:
@@ -172,3 +170,9 @@ def test_code_generated_by_torch_is_no_source() -> None:
     found = noted(stack_trace=stack("<eval_with_key>.39"), name_scopes="['', 'first', 'linear']")
     assert found is not None
     assert (found.file, str(found)) == (None, "module first")
+
+
+@pytest.mark.parametrize("files", [["<string>", TORCH], [TORCH]])
+def test_code_without_a_file_and_torch_itself_are_no_places(files: list[str]) -> None:
+    found = noted(stack_trace=stack(*files))
+    assert found is None or found.file is None

@@ -196,7 +196,7 @@ def test_from_python_and_from_the_command_line_the_same_passes_run(
     assert main([*words, "--fail-regex", "MatMul", "--check", *check]) == 0
     biopsy.reduce(
         "model.onnx", lambda candidate: "MatMul" in operators(candidate), "api.onnx", takes="model",
-        values="free", passes=Passes(anonymize=True, skip=("weights", "tidy")),
+        values="free", anonymize=True, skip_pass=("weights", "tidy"),
     )  # fmt: skip
     assert Path("cli.onnx").read_bytes() == Path("api.onnx").read_bytes()
     assert main([*words[:3], "--only-pass", "nonsense", "--check", *check]) == 2

@@ -17,7 +17,7 @@ PARTS = Parts(join=1.0, place=2.0, check=0.5, cancel=0.1, sent=scale.WEIGHTS / 4
 EVEN = Recorded(((1_000, 10.0), (1_000, 10.0), (500, 10.0), (1, 10.0)))
 
 
-@pytest.mark.parametrize(("places", "rounds"), [(1, 16), (8, 6)])
+@pytest.mark.parametrize(("places", "rounds"), [(1, 19), (8, 7)])
 def test_the_model_is_right_where_all_checks_last_equally_long(places: int, rounds: int) -> None:
     expected = 1 + 2 + 4 + rounds * 11
     assert scale.rounds("middle", places).time == rounds

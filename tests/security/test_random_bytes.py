@@ -215,8 +215,8 @@ FAULTS = {
 
 
 GOES_ON = {
-    "a journal": (("reduced.journal",), attack.REDUCE, "3 checks remembered"),
-    "a replay": (("replay.json",), attack.LOADS_REPLAY.replace("{}", "replay.json"), "3 checks remembered"),
+    "a journal": (("reduced.journal",), attack.REDUCE, "checks remembered"),
+    "a replay": (("replay.json",), attack.LOADS_REPLAY.replace("{}", "replay.json"), "checks remembered"),
     "a recording": ((".o.safetensors.recording", ".o.safetensors.recording.json"), attack.RECORD, "by an earlier run"),
 }
 

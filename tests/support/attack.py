@@ -81,7 +81,7 @@ def open_journal(path: Path) -> None:
 DATA = ("inspect data {}", "inspect data {} --all", "data to-input {} -o made.json")
 LOADS = (*DATA, "run m.onnx --reference --load-inputs {}", "run m.onnx --reference --load-outputs {}")
 REDUCE = (
-    "debug reduce m.onnx -o r.onnx --max-checks 4 --jobs 1 --fail-code 0 --check /bin/grep -q n1 polygraphy_debug.onnx"
+    "debug reduce m.onnx -o r.onnx --max-checks 8 --jobs 1 --fail-code 0 --check /bin/grep -q n1 polygraphy_debug.onnx"
 )
 LOADS_REPLAY = REDUCE.replace("--fail-code", "--load-debug-replay {} --fail-code")
 RECORD = "run m.onnx --engine fake:sleep_ms=100 --onnx-outputs mark all --record-memory 16 --save-outputs o.safetensors"

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import onnx
+from typing import TYPE_CHECKING, Any
 
 from biopsy.model.load import parse, read_bytes
 from biopsy.tensors.files import read_feeds
@@ -17,6 +15,9 @@ from biopsy.torch.calls import Arguments
 from biopsy.torch.evaluation import COMPUTED, OnnxModel
 from biopsy.torch.noise import Noise, Outputs, has_steps, values_in_float64
 from biopsy.torch.recording import flat_inputs, named_values
+
+if TYPE_CHECKING:
+    import onnx
 
 _MOST_BYTES = 1 << 30
 """The size of golden values beyond which steps are not compared all at once."""
@@ -94,5 +95,7 @@ def _feed(proto: onnx.ModelProto, values: Mapping[str, Array]) -> None:
 
 
 def _declared(name: str, value: Array) -> onnx.ValueInfoProto:
+    import onnx
+
     kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
     return onnx.helper.make_tensor_value_info(name, kind, value.shape)

@@ -69,16 +69,18 @@ def test_an_option_of_reduce_behind_check_is_told_where_it_belongs() -> None:
     ("words", "line"),
     [
         pytest.param(
-            ["--onnxrt"], "biopsy debug reduce m.onnx -o r.onnx --check biopsy run {} --onnxrt", marks=pytest.mark.slow
+            ["--onnxrt"],
+            "biopsy debug reduce m.onnx -o r.onnx --repeat 1 --check biopsy run {} --onnxrt",
+            marks=pytest.mark.slow,
         ),
         (
             ["--engine", "reference:float64", "--mode=bisect", "--atol", "1e-3", "--onnxrt"],
-            "biopsy debug reduce m.onnx -o r.onnx --mode=bisect "
+            "biopsy debug reduce m.onnx -o r.onnx --repeat 1 --mode=bisect "
             "--check biopsy run {} --engine reference:float64 --atol 1e-3 --onnxrt",
         ),
         pytest.param(
             ["--reference", "--check", "biopsy", "run", "{}", "--onnxrt"],
-            "biopsy debug reduce m.onnx -o r.onnx --check biopsy run {} --onnxrt --reference",
+            "biopsy debug reduce m.onnx -o r.onnx --repeat 1 --check biopsy run {} --onnxrt --reference",
             marks=pytest.mark.slow,
         ),
     ],

@@ -270,9 +270,8 @@ class VariationTask:
             self._variation = replace(self._variation, complete=False)
             for each in self._examinations:  # no condition on values was confirmed
                 each.is_entangled = True
-        with contextlib.suppress(BudgetSpentError), self._oracle.budget.enforced():
-            assert self._trial_maker is not None
-            make_plain(self._trial_maker.base, self._examinations, self._is_plainer)
+        if not self._variation.kept:
+            self._make_plain()
         self._oracle.pool.abandon_all()
         self._require_meaningful_check()
         return True
@@ -381,6 +380,12 @@ class VariationTask:
         if not answers:
             return None
         return "sometimes" if len(set(answers)) > 1 else "always" if answers[0] == "fails" else "never"
+
+    def _make_plain(self) -> None:
+        """Keep the plainest form of the model that still fails, as far as the budget allows."""
+        assert self._trial_maker is not None
+        with contextlib.suppress(BudgetSpentError), self._oracle.budget.enforced():
+            make_plain(self._trial_maker.base, self._examinations, self._is_plainer)
 
     def _is_plainer(self, edit: Edit, description: str) -> bool:
         """Whether the model still fails after an edit that makes it plainer; if so, the edited model is kept."""
