@@ -42,10 +42,10 @@ def test_the_engine_of_lint_is_ended_at_its_part_of_the_limit_and_the_verdict_sa
     whole = [large, helper.make_node("ReduceMax", ["k"], ["m"], keepdims=0), helper.make_node("Add", ["m", "x"], ["y"])]
     shape = helper.make_tensor("s", onnx.TensorProto.INT64, [1], [400_000_000])
     save(model(whole, [info("x", [])], [info("y", [])], [shape]), tmp_path / "m.onnx")
-    found = ended("check lint m.onnx --memory-limit 500MB", tmp_path)
-    assert "no node was run: onnxrt was ended at 375.0 MB" in found.out
+    found = ended("check lint m.onnx --memory-limit 1200MB", tmp_path)
+    assert "no node was run: onnxrt was ended at 900.0 MB" in found.out
     assert "0 of 3 nodes run, 3 could not be tested" in found.out
-    assert found.peak < 1_000_000_000
+    assert found.peak < 1_700_000_000
 
 
 def test_a_check_is_ended_by_its_own_limit_and_not_taken_for_a_failure(tmp_path: Path) -> None:
