@@ -56,7 +56,8 @@ def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ign
         with StepContext(question, listener) as context:
             known, stopped = _PlanRun(context, evidence, listener).run()
         verdict = verdict_of(known.facts, known.steps, question)
-        evidence.save(known, complete=stopped is None)
+        if not question.effort.answered:  # nothing new is known then
+            evidence.save(known, complete=stopped is None)
     return Diagnosis(
         verdict=verdict,
         steps=known.steps,

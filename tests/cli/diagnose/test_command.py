@@ -521,3 +521,17 @@ def test_of_a_check_that_fails_on_anything_nothing_is_concluded(here, capsys) ->
     assert diagnose("--check", "false", "{}") == 4
     assert "the check fails on anything, and nothing can be said of the model" in capsys.readouterr().err
     assert report()["status"] == 4
+
+
+@pytest.mark.slow
+def test_a_folder_is_reported_from_its_answers_and_stays_as_it_is(here, capsys) -> None:
+    assert diagnose("--engine", "fake:refuse.Exp=build") == 1
+    record = (here / "found" / "diagnosis.json").read_bytes()
+    assert main(["report", "found"]) == 1
+    assert (here / "found.html").exists() and (here / "found.zip").exists()
+    assert (here / "found" / "diagnosis.json").read_bytes() == record
+    save(chain(2), here / "model.onnx")
+    capsys.readouterr()
+    assert main(["report", "found"]) == 2
+    assert "an earlier diagnosis of something else" in capsys.readouterr().err
+    assert (here / "found" / "diagnosis.json").read_bytes() == record

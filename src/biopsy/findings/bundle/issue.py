@@ -99,7 +99,7 @@ def _description(facts: IssueFacts) -> Iterator[DocumentBlock]:
     for note in [note for note in earlier.notes if note.label == "workaround"][:1]:
         yield Passage(text=f"Workaround: {note.text}")
         if note.code or note.line:
-            yield Listing(lines=[printable(line) for line in note.code or [note.line or ""]], language="python")
+            yield Listing(lines=note.code or [note.line or ""], language="python")
 
 
 def _steps(facts: IssueFacts) -> Iterator[DocumentBlock]:
