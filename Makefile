@@ -75,7 +75,7 @@ test-peer: $(VENV)/.test .venv-peer/.ready
 # Ray lives in an environment of its own: it is large, and nothing else needs it.
 .venv-ray/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-ray
-	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[openvino,releases,ray]" pytest hypothesis
+	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[openvino,releases,ray]" pytest hypothesis linkify-it-py
 	touch $@
 
 test-ray: .venv-ray/.ready
