@@ -11,8 +11,9 @@ from support.models import chain, save
 from support.predicates import names
 
 LOOK = """
-import os, re, shutil, sys
-names = [name.decode() for name in re.findall(rb"\\x1a[\\x02-\\x05](n\\d+)\\x22", open(sys.argv[1], "rb").read())]
+import os, sys
+data = open(sys.argv[1], "rb").read()
+names = [name for name in ("n0", "n1", "n2", "n3", "n4", "n5") if b"\\x1a\\x02%s\\x22" % name.encode() in data]
 """
 FAILS = "\nsys.exit('n1' in names and 'n4' in names)\n"
 

@@ -20,11 +20,11 @@ from support.models import chain, save
 from support.predicates import names
 
 LOOK = r"""
-import os, re, signal, subprocess, sys, time
+import os, sys, time
 data = open(sys.argv[1], "rb").read()
-names = [name.decode() for name in re.findall(rb"\x1a[\x02-\x05](n\d+)\x22", data)]
+names = [name for name in (f"n{i}" for i in range(64)) if b"\x1a%c%s\"" % (len(name), name.encode()) in data]
 """
-"""The beginning of every check: the names of the candidate's nodes, without an import that takes long."""
+"""The beginning of every check: the names of the candidate's nodes. What it imports is in the interpreter already."""
 
 
 @dataclass
@@ -40,7 +40,8 @@ class Place:
 
     def check(self, code: str, name: str = "check.py") -> list[str]:
         """The words of a check: ``names`` are the candidate's nodes, and the code may do anything."""
-        (self.folder / name).write_text(LOOK + code)
+        used = "".join(f"import {module}\n" for module in ("signal", "subprocess") if f"{module}." in code)
+        (self.folder / name).write_text(used + LOOK + code)
         return [sys.executable, "-I", "-S", name, "{}"]
 
     @property
