@@ -18,13 +18,7 @@ import pytest
 from support.command_line import Ran, end_of, environment, started, wait_until
 from support.models import chain, save
 from support.predicates import names
-
-LOOK = r"""
-import os, sys, time
-data = open(sys.argv[1], "rb").read()
-names = [name for name in (f"n{i}" for i in range(64)) if b"\x1a%c%s\"" % (len(name), name.encode()) in data]
-"""
-"""The beginning of every check: the names of the candidate's nodes. What it imports is in the interpreter already."""
+from support.scripts import NAMES
 
 
 @dataclass
@@ -41,7 +35,7 @@ class Place:
     def check(self, code: str, name: str = "check.py") -> list[str]:
         """The words of a check: ``names`` are the candidate's nodes, and the code may do anything."""
         used = "".join(f"import {module}\n" for module in ("signal", "subprocess") if f"{module}." in code)
-        (self.folder / name).write_text(used + LOOK + code)
+        (self.folder / name).write_text(used + NAMES + code)
         return [sys.executable, "-I", "-S", name, "{}"]
 
     @property
