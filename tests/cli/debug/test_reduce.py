@@ -227,9 +227,9 @@ def test_at_the_end_the_file_of_inputs_is_that_of_the_result(here: Path) -> None
     """A check that loads them must also see the right ones when the result is checked for the last time."""
     save(chain(9, ("Neg",)), here / "m.onnx")
     code = """
-import numpy as np
-fed = dict(np.load('in.npz'))
-assert sorted(fed) == sorted(i.name for i in model.graph.input), (fed, model.graph.input)
+fed = open("in.npz", "rb").read()
+members = [f"t{i}" for i in range(10) if b"t%d.npy" % i in fed]
+assert not names or members == ["t" + names[0][1:]], (names, members)  # a chain is fed what its first node reads
 sys.exit('n2' in names)
 """
     np.savez("x.npz", t0=np.ones((2, 2), np.float32))
@@ -296,8 +296,7 @@ def test_shapes_are_frozen_for_candidates_and_result(here: Path) -> None:
         [info("z", ("N", 2))],
     )
     save(made, here / "m.onnx")
-    dims = "[d.dim_value for i in model.graph.input for d in i.type.tensor_type.shape.dim]"
-    check = script(here, f"sys.exit('n1' in names and {dims} == [7, 2])")
+    check = script(here, r"sys.exit('n1' in names and b'\x0a\x02\x08\x07\x0a\x02\x08\x02' in data)")  # a shape [7, 2]
     assert reduce("m.onnx", "-o", "r.onnx", "--model-input-shapes", "x:[7,2]", "--check", *check) == 0
     assert names(onnx.load("r.onnx")) == ["n1"]
 
@@ -618,19 +617,17 @@ def test_a_log_that_the_check_writes_does_not_hinder_going_on(here: Path, capsys
 
 
 READS_INPUTS = """
-import numpy as np
-first = Path(sys.argv[2]).read_bytes()
+first = open(sys.argv[2], "rb").read()
 time.sleep(0.02 * (len(names) % 3))
-assert Path(sys.argv[2]).read_bytes() == first
-fed = {name.split('/')[-1] for name in np.load(sys.argv[2]).files}
-assert {i.name for i in model.graph.input} <= fed, (fed, model.graph.input)
+assert open(sys.argv[2], "rb").read() == first
+assert not names or b"t%s.npy" % names[0][1:].encode() in first, names  # a chain is fed what its first node reads
 sys.exit('n2' in names)
 """
 
 
 def test_with_any_number_of_jobs_each_check_reads_the_inputs_of_its_own_candidate(here: Path, capsys) -> None:
     save(chain(5, ("Neg",)), here / "m.onnx")
-    check = (*script(here, "import time\nfrom pathlib import Path\n" + READS_INPUTS)[:2], "{}", "in.npz", "i.json")
+    check = (*script(here, READS_INPUTS)[:2], "{}", "in.npz", "i.json")
     results = set()
     for jobs in ("1", "3"):
         files = ("--iter-inputs", "in.npz", "--iter-info", "i.json")
