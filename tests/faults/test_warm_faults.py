@@ -58,7 +58,8 @@ def begin(place, *words: str):
     return process
 
 
-@pytest.mark.parametrize("jobs", ["2", pytest.param("1", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_warm_process_that_is_killed_is_done_without_and_the_result_is_the_same(place, jobs: str) -> None:
     process = begin(place, "--jobs", jobs)
     killed = zygotes(place)
