@@ -50,15 +50,21 @@ def test_the_plug_in_loads_nothing_else_of_biopsy_when_pytest_starts(project: py
     project.runpytest_subprocess("-p", PLUG_IN).assert_outcomes(passed=1)
 
 
-def test_a_model_on_which_engines_agree_passes_from_any_folder(
+def test_models_on_which_engines_agree_pass_from_any_folder_and_also_in_memory_and_with_given_inputs(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.makepyfile(
-        test_models="def test_model(onnx_engines):\n    onnx_engines.check('models/m.onnx', onnxrt=True)\n"
+        test_models="import numpy as np\nimport onnx\n\n\n"
+        "def test_file(onnx_engines):\n    onnx_engines.check('models/m.onnx', onnxrt=True)\n\n\n"
+        "def test_in_memory(onnx_engines):\n"
+        "    inputs = {'t0': np.ones((2, 2), np.float32)}\n"
+        "    tolerances = {'': 1e-5, 't3': 1e-4}\n"
+        "    model = onnx.load('m.onnx')\n"
+        "    onnx_engines.check(model, onnxrt=True, reference=True, inputs=inputs, atol=tolerances)\n"
     )
     monkeypatch.chdir(project.path / "models")
     result = project.runpytest_subprocess("-p", PLUG_IN, "--rootdir", str(project.path), str(project.path))
-    result.assert_outcomes(passed=1)
+    result.assert_outcomes(passed=2)
 
 
 def test_a_model_that_fails_says_how_and_what_to_type_next_without_a_traceback(project: pytest.Pytester) -> None:
@@ -119,36 +125,35 @@ def test_an_engine_that_crashes_fails_its_test_alone(project: pytest.Pytester) -
         "    onnx_engines.check('models/m.onnx', reference=True, fake={'crash.n1': 'run'})\n\n\n"
         "def test_right(onnx_engines):\n    onnx_engines.check('models/m.onnx', reference=True, onnxrt=True)\n"
     )
-    result = project.runpytest_subprocess("-p", PLUG_IN, "-p", "xdist", "-n", "2", "--biopsy=off")
+    result = project.runpytest_subprocess("-p", PLUG_IN, "-p", "xdist", "-n", "1", "--biopsy=off")
     result.assert_outcomes(failed=1, passed=1)
     assert "models/m.onnx: fake:crash.n1=run" in result.stdout.str()
 
 
-def test_given_inputs_and_models_in_memory_are_taken(project: pytest.Pytester) -> None:
-    check = (
-        "import onnx; onnx_engines.check(onnx.load('models/m.onnx'), onnxrt=True, reference=True, "
-        "inputs={'t0': np.ones((2, 2), np.float32)}, atol={'': 1e-5, 't3': 1e-4})"
-    )
-    run(project, check)[0].assert_outcomes(passed=1)
+NOTHING_TO_COMPARE = {
+    "'models/gone.onnx'": "models/gone.onnx: there is no such file",
+    "'models/m.onnx', onnxrt=True, atoll=1e-3": "did you mean atol=...?",
+    "'models/m.onnx', onnxrt={'optimisation': 'none'}": "optimization",
+    "'models/m.onnx', onnxrt=False": "no engine is left to run",
+    "'models/m.onnx', onnxrt=True, atol=-1": "atol=-1: it is a number, 0 or more",
+    "'models/m.onnx', reference=True, fake=True, inputs={'t0': np.ones((3, 3), np.float32)}": "nothing could be",
+}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ("'models/gone.onnx'", "models/gone.onnx: there is no such file"),
-        ("'models/m.onnx', onnxrt=True, atoll=1e-3", "did you mean atol=...?"),
-        ("'models/m.onnx', onnxrt={'optimisation': 'none'}", "optimization"),
-        ("'models/m.onnx', onnxrt=False", "no engine is left to run"),
-        ("'models/m.onnx', onnxrt=True, atol=-1", "atol=-1: it is a number, 0 or more"),
-        ("'models/m.onnx', reference=True, fake=True, inputs={'t0': np.ones((3, 3), np.float32)}", "nothing could be"),
-    ],
-)
-def test_what_cannot_be_compared_is_no_pass(project: pytest.Pytester, arguments: str, told: str) -> None:
-    result, shown = run(project, f"onnx_engines.check({arguments})")
-    result.assert_outcomes(failed=1)
-    assert told in shown
-    assert len(shown.splitlines()) <= 15
-    assert "Traceback" not in shown
+def test_what_cannot_be_compared_is_no_pass(project: pytest.Pytester) -> None:
+    tests = [
+        f"def test_{number}(onnx_engines):\n    onnx_engines.check({arguments})\n"
+        for number, arguments in enumerate(NOTHING_TO_COMPARE)
+    ]
+    project.makepyfile(test_models="import numpy as np\n\n\n" + "\n\n".join(tests))
+    result = project.runpytest_subprocess("-p", PLUG_IN, "-q", "--tb=short")
+    result.assert_outcomes(failed=len(NOTHING_TO_COMPARE))
+    failures = result.stdout.str().partition("short test summary")[0]
+    assert "Traceback" not in failures
+    for number, (arguments, told) in enumerate(NOTHING_TO_COMPARE.items()):
+        shown = re.search(rf"_ test_{number} _+\n(.*?)\n[_=-]{{3}}", failures, re.DOTALL)
+        assert shown and told in shown[1], arguments
+        assert len(shown[1].splitlines()) <= 15
 
 
 def test_the_page_shows_tests_that_pass_and_a_workflow_that_is_yaml(project: pytest.Pytester) -> None:

@@ -88,9 +88,9 @@ def test_a_file_that_shrinks_while_it_is_indexed_is_told(copy: Path, monkeypatch
 
 def test_a_reduction_whose_model_is_cut_short_keeps_what_it_found_and_says_so(copy: Path) -> None:
     (copy.parent / "check.py").write_text(
-        "import os, re, sys\n"
+        "import os, sys\n"
         "data = open(sys.argv[1], 'rb').read()\n"
-        "names = re.findall(rb'\\x1a\\x02(n\\d)\\x22', data)\n"
+        "names = [b'n%d' % number for number in range(8) if b'\\x1a\\x02n%d\\x22' % number in data]\n"
         "fails = b'n3' in names and b'n6' in names\n"
         "if fails and len(names) < 7: os.truncate('m.onnx', 1000)\n"
         "sys.exit(fails)\n"

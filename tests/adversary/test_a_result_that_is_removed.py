@@ -9,11 +9,8 @@ import pytest
 from biopsy.cli.app import main
 from support.models import chain, save
 from support.predicates import names
+from support.scripts import NAMES
 
-LOOK = """
-import os, re, shutil, sys
-names = [name.decode() for name in re.findall(rb"\\x1a[\\x02-\\x05](n\\d+)\\x22", open(sys.argv[1], "rb").read())]
-"""
 FAILS = "\nsys.exit('n1' in names and 'n4' in names)\n"
 
 
@@ -34,7 +31,7 @@ def in_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_it_is_written_again_and_told(harm: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("check.py").write_text(f"{LOOK}if len(names) == 2: {harm}{FAILS}")
+    Path("check.py").write_text(f"{NAMES}if len(names) == 2: {harm}{FAILS}")
     words = ["debug", "reduce", "m.onnx", "-o", "r.onnx", "--jobs", "1"]
     assert main([*words, "--check", sys.executable, "-S", "check.py", "{}"]) == 0
     assert names(onnx.load("r.onnx")) == ["n1", "n4"]
@@ -43,7 +40,7 @@ def test_it_is_written_again_and_told(harm: str, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("harm", ["os.mkfifo('r.onnx')", "os.symlink('/dev/zero', 'r.onnx')", "os.mkdir('r.onnx')"])
 def test_what_stands_in_its_place_meanwhile_is_neither_written_into_nor_waited_for(harm: str) -> None:
-    Path("check.py").write_text(f"{LOOK}if len(names) < 6 and not os.path.lexists('r.onnx'): {harm}{FAILS}")
+    Path("check.py").write_text(f"{NAMES}if len(names) < 6 and not os.path.lexists('r.onnx'): {harm}{FAILS}")
     words = ["debug", "reduce", "m.onnx", "-o", "r.onnx", "--jobs", "1"]
     assert main([*words, "--check", sys.executable, "-S", "check.py", "{}"]) == 0
     assert Path("r.onnx").is_file()
@@ -53,7 +50,7 @@ def test_what_stands_in_its_place_meanwhile_is_neither_written_into_nor_waited_f
 
 def test_so_is_the_passing_model(capsys: pytest.CaptureFixture[str]) -> None:
     harm = "os.path.exists('g.onnx') and os.unlink('g.onnx')"
-    Path("check.py").write_text(f"{LOOK}if len(names) == 2: {harm}{FAILS}")
+    Path("check.py").write_text(f"{NAMES}if len(names) == 2: {harm}{FAILS}")
     words = ["debug", "reduce", "m.onnx", "-o", "r.onnx", "--min-good", "g.onnx", "--jobs", "1"]
     assert main([*words, "--check", sys.executable, "-S", "check.py", "{}"]) == 0
     assert not {"n1", "n4"} <= set(names(onnx.load("g.onnx")))

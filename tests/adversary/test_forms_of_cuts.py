@@ -21,7 +21,7 @@ from support.predicates import has, names
 Predicate = Callable[[onnx.ModelProto], bool]
 SAMPLE = {"x": np.full((2, 2), 1.5, np.float32), "i": np.array([[1, 2], [3, 4]], np.int64)}
 FLOAT_OPS = ("Add", "Mul", "Neg", "Abs")
-ANY = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @st.composite

@@ -111,9 +111,15 @@ def hold(seed: int, reference: str, folder: Path) -> None:
     assert not any(layer.flaky for layer in found.layers)
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
-@pytest.mark.parametrize("reference", [NONE, FLOAT64])
-def test_no_planted_fault_is_missed_and_nobody_else_is_accused(seed: int, reference: str, tmp_path: Path) -> None:
+EACH_REFERENCE_ONCE = [
+    pytest.param(reference, seed, marks=[] if (reference, seed) in {(NONE, 0), (FLOAT64, 1)} else pytest.mark.slow)
+    for reference in (NONE, FLOAT64)
+    for seed in range(5)
+]
+
+
+@pytest.mark.parametrize(("reference", "seed"), EACH_REFERENCE_ONCE)
+def test_no_planted_fault_is_missed_and_nobody_else_is_accused(reference: str, seed: int, tmp_path: Path) -> None:
     hold(seed, reference, tmp_path)
 
 
@@ -124,9 +130,8 @@ def test_no_planted_fault_of_many_is_missed(seed: int, reference: str, tmp_path:
     hold(seed, reference, tmp_path)
 
 
-@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("reference", [NONE, FLOAT64])
-def test_an_engine_that_is_right_is_not_accused(seed: int, reference: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("reference", "seed"), EACH_REFERENCE_ONCE)
+def test_an_engine_that_is_right_is_not_accused(reference: str, seed: int, tmp_path: Path) -> None:
     found = examined(drawn(seed), "fake", tmp_path, reference)
     assert accused(found) == set() and found.passed and not found.groups
 
@@ -148,7 +153,7 @@ def sensitive(elem: int = 1) -> onnx.ModelProto:
     return model(nodes, [info("x", (4, 4), elem)], [info("y", (4, 4), elem)], [big])
 
 
-@pytest.mark.parametrize("suspect", ["fake", "onnxrt"])
+@pytest.mark.parametrize("suspect", [pytest.param("fake", marks=pytest.mark.slow), "onnxrt"])
 def test_an_exact_layer_is_judged_by_what_the_reference_makes_of_the_values_that_it_was_fed(
     suspect: str, tmp_path: Path
 ) -> None:

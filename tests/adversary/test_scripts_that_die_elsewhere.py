@@ -12,12 +12,9 @@ import biopsy
 from biopsy import Rules, events
 from support.models import chain, save
 from support.predicates import names
+from support.scripts import NAMES
 
-LOOK = """
-import sys, re
-data = open(sys.argv[1], "rb").read()
-nodes = [name.decode() for name in re.findall(rb"\\x1a[\\x02-\\x05](n\\d+)\\x22", data)]
-"""
+LOOK = NAMES + "nodes = names\n"
 
 BEFORE_THE_ASSERT = (
     LOOK

@@ -39,7 +39,7 @@ def waiting(check: Check) -> int:
     return check.starter._cold._waiting.pid
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_it_says_what_a_process_says_that_nobody_foresaw(tmp_path: Path, count: int) -> None:
     candidate = save(chain(count), tmp_path / "m.onnx")
     words = ("--onnxrt", "--reference", "--input-shapes", "t0:[2,2]")

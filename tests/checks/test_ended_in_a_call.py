@@ -68,8 +68,14 @@ def place(evidence: Evidence) -> tuple[int, str, str, str]:
     return signature.status, signature.engine, signature.stage, signature.kind
 
 
-@pytest.mark.parametrize("stage", CRASHES)
-@pytest.mark.parametrize("way", [cold, warm, beside_another, by_script])
+@pytest.mark.parametrize(
+    ("way", "stage"),
+    [
+        pytest.param(way, stage, marks=[] if (number + index) % 2 else pytest.mark.slow)
+        for number, way in enumerate((cold, warm, beside_another, by_script))
+        for index, stage in enumerate(CRASHES)
+    ],
+)
 def test_a_crash_has_the_same_engine_and_stage_however_the_check_is_run(
     way: Callable[..., Evidence], stage: str, candidate: Path
 ) -> None:

@@ -39,6 +39,7 @@ SHOW_THE_BUG = {
 LONG = {
     "diagnose-a-model.md",
     "find-a-bad-build.md",
+    "find-an-accuracy-error.md",
     "find-a-slowdown.md",
     "find-the-release.md",
     "find-a-workaround.md",

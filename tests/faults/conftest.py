@@ -18,13 +18,7 @@ import pytest
 from support.command_line import Ran, end_of, environment, started, wait_until
 from support.models import chain, save
 from support.predicates import names
-
-LOOK = r"""
-import os, re, signal, subprocess, sys, time
-data = open(sys.argv[1], "rb").read()
-names = [name.decode() for name in re.findall(rb"\x1a[\x02-\x05](n\d+)\x22", data)]
-"""
-"""The beginning of every check: the names of the candidate's nodes, without an import that takes long."""
+from support.scripts import NAMES
 
 
 @dataclass
@@ -40,7 +34,8 @@ class Place:
 
     def check(self, code: str, name: str = "check.py") -> list[str]:
         """The words of a check: ``names`` are the candidate's nodes, and the code may do anything."""
-        (self.folder / name).write_text(LOOK + code)
+        used = "".join(f"import {module}\n" for module in ("signal", "subprocess") if f"{module}." in code)
+        (self.folder / name).write_text(used + NAMES + code)
         return [sys.executable, "-I", "-S", name, "{}"]
 
     @property

@@ -79,7 +79,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-NUMBERS = ["SIGSEGV", "SIGABRT", "SIGKILL", "SIGFPE"]
+NUMBERS = ["SIGSEGV", "SIGKILL", *(pytest.param(name, marks=pytest.mark.slow) for name in ("SIGABRT", "SIGFPE"))]
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -186,7 +186,9 @@ def waiting(folder: Path, **more: object) -> Iterator[tuple[subprocess.Popen[str
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow), signal.SIGQUIT]
+)
 def test_a_signal_that_ends_it_ends_all_of_it_in_the_same_way(number: signal.Signals, folder: Path) -> None:
     with waiting(folder) as (process, inner):
         process.send_signal(number)
@@ -202,7 +204,7 @@ def to_its_group(process: subprocess.Popen[str]) -> None:
     os.killpg(process.pid, signal.SIGINT)
 
 
-@pytest.mark.parametrize("send", [to_it, to_its_group])
+@pytest.mark.parametrize("send", [pytest.param(to_it, marks=pytest.mark.slow), to_its_group])
 def test_an_interrupt_is_told_once(send: Callable[[subprocess.Popen[str]], None], folder: Path) -> None:
     with waiting(folder, start_new_session=True) as (process, inner):
         send(process)

@@ -151,10 +151,16 @@ exit $status
     ("words", "named"),
     [
         (["-o", "locked/r.onnx"], "cannot write locked/r.onnx"),
-        (["-o", "r.onnx", "--iter-artifact", "locked/c.onnx"], "cannot write locked/c.onnx"),
-        (["-o", "r.onnx", "--min-good", "locked/g.onnx"], "cannot write locked/g.onnx"),
+        pytest.param(
+            ["-o", "r.onnx", "--iter-artifact", "locked/c.onnx"], "cannot write locked/c.onnx", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ["-o", "r.onnx", "--min-good", "locked/g.onnx"], "cannot write locked/g.onnx", marks=pytest.mark.slow
+        ),
         (["-o", "r.onnx", "--events", "locked/e.txt"], "cannot write locked/e.txt"),
-        (["-o", "r.onnx", "--iter-info", "locked/i.json"], "cannot write locked/i.json"),
+        pytest.param(
+            ["-o", "r.onnx", "--iter-info", "locked/i.json"], "cannot write locked/i.json", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_folder_that_may_not_be_written_is_told_before_anything_is_done(place, words: list[str], named: str) -> None:

@@ -45,13 +45,14 @@ def daemons(place) -> list[int]:
 
 
 @pytest.mark.parametrize("jobs", JOBS)
-def test_daemons_of_checks_end_with_them(place, jobs: str) -> None:
+def test_daemons_of_checks_end_with_them_and_that_is_said_once(place, jobs: str) -> None:
     place.model(12)
     ran = place.reduce("m.onnx", "-o", "r.onnx", "--jobs", jobs, "--check", *place.check(LEAVES_A_DAEMON))
     assert ran.status == 0, ran.told
     assert place.nodes() == ["n3", "n9"]
     assert len(daemons(place)) > 5
     assert not any(map(is_alive, daemons(place)))
+    assert ran.told.count("a check left 1 process in the background, which ended with it") == 1
 
 
 @pytest.mark.parametrize("jobs", JOBS)
@@ -103,8 +104,18 @@ def test_a_daemon_that_a_function_of_the_user_forks_in_our_own_run_ends_with_it(
     assert wait_until(lambda: not any(map(is_alive, daemons(place))), 3)
 
 
-@pytest.mark.parametrize("start", ["subprocess.Popen(words, start_new_session=True)", "subprocess.Popen(words)"])
-@pytest.mark.parametrize("cold", [[], ["--cold-checks"]])
+OWN_SESSION, SAME_SESSION = "subprocess.Popen(words, start_new_session=True)", "subprocess.Popen(words)"
+
+
+@pytest.mark.parametrize(
+    ("start", "cold"),
+    [
+        (OWN_SESSION, []),
+        (SAME_SESSION, ["--cold-checks"]),
+        pytest.param(OWN_SESSION, ["--cold-checks"], marks=pytest.mark.slow),
+        pytest.param(SAME_SESSION, [], marks=pytest.mark.slow),
+    ],
+)
 def test_a_server_stays_for_the_next_check_if_the_user_says_so(place, start: str, cold: list[str]) -> None:
     place.model(12)
     code = f"""
@@ -143,9 +154,3 @@ def test_every_command_with_a_check_takes_its_daemons_along(place, line: str) ->
     for path in place.folder.iterdir():
         if path.name not in {"m.onnx", "check.sh", "daemons.txt"}:
             subprocess.run(["rm", "-r", str(path)], check=True)
-
-
-def test_what_ended_with_a_check_is_said_once(place) -> None:
-    place.model(12)
-    ran = place.reduce("m.onnx", "-o", "r.onnx", "--check", *place.check(LEAVES_A_DAEMON))
-    assert ran.told.count("a check left 1 process in the background, which ended with it") == 1

@@ -14,9 +14,9 @@ from support.models import info, model, save
 
 LAYERS = 12
 ASKED = r"""
-import os, re, sys, time
+import os, sys, time
 data = open(sys.argv[1], "rb").read()
-low = sorted({int(number) for number in re.findall(rb"t(\d+)_raw", data)})
+low = [number for number in range(12) if b"t%d_raw" % number in data]
 high = set(range(12)) - set(low)
 open("asked.txt", "a").write(f"{low}\n")
 while os.path.exists("most.txt") and len(set(open("asked.txt"))) > int(open("most.txt").read()): time.sleep(0.01)

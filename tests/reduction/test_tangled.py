@@ -24,17 +24,19 @@ def in_time() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+OPTIONS: tuple[dict[str, object], ...] = (
+    {}, {"no_reduce_outputs": True}, {"mode": "linear"}, {"no_reduce_inputs": True},
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("name", "options"),
     [
-        {},
-        pytest.param({"mode": "linear"}, marks=pytest.mark.slow),
-        pytest.param({"no_reduce_inputs": True}, marks=pytest.mark.slow),
-        {"no_reduce_outputs": True},
+        pytest.param(name, options, marks=[] if number % 2 == index else pytest.mark.slow)
+        for number, name in enumerate(TANGLED)
+        for index, options in enumerate(OPTIONS)
     ],
-    ids=str,
 )
-@pytest.mark.parametrize("name", TANGLED)
 def test_a_reduction_ends_whatever_the_order_of_the_nodes(reducer, name: str, options: dict[str, object]) -> None:
     reducer(TANGLED[name], lambda candidate: any(node.name == "a" for node in candidate.graph.node), **options)
     assert "a" in {node.name for node in reducer.result.graph.node}

@@ -63,7 +63,10 @@ RUN = ("biopsy", "run", "{}", "--onnxrt")
 REDUCE = ("debug", "reduce", "m.onnx", "-o", "r.onnx")
 
 
-@pytest.mark.parametrize("how", DEATHS)
+QUICK = {"status 0", "a broken package", "little memory"}
+
+
+@pytest.mark.parametrize("how", [pytest.param(how, marks=[] if how in QUICK else pytest.mark.slow) for how in DEATHS])
 @pytest.mark.parametrize("cold", [(), pytest.param(("--cold-checks",), marks=pytest.mark.slow)], ids=["warm", "cold"])
 def test_a_model_that_passes_is_never_reduced(broken: Broken, how: str, cold: tuple[str, ...]) -> None:
     broken.dies(DEATHS[how])

@@ -27,9 +27,9 @@ from biopsy.processes import cleanup, reaper, writing
 from biopsy.processes.writing import require_writable, write_whole
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.recording import AppendableStore
-from faults.conftest import LOOK
 from support.command_line import BIN, Ran, typed, wait_until
 from support.models import chain, info, model, save, weight
+from support.scripts import NAMES
 
 PROFILE = b"export EDITOR=vi\n"
 CANDIDATE = "polygraphy_debug.onnx"
@@ -57,7 +57,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def checked_by(code: str = FINDS_N3) -> list[str]:
-    Path("check.py").write_text(LOOK + code)
+    Path("check.py").write_text(NAMES + code)
     return ["--check", sys.executable, "-I", "-S", "check.py", "{}"]
 
 
@@ -184,7 +184,7 @@ def model_elsewhere(folder: Path) -> Path:
 
 
 def with_copied_weights(path: Path, code: str) -> list[str]:
-    Path("check.py").write_text(LOOK.replace("sys.argv[1]", repr(CANDIDATE)) + code)
+    Path("check.py").write_text(NAMES.replace("sys.argv[1]", repr(CANDIDATE)) + code)
     return ["debug", "reduce", str(path), "-o", "r.onnx", "--check", sys.executable, "-I", "-S", "check.py"]
 
 

@@ -56,7 +56,7 @@ def test_the_rate_is_measured_and_says_how_often_a_candidate_must_pass(reducer) 
     assert found.needed == passes_needed(found.failed, found.runs, 0.95)
 
 
-@pytest.mark.parametrize("rate", [0.4, 0.7])
+@pytest.mark.parametrize("rate", [0.4, pytest.param(0.7, marks=pytest.mark.slow)])
 def test_a_check_that_fails_at_random_on_anything_gives_no_result(reducer, rate: float) -> None:
     """Of 100 reductions, none or one may end with nodes by luck, and what is said of the Identity node is no luck."""
     by_luck, ends = 0, []

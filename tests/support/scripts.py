@@ -9,6 +9,16 @@ from onnx import helper, numpy_helper
 
 from support.models import info, model
 
+NAMES = r"""
+import os, sys, time
+data = open(sys.argv[1], "rb").read()
+names = [name for name in (f"n{i}" for i in range(64)) if b"\x1a%c%s\"" % (len(name), name.encode()) in data]
+"""
+"""The beginning of a check: which of the nodes n0, n1, ... the candidate has.
+
+It imports only what the interpreter has loaded already: onnx or re would take longer than the rest of the check.
+"""
+
 SCRIPT = """
 import sys, pathlib, rule
 wanted = pathlib.Path(sys.argv[2].partition("=")[2]).read_text().split()

@@ -88,7 +88,6 @@ def assert_same_feeds(actual: list[dict[str, Array]], expected: list[dict[str, A
 
 
 @pytest.mark.parametrize("extension", FORMATS)
-@settings(deadline=None, max_examples=40)
 @given(feeds=feeds_lists)
 def test_feeds_of_any_type_shape_and_name_come_back_in_their_order(
     extension: str, feeds: list[dict[str, Array]]
@@ -100,7 +99,6 @@ def test_feeds_of_any_type_shape_and_name_come_back_in_their_order(
 
 
 @pytest.mark.parametrize("extension", FORMATS)
-@settings(deadline=None, max_examples=40)
 @given(
     runs=st.lists(
         st.tuples(

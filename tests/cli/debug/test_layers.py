@@ -170,17 +170,6 @@ def test_a_model_that_is_right_passes(here: Path, capsys) -> None:
     assert "PASSED | no tensor is out of tolerance" in shown and "Next" not in shown
 
 
-def test_top_limits_the_table_and_says_so(here: Path, capsys) -> None:
-    assert layers("--suspect", TWO_WRONG, "--top", "1") == 1
-    shown = capsys.readouterr().out
-    assert "and 1 more (--top N, --report, --csv)" in shown and "\nNeg 'n10'" not in shown
-
-
-def test_only_layers_that_match_are_measured(here: Path, capsys) -> None:
-    assert layers("--suspect", TWO_WRONG, "--nodes", "^n1[0-9]$") == 1
-    assert "1 of 10 layers out of tolerance in isolation" in capsys.readouterr().out
-
-
 def test_what_is_right_outside_and_wrong_inside_is_said_and_the_next_step_fits(here: Path, capsys) -> None:
     save(chain(30, ["Softplus", "Tanh"]), here / "m.onnx")
     assert layers("--suspect", "fake:scale.n4=1.5", "--report", "l.json") == 1
@@ -210,6 +199,7 @@ def test_nan_is_told_with_its_origin(with_nan: Examined) -> None:
     assert "NaN/inf    begins at Neg 'n7' in fake:nan.n7=1: 4 NaN in 't8', its inputs" in with_nan.shown
 
 
+@pytest.mark.slow
 def test_no_escape_sequence_of_a_name_reaches_the_terminal(here: Path, capsys) -> None:
     nodes = [helper.make_node("Neg", ["x"], ["\x1b[31my"], name="\x1b[2Jneg")]
     save(model(nodes, [info("x")], [info("\x1b[31my")]), here / "m.onnx")
@@ -220,10 +210,14 @@ def test_no_escape_sequence_of_a_name_reaches_the_terminal(here: Path, capsys) -
 # Inputs
 
 
-def test_loaded_samples_are_used_and_saved_ones_are_those_that_were_used(here: Path, capsys) -> None:
+def test_layers_samples_and_rows_are_those_that_were_asked_for(here: Path, capsys) -> None:
     write_feeds(here / "in.npz", [{"t0": np.full((2, 2), value, np.float32)} for value in (1, 5)])
-    assert layers("--suspect", TWO_WRONG, "--load-inputs", "in.npz", "--save-inputs", "out.npz") == 1
-    assert "30 tensors of 2 samples" in capsys.readouterr().out
+    samples = ("--load-inputs", "in.npz", "--save-inputs", "out.npz")
+    assert layers("--suspect", TWO_WRONG, "--nodes", "^n[12][0-9]$", "--top", "1", *samples) == 1
+    shown = capsys.readouterr().out
+    assert "2 of 20 layers out of tolerance in isolation" in shown
+    assert "and 1 more (--top N, --report, --csv)" in shown and "\nNeg 'n10'" not in shown
+    assert " of 2 samples" in shown
     np.testing.assert_array_equal(read_feeds(here / "out.npz")[1]["t0"], np.full((2, 2), 5, np.float32))
 
 

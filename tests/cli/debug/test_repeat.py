@@ -365,8 +365,15 @@ def test_127_may_be_the_failure_that_is_looked_for(here: Path, capsys) -> None:
     assert "0 passed · 2 failed" in told(capsys)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize(
+    ("number", "jobs"),
+    [
+        (signal.SIGINT, "2"),
+        (signal.SIGTERM, "1"),
+        pytest.param(signal.SIGINT, "1", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "2", marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_ends_with_what_was_measured_and_leaves_no_process(here: Path, number: int, jobs: str) -> None:
     code = "open(f'{os.getpid()}.pid', 'w').close()\nimport json\n"
     code += "time.sleep(60 if json.load(open(sys.argv[1]))['iteration'] > 3 else 0)"

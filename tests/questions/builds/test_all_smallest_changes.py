@@ -105,11 +105,12 @@ def test_an_optimizer_that_changes_the_model_is_named_even_if_it_helps_only_alon
     assert [switch.optimizers for switch in found.switches] == [("MatmulTransposeFusion",)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rules", "expected"),
     [
-        pytest.param([["pass_a", "pass_b"]], [{"pass_a"}, {"pass_b"}], marks=pytest.mark.slow),
-        pytest.param([["pass_a"], ["pass_b"]], [{"pass_a", "pass_b"}], marks=pytest.mark.slow),
+        ([["pass_a", "pass_b"]], [{"pass_a"}, {"pass_b"}]),
+        ([["pass_a"], ["pass_b"]], [{"pass_a", "pass_b"}]),
         (
             [["pass_a", "pass_b"], ["pass_b", "pass_c"], ["pass_a", "pass_c"]],
             [{"pass_a", "pass_b"}, {"pass_a", "pass_c"}, {"pass_b", "pass_c"}],

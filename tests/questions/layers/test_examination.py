@@ -27,7 +27,11 @@ def test_a_suspect_that_is_not_there_is_told_before_anything_is_recorded(examine
 
 @pytest.mark.parametrize(
     ("made", "layer"),
-    [(control_flow.branching(), "if"), (control_flow.looping(), "loop"), (control_flow.scanning(), "scan")],
+    [
+        (control_flow.branching(), "if"),
+        pytest.param(control_flow.looping(), "loop", marks=pytest.mark.slow),
+        (control_flow.scanning(), "scan"),
+    ],
 )
 def test_a_node_with_bodies_is_one_layer(examine, made: onnx.ModelProto, layer: str) -> None:
     found = examine(made, f"fake:scale.{layer}=1.5")
@@ -90,6 +94,7 @@ def test_a_tensor_that_is_input_and_output_or_read_by_many(examine) -> None:
     assert labels(examine(made, "fake:scale.add7=2")) == ["Add 'add7'"]
 
 
+@pytest.mark.slow
 def test_only_chosen_layers_are_measured(examine) -> None:
     found = examine(growing(40), "fake:scale.n7=2,scale.n30=2", nodes=re.compile("^n3[0-9]$"))
     assert [layer.node.name for layer in found.layers] == [f"n{number}" for number in range(30, 40)]
