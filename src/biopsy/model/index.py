@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from biopsy import errors
-from biopsy.model import external
+from biopsy.model import external, walk
 from biopsy.model import parts as value_info
 from biopsy.model.load import START, open_model, refused
 from biopsy.model.parts import (
@@ -160,15 +160,7 @@ class ModelIndex:
 
     def operators_run(self, calls: Iterable[FunctionKey]) -> set[FunctionKey]:
         """These operators and, if they are model-local functions, all operators that they run."""
-        operators: set[FunctionKey] = set()
-        waiting = list(calls)
-        while waiting:
-            key = waiting.pop()
-            if key not in operators:
-                operators.add(key)
-                if key in self.functions:
-                    waiting += self.functions[key][1].calls
-        return operators
+        return walk.reached(calls, lambda key: self.functions[key][1].calls if key in self.functions else ())
 
     def node_payload(self, number: int) -> bytes:
         """A node as a serialized NodeProto."""
