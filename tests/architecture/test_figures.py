@@ -11,7 +11,7 @@ from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
     "code": 60_600,
-    "modules": 368,
+    "modules": 369,
     "functions": 5_505,
     "used_once": 500,
     "inner_imports": 526,

@@ -11,9 +11,9 @@ import pytest
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules, Signature, judge, signature_of
 from biopsy.checks.outcome import Evidence, Outcome
-from biopsy.checks.verdict import VerdictFile, open_call
+from biopsy.checks.verdict import VerdictFile
 from biopsy.checks.warm import command_check
-from biopsy.processes import own_process
+from biopsy.processes.engine_calls import SIZE, EngineCall, open_call
 from support.models import chain, save
 from support.planting import planted as planted
 
@@ -111,14 +111,12 @@ def test_a_hang_has_the_stage_that_does_not_end(candidate: Path, planted: Callab
 
 def test_where_nobody_reads_the_calls_nothing_is_left_behind(candidate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BIOPSY_VERDICT", str(candidate.with_name("verdict.json")))
-    with own_process.EngineCall("fake", "run", "it ran"):
+    with EngineCall("fake", "run", "it ran"):
         pass
     assert [path.name for path in candidate.parent.iterdir()] == ["candidate.onnx"]
 
 
-@pytest.mark.parametrize(
-    "written", [b"", b"\xff" * 10, b"\xff" * own_process.SIZE, bytes(own_process.SIZE), bytes(10 * own_process.SIZE)]
-)
+@pytest.mark.parametrize("written", [b"", b"\xff" * 10, b"\xff" * SIZE, bytes(SIZE), bytes(10 * SIZE)])
 def test_whatever_is_in_the_file_of_calls_tells_of_no_call(written: bytes, tmp_path: Path) -> None:
     (tmp_path / "verdict.json.calls").write_bytes(written)
     assert open_call(tmp_path / "verdict.json", os.getpid()) is None
@@ -126,11 +124,11 @@ def test_whatever_is_in_the_file_of_calls_tells_of_no_call(written: bytes, tmp_p
 
 def test_a_link_in_place_of_the_file_of_calls_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BIOPSY_VERDICT", str(tmp_path / "verdict.json"))
-    (tmp_path / "elsewhere").write_bytes(bytes(own_process.SIZE))
+    (tmp_path / "elsewhere").write_bytes(bytes(SIZE))
     (tmp_path / "verdict.json.calls").symlink_to(tmp_path / "elsewhere")
-    with own_process.EngineCall("fake", "run", "it ran"):
+    with EngineCall("fake", "run", "it ran"):
         assert open_call(tmp_path / "verdict.json", os.getpid()) is None
-    assert (tmp_path / "elsewhere").read_bytes() == bytes(own_process.SIZE)
+    assert (tmp_path / "elsewhere").read_bytes() == bytes(SIZE)
 
 
 def ended(stage: str, engine: str = "fake", **more: bool) -> Evidence:

@@ -21,7 +21,7 @@ from biopsy.checks.command_line import CommandLine, OwnCommand, OwnInspect, OwnR
 from biopsy.checks.judge import status_text
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.words import NAME, NO_SETTINGS, SETTINGS_VARIABLE, as_word, names_undone, start_words
-from biopsy.processes import cleanup, own_process, process
+from biopsy.processes import cleanup, engine_calls, own_process, process
 from biopsy.processes.forks import START_VARIABLE
 from biopsy.processes.reading import files_meant, open_plain, similar_files
 from biopsy.processes.reaper import VERDICT_VARIABLE
@@ -184,7 +184,7 @@ class CommandCheck(Check):
         try:
             with cleanup.temporary_folder("biopsy-check-") as folder:
                 path = folder / "verdict.json"
-                verdict.make_page_of_calls(path)
+                engine_calls.make_page_of_calls(path)
                 started = time.monotonic()
                 ended = process.run_marked(f"{VERDICT_VARIABLE}={folder}/", lambda: run(words, path, stop))
                 seconds = time.monotonic() - started
@@ -195,7 +195,7 @@ class CommandCheck(Check):
                     original._has_remarked = True
                     left = f"left {count(ended.left, 'process', 'processes')} in the background, which ended with it"
                     remark = f"checks     a check {left}: --keep-processes keeps them"
-                call = verdict.open_call(path, ended.pid)
+                call = engine_calls.open_call(path, ended.pid)
                 reported = _verdict(verdict_of(path, ended), ended, self.command, call)
                 return Evidence(
                     status=ended.status,
@@ -278,7 +278,7 @@ def verdict_of(path: Path, ended: Ended) -> verdict.VerdictFile:
 
 
 def _verdict(
-    reported: verdict.VerdictFile, ended: Ended, command: CommandLine, call: own_process.LastCall | None
+    reported: verdict.VerdictFile, ended: Ended, command: CommandLine, call: engine_calls.LastCall | None
 ) -> verdict.VerdictFile:
     """The verdict given how the check ended. A command of ours that died before it looked at the model was not run.
 
@@ -300,7 +300,7 @@ def _verdict(
     return verdict.believed(_during(call, reported, ended), ended.status)
 
 
-def _during(call: own_process.LastCall | None, reported: verdict.VerdictFile, ended: Ended) -> verdict.VerdictFile:
+def _during(call: engine_calls.LastCall | None, reported: verdict.VerdictFile, ended: Ended) -> verdict.VerdictFile:
     """The verdict of a check that ended during ``call``: the engine and its stage, unless the check reported its own.
 
     A check that an engine ended by itself failed, even with exit status 0.

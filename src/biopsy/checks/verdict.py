@@ -36,7 +36,6 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.comparison.mismatch import Mismatch, Rounding, kind_of, mismatches_from, rounding_from
-from biopsy.processes import own_process
 from biopsy.processes.reading import read_plain
 from biopsy.processes.reaper import VERDICT_VARIABLE
 from biopsy.records import record_of
@@ -140,25 +139,6 @@ def believed(verdict: VerdictFile, status: int) -> VerdictFile:
     if verdict.status is None or (verdict.status == 0) == (status == 0):
         return verdict
     return VerdictFile(settings=verdict.settings)
-
-
-def make_page_of_calls(verdict: Path) -> None:
-    """Make the file in which a check records its calls of engines; without space for it, it records none.
-
-    It is written, since a file with holes would turn a full disk into a signal in the check.
-    """
-    with contextlib.suppress(OSError):
-        Path(f"{verdict}{own_process.CALLS}").write_bytes(bytes(own_process.SIZE))
-
-
-def open_call(verdict: Path, pid: int) -> own_process.LastCall | None:
-    """The call of an engine during which the process ``pid`` of a check ended; None if it was in none."""
-    try:
-        page = read_plain(Path(f"{verdict}{own_process.CALLS}"), own_process.SIZE)
-    except OSError:
-        return None
-    call = own_process.last_call(page) if len(page) == own_process.SIZE else None
-    return call if call is not None and call.is_open and call.pid == pid else None
 
 
 def of_error(error: Exception) -> VerdictFile:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -182,12 +181,11 @@ def compare_output(
     reason: str | None = None
     if actual.shape != expected.shape:
         reason = f"shapes differ: {list(actual.shape)}, expected {list(expected.shape)}"
-    elif is_text(actual) != is_text(expected):
-        pass
-    elif is_text(actual):
-        measured = _measured_text(actual, expected)
+    elif is_text(actual) and is_text(expected):
+        exact = _measured(actual, expected, Tolerance(0.0, 0.0), Criteria(), detail)
+        measured = replace(exact, passing_atol=None, passing_rtol=None)
         reason = f"{measured.mismatching} of {measured.elements} strings differ" if measured.mismatching else None
-    else:
+    elif not (is_text(actual) or is_text(expected)):
         measured = _measured(actual, expected, tolerance, criteria, detail)
         judged = tuple(judge(name, actual, expected, limit) for limit in criteria.limits)
         if detail == "full":
@@ -223,23 +221,6 @@ def compare_output(
         differences=pictured,
         type_fails=wrong_type is not None,
         declared=types.declared,
-    )
-
-
-def _measured_text(actual: Array, expected: Array) -> ErrorSummary:
-    differ = metrics.differing(actual, expected).reshape(-1).astype(np.float64)
-    counts, worst = metrics.error_statistics(differ, DEFAULT_QUANTILE), metrics.worst(actual, expected, differ)
-    return ErrorSummary(
-        elements=differ.size,
-        mismatching=int(differ.sum()),
-        absolute=counts,
-        relative=counts,
-        worst_absolute=worst,
-        worst_relative=worst,
-        passing_atol=None,
-        passing_rtol=None,
-        offending=None if worst is None else replace(worst, error=math.inf),
-        differing=int(differ.sum()),
     )
 
 

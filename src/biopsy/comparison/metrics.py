@@ -233,10 +233,14 @@ class Errors:
 
 
 def errors_between(actual: Array, expected: Array) -> Errors:
-    """The errors between two numeric tensors of one shape.
+    """The errors between two tensors of one shape.
 
-    They are computed in float64 or better; between integers exactly, then rounded up to float64.
+    They are computed in float64 or better; between integers exactly, then rounded up to float64. Strings that differ
+    differ by 1, and their magnitude is 0.
     """
+    if is_text(actual):
+        differ_by = differing(actual, expected).reshape(-1).astype(np.float64)
+        return Errors(differ_by, differ_by, np.zeros_like(differ_by), 0)
     left, right = numeric(actual).reshape(-1), numeric(expected).reshape(-1)
     if left.dtype.kind in "iu" and right.dtype.kind in "iu":
         absolute = _integer_differences(left, right)

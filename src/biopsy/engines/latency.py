@@ -23,7 +23,7 @@ from biopsy.engines.base import RELEASE_SETTINGS, Engine, ModelInput, Session
 from biopsy.engines.registry import EngineSpec, create, find_class
 from biopsy.engines.runner import checked_feed
 from biopsy.model.load import read_bytes
-from biopsy.processes.own_process import EngineCall
+from biopsy.processes.engine_calls import EngineCall
 from biopsy.processes.server import Note, Request, Server, ServerEndedError, Serving
 from biopsy.processes.watch import Limits
 from biopsy.tensors.files import read_feeds

@@ -7,7 +7,7 @@ ONNX Runtime falls back to other providers and types silently. This reports only
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from biopsy.engines.base import LayerRecord, ModelInput
 from biopsy.model import infer, load
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
+from biopsy.model.walk import reached
 from biopsy.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -216,14 +217,12 @@ class _Origins:
         """Labels of the original nodes, in the original's order."""
         index = self._index
         stops = {tensor for name in node.input for tensor in self._original_tensors(name)}
-        queue = [tensor for name in node.output for tensor in self._original_tensors(name) if tensor not in stops]
-        numbers: set[int] = set()
-        while queue:
-            producer = index.producer.get(queue.pop())
-            if producer is None or producer in numbers:
-                continue
-            numbers.add(producer)
-            queue += [tensor for tensor in index.node_reads[producer] if tensor not in stops]
+
+        def computing(tensors: Iterable[int]) -> Iterator[int]:
+            return (index.producer[tensor] for tensor in tensors if tensor in index.producer and tensor not in stops)
+
+        ends = (tensor for name in node.output for tensor in self._original_tensors(name))
+        numbers = reached(computing(ends), lambda number: computing(index.node_reads[number]))
         return tuple(index.nodes[number].name or index.nodes[number].label for number in sorted(numbers))
 
     def _original_tensors(self, name: str) -> set[int]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.model.index import index_bytes
-from biopsy.processes.own_process import EngineCall
+from biopsy.processes.engine_calls import EngineCall
 from biopsy.tensors.results import Array, Feed
 from biopsy.text import some_of
 

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from biopsy import errors
 from biopsy.model import graph_parts
 from biopsy.model.graph_parts import (
     AttributeParts,
@@ -20,18 +19,16 @@ from biopsy.model.graph_parts import (
     NodeParts,
     Source,
     Span,
-    bytes_of,
     describe_weight,
     info_type,
     short_name,
     type_text,
-    varints,
 )
-from biopsy.model.load import START, open_model, refused
+from biopsy.model.load import open_model, refusing_damage
 from biopsy.model.parts import Weight, name_of, read_sparse_weight, read_weight, string_in
 from biopsy.model.sources import source_of
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
-from biopsy.model.wire import BYTES, FileChanged, fields, signed, text, varint_at
+from biopsy.model.wire import BYTES, fields, signed, text, varint_at, varints
 from biopsy.text import count, printable, size_text
 
 _MOST_SHOWN = 20  # elements of a list
@@ -51,16 +48,8 @@ def describe(path: Path, show: Collection[str] = (), external_data_dir: Path | N
 
 def guarded(lines: Iterator[str], source: Source, path: Path) -> Iterator[str]:
     """The lines of a description; errors at a damaged model become a ModelError that names the file."""
-    try:
+    with refusing_damage(path, source.buffer):
         yield from lines
-    except FileChanged:
-        raise
-    except errors.ModelError as error:
-        raise refused(
-            path, source.buffer[:START], f"is damaged, cut short or no ONNX model: {error.message}"
-        ) from error
-    except (IndexError, struct.error, RecursionError) as error:
-        raise refused(path, source.buffer[:START], "is damaged: a field ends too early") from error
 
 
 def _model_lines(source: Source, path: Path) -> Iterator[str]:
@@ -99,8 +88,8 @@ def identity_line(path: Path, parts: ModelParts) -> str:
 def contents_line(parts: ModelParts) -> str:
     """A line with the numbers of nodes, initializers and functions, and the size of the weights."""
     graph = parts.graph
-    outside = sum(bytes_of(weight) for weight in graph.weights if weight.external)
-    total = sum(map(bytes_of, graph.weights))
+    outside = sum(weight.bytes for weight in graph.weights if weight.external)
+    total = sum(weight.bytes for weight in graph.weights)
     counts = (count(len(graph.nodes), "node"), count(len(graph.weights), "initializer"))
     weights = f"{size_text(total)} of weights" + (f", {size_text(outside)} in other files" if outside else "")
     return "holds      " + " · ".join((*counts, count(len(parts.functions), "function"), weights))
@@ -315,8 +304,7 @@ def _polygraphy_graph(source: Source, scopes: Scopes, kind: str) -> Iterator[str
 
 
 def _weight_type(weight: Weight) -> str:
-    dims = [dim for dim in weight.kind.shape or () if isinstance(dim, int)]
-    return f"[dtype={_dtype(weight.kind)}, shape={dims}]"
+    return f"[dtype={_dtype(weight.kind)}, shape={weight.sizes}]"
 
 
 def _values(source: Source, weight: Weight) -> list[str]:

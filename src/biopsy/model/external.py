@@ -216,12 +216,17 @@ def span_of(tensor: onnx.TensorProto, folder: Path) -> Span:
     Raises ModelError as ``place_of`` does, and if the place is not as long as the tensor's type and shape need.
     """
     span = place_of(tensor, folder)
-    if span.length != byte_size(tensor):
+    require_length(tensor.name, span, byte_size(tensor))
+    return span
+
+
+def require_length(tensor: str, span: Span, needed: int) -> None:
+    """Raise ModelError if a place is not as long as the tensor that it is for."""
+    if span.length != needed:
         raise errors.ModelError(
-            f"tensor {tensor.name!r} needs {byte_size(tensor)} bytes by its type and shape, "
+            f"tensor {tensor!r} needs {needed} bytes by its type and shape, "
             f"but the model gives it {span.length} bytes of {span.path}"
         )
-    return span
 
 
 def place_of(tensor: onnx.TensorProto, folder: Path) -> Span:

@@ -96,29 +96,19 @@ def _number(index: ModelIndex, name: str) -> int:
 
 def _needed(index: ModelIndex, ends: Iterable[int], given: set[int]) -> set[int]:
     """The nodes between the tensors ``given`` and ``ends``. Raises UsageError if more tensors must be given."""
-    nodes: set[int] = set()
-    seen: set[int] = set()
-    missing: dict[int, None] = {}
-    waiting = list(ends)
-    while waiting:
-        tensor = waiting.pop()
-        if tensor in seen or tensor in given:
-            continue
-        seen.add(tensor)
-        producer = index.producer.get(tensor)
-        if producer is None:
-            if tensor not in index.weights:
-                missing[tensor] = None
-        elif producer not in nodes:
-            nodes.add(producer)
-            waiting += index.nodes[producer].reads
+
+    def read_for(tensor: int) -> Iterable[int]:
+        return () if tensor in given or tensor not in index.producer else index.node_reads[index.producer[tensor]]
+
+    computed = walk.reached(ends, read_for) - given
+    missing = computed.difference(index.producer, index.weights)
     if missing:
         names = [index.names[tensor] for tensor in sorted(missing)]
         raise errors.UsageError(
             f"the outputs asked for also need {', '.join(map(repr, names))}, which the inputs given do not provide",
             next_steps=[f"add to --inputs    {more_values('--inputs', [f'{name}:auto:auto' for name in names])}"],
         )
-    return nodes
+    return {index.producer[tensor] for tensor in computed if tensor in index.producer}
 
 
 class _TypeInfos:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from biopsy import errors
 from biopsy.model import external
 from biopsy.model.parts import DEEPEST_NESTING, Weight, name_of, read_sparse_weight, read_weight, string_in, tensor_type
-from biopsy.model.tensor_type import DTYPE_OF_ELEM, STRING, TensorType, elements, raw_size
-from biopsy.model.wire import BYTES, VARINT, Buffer, fields, signed, string_field, text, varint_at
+from biopsy.model.tensor_type import DTYPE_OF_ELEM, STRING, TensorType, elements
+from biopsy.model.wire import BYTES, VARINT, Buffer, fields, signed, string_field, text, varint_at, varints
 from biopsy.processes.reading import open_plain
 from biopsy.text import printable, size_text
 
@@ -216,25 +216,15 @@ _FORMATS = {
 _MOST_SUMMED = 1 << 26  # elements; statistics of a larger weight take seconds and gigabytes
 
 
-def bytes_of(weight: Weight) -> int:
-    """Bytes of a weight's values by its type and shape; for strings and sparse tensors, its bytes in the file."""
-    size = raw_size(weight.kind.elem, _sizes(weight))
-    return weight.end - weight.start if weight.sparse or not size else size
-
-
-def _sizes(weight: Weight) -> list[int]:
-    return [dim for dim in weight.kind.shape or () if isinstance(dim, int)]
-
-
 def describe_weight(buffer: Buffer, weight: Weight, folder: Path, *, values: bool) -> str:
     """Type, shape, bytes and place of a weight; with its values if it is small, or with statistics if ``values``.
 
     ``folder`` holds external data. It is read with ``values`` only; the text says if it is missing or unsafe.
     """
-    parts = [printable(str(weight.kind)), "sparse" if weight.sparse else "", size_text(bytes_of(weight))]
+    parts = [printable(str(weight.kind)), "sparse" if weight.sparse else "", size_text(weight.bytes)]
     if weight.external:
         parts.append(f"in {printable(weight.external.location)} at {weight.external.offset}")
-    if not weight.sparse and (values or (elements(_sizes(weight)) <= _FEW and not weight.external)):
+    if not weight.sparse and (values or (elements(weight.sizes) <= _FEW and not weight.external)):
         parts.append(values_text(buffer, weight, folder))
     return " · ".join(filter(None, parts))
 
@@ -244,7 +234,7 @@ def values_text(buffer: Buffer, weight: Weight, folder: Path) -> str:
 
     ``folder`` holds external data; the text says if it is missing or unsafe.
     """
-    number = elements(_sizes(weight))
+    number = elements(weight.sizes)
     try:
         payload = _external_payload(weight, folder, number)
     except errors.ModelError as error:
@@ -263,7 +253,7 @@ def _external_payload(weight: Weight, folder: Path, number: int) -> bytes | None
     if place is None:
         return None
     path = external.resolve(folder, place.location, weight.name)
-    size = bytes_of(weight) if number <= _MOST_SUMMED else 16 * _FEW
+    size = weight.bytes if number <= _MOST_SUMMED else 16 * _FEW
     try:
         with open_plain(path) as stream:
             if place.offset + size > os.fstat(stream.fileno()).st_size:
@@ -313,15 +303,6 @@ def _number(value: float | int | bool) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def varints(buffer: Buffer, start: int, end: int) -> Iterator[int]:
-    """The int64 values of a packed field."""
-    while start < end:
-        yield signed(varint_at(buffer, start))
-        while buffer[start] >= 0x80:
-            start += 1
-        start += 1
-
-
 def _statistics(values: npt.NDArray[Any]) -> str:
     """Least, greatest and mean finite value, and the numbers of NaN and inf; "" for types without an order."""
     import numpy as np
@@ -352,13 +333,13 @@ def _array(buffer: Buffer, weight: Weight, payload: bytes | None) -> npt.NDArray
 
 def values_as_numpy_shows_them(buffer: Buffer, weight: Weight, folder: Path) -> list[str]:
     """The lines in which NumPy prints the values; none if NumPy has no such type, or values are missing or too many."""
-    number = elements(_sizes(weight))
+    number = elements(weight.sizes)
     if weight.sparse or number > _MOST_SUMMED:
         return []
     try:
         values = _array(buffer, weight, _external_payload(weight, folder, number))
         if values.size != number:
             return []
-        return str(values.reshape(_sizes(weight))).split("\n")
+        return str(values.reshape(weight.sizes)).split("\n")
     except (errors.ModelError, ValueError):  # missing data, incomplete values or impossible sizes
         return []

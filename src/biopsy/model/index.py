@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from biopsy import errors
-from biopsy.model import external
+from biopsy.model import external, walk
 from biopsy.model import parts as value_info
-from biopsy.model.load import START, open_model, refused
+from biopsy.model.load import open_model, refusing_damage
 from biopsy.model.parts import (
     ExternalPlace,
     FunctionKey,
@@ -31,7 +31,7 @@ from biopsy.model.parts import (
     string_in,
 )
 from biopsy.model.tensor_type import STRING, TensorType, ValueType, raw_size
-from biopsy.model.wire import BYTES, VARINT, Buffer, FileChanged, fields, signed, string_field, varint_at
+from biopsy.model.wire import BYTES, VARINT, Buffer, fields, signed, string_field, varint_at
 
 
 class Node(NamedTuple):
@@ -146,12 +146,7 @@ class ModelIndex:
     @cached_property
     def weight_bytes(self) -> int:
         """Bytes of the values of all weights, external ones included."""
-        total = 0
-        for weight in self.weights.values():
-            dims = [dim for dim in weight.kind.shape or () if isinstance(dim, int)]
-            size = None if weight.sparse else raw_size(weight.kind.elem, dims)
-            total += weight.end - weight.start if size is None else size
-        return total
+        return sum(weight.bytes for weight in self.weights.values())
 
     @property
     def has_external_data(self) -> bool:
@@ -160,15 +155,7 @@ class ModelIndex:
 
     def operators_run(self, calls: Iterable[FunctionKey]) -> set[FunctionKey]:
         """These operators and, if they are model-local functions, all operators that they run."""
-        operators: set[FunctionKey] = set()
-        waiting = list(calls)
-        while waiting:
-            key = waiting.pop()
-            if key not in operators:
-                operators.add(key)
-                if key in self.functions:
-                    waiting += self.functions[key][1].calls
-        return operators
+        return walk.reached(calls, lambda key: self.functions[key][1].calls if key in self.functions else ())
 
     def node_payload(self, number: int) -> bytes:
         """A node as a serialized NodeProto."""
@@ -229,14 +216,11 @@ def _require_fitting(weight: Weight, place: ExternalPlace, path: Path) -> None:
     """Raise ModelError if the file of a weight exists but is not a plain file or too short for the weight."""
     if not os.path.lexists(path):
         return
-    needed = raw_size(weight.kind.elem, [dim for dim in weight.kind.shape or () if isinstance(dim, int)])
+    needed = raw_size(weight.kind.elem, weight.sizes)
     length = place.length if place.length is not None else needed or 0
-    external.placed(weight.name, path, place.offset, length)
-    if needed is not None and weight.kind.elem != STRING and length != needed:
-        raise errors.ModelError(
-            f"tensor {weight.name!r} needs {needed} bytes by its type and shape, "
-            f"but the model gives it {length} bytes of {path}"
-        )
+    span = external.placed(weight.name, path, place.offset, length)
+    if needed is not None and weight.kind.elem != STRING:
+        external.require_length(weight.name, span, needed)
 
 
 def index_bytes(data: bytes, folder: Path | None = None) -> ModelIndex:
@@ -251,14 +235,8 @@ def require_sound(data: bytes, path: Path | None = None) -> None:
 
 def _index(buffer: Buffer, path: Path | None, folder: Path) -> ModelIndex:
     index = ModelIndex(path=path, folder=folder, buffer=buffer)
-    try:
+    with refusing_damage(path, buffer):
         _read_model(index)
-    except FileChanged:
-        raise
-    except errors.ModelError as error:
-        raise refused(path, buffer[:START], f"is damaged, cut short or no ONNX model: {error.message}") from error
-    except IndexError as error:
-        raise refused(path, buffer[:START], "is damaged or cut short: a field ends too early") from error
     return index
 
 

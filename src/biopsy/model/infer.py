@@ -453,13 +453,12 @@ def _bind(declared: Shape | None, given: Shape, sizes: dict[str, Dim]) -> bool:
 
 def _shaped_by(index: ModelIndex, inputs: Iterable[int]) -> dict[int, TensorType]:
     """The tensors that depend on these inputs and have a declared shape, with their types."""
-    waiting, seen = list(inputs), set[int]()
-    while waiting:
-        for node in index.consumers.get(waiting.pop(), ()):
-            if node not in seen:
-                seen.add(node)
-                waiting += index.node_writes[node]
-    behind = [tensor for tensor in sorted(index.infos) if index.producer.get(tensor) in seen]
+
+    def readers(tensors: Iterable[int]) -> Iterator[int]:
+        return (node for tensor in tensors for node in index.consumers.get(tensor, ()))
+
+    nodes = walk.reached(readers(inputs), lambda node: readers(index.node_writes[node]))
+    behind = [tensor for tensor in sorted(index.infos) if index.producer.get(tensor) in nodes]
     kinds = {tensor: parts.tensor_type(index.infos[tensor]) for tensor in behind}
     return {tensor: kind for tensor, kind in kinds.items() if kind is not None and kind.shape is not None}
 

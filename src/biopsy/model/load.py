@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.model.parts import string_in
-from biopsy.model.wire import BYTES, FileBuffer, fields, raw, string_field
-from biopsy.processes.reading import files_meant, open_plain, read_whole
+from biopsy.model.wire import BYTES, Buffer, FileBuffer, FileChanged, fields, raw, string_field
+from biopsy.processes.reading import files_meant, open_plain
 from biopsy.text import line_of
 
 if TYPE_CHECKING:
@@ -38,14 +41,7 @@ def require_file(path: Path, what: str = "model") -> Path:
 
 def read_bytes(path: Path) -> bytes:
     """The bytes of a model file. Raises UsageError if there is none, ModelError if it cannot be read."""
-    require_file(path)
-    try:
-        data = read_whole(path)
-    except OSError as error:
-        raise errors.ModelError(f"the model {path} cannot be read: {error.strerror}") from error
-    if not data:
-        raise errors.ModelError(f"the model {path} is empty (0 bytes)")
-    return data
+    return bytes(open_model(path))
 
 
 READ_WHOLE = 64 << 20
@@ -158,6 +154,20 @@ def _recognized(start: bytes) -> tuple[str, str] | None:
 # ONNX requires UTF-8 in names, but its schema is proto2, in which protobuf accepts any bytes: a name that is not UTF-8
 # raises only where it is first used. A proto3 parser checks for UTF-8 itself, in C. So the structure of the model is
 # parsed once more with the same schema as proto3, without documentation and values.
+
+
+@contextmanager
+def refusing_damage(path: Path | None, buffer: Buffer) -> Iterator[None]:
+    """Damage that is met while a model is read becomes a ModelError that names the file."""
+    try:
+        yield
+    except FileChanged:
+        raise
+    except errors.ModelError as error:
+        raise refused(path, buffer[:START], f"is damaged, cut short or no ONNX model: {error.message}") from error
+    except (IndexError, struct.error, RecursionError) as error:
+        raise refused(path, buffer[:START], "is damaged or cut short: a field ends too early") from error
+
 
 _GRAPH, _WEIGHT, _NAME_OF_TENSOR = 7, 5, 8
 _SMALL = 1 << 22

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from biopsy import errors
@@ -19,6 +20,7 @@ from biopsy.model.tensor_type import (
     TensorType,
     ValueType,
     place_in_file,
+    raw_size,
 )
 from biopsy.model.wire import (
     BYTES,
@@ -32,6 +34,7 @@ from biopsy.model.wire import (
     text,
     varint_at,
     varint_field,
+    varints,
 )
 
 FunctionKey: TypeAlias = tuple[str, str, str]
@@ -274,6 +277,16 @@ class Weight(NamedTuple):
     external: ExternalPlace | None = None
     sparse: bool = False
 
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes of its dimensions, which are always numbers."""
+        return [dim for dim in self.kind.shape or () if isinstance(dim, int)]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its values by its type and shape; for strings and sparse tensors, its bytes in the file."""
+        return (not self.sparse and raw_size(self.kind.elem, self.sizes)) or self.end - self.start
+
 
 def read_weight(buffer: Buffer, start: int, end: int) -> Weight:
     """The TensorProto at ``buffer[start:end]``; its data is not read. Raises ModelError if it is damaged."""
@@ -313,15 +326,9 @@ def read_sparse_weight(buffer: Buffer, start: int, end: int) -> Weight:
 
 def _add_dims(dims: list[int], buffer: Buffer, kind: int, start: int, end: int) -> None:
     """Add the values of a repeated int64, packed (proto3's default) or a single one."""
-    while start < end:
-        dims.append(signed(varint_at(buffer, start)))
-        if len(dims) > MOST_DIMENSIONS:
-            raise errors.ModelError(f"a weight has more than {MOST_DIMENSIONS} dimensions")
-        if kind != BYTES:
-            break
-        while buffer[start] >= 0x80:
-            start += 1
-        start += 1
+    dims += islice(varints(buffer, start, end), MOST_DIMENSIONS + 1 if kind == BYTES else 1)
+    if len(dims) > MOST_DIMENSIONS:
+        raise errors.ModelError(f"a weight has more than {MOST_DIMENSIONS} dimensions")
 
 
 def external_place(tensor: str, entries: Iterable[tuple[str, str]]) -> ExternalPlace:
@@ -351,9 +358,8 @@ def external_tensor(weight: Weight, place: ExternalPlace) -> bytes:
     if place.length is not None:
         values["length"] = str(place.length)
     entries = [string_field(1, key.encode()) + string_field(2, raw(value)) for key, value in values.items()]
-    dims = tuple(dim for dim in weight.kind.shape or () if isinstance(dim, int))
     return (
-        _tensor_head(weight.name, weight.kind.elem, dims)
+        _tensor_head(weight.name, weight.kind.elem, tuple(weight.sizes))
         + b"".join(string_field(13, entry) for entry in entries)
         + varint_field(14, 1)
     )

@@ -152,15 +152,16 @@ def _annotations(graph: onnx.GraphProto) -> set[str]:
 def _keep_needed_nodes(nodes: MutableSequence[onnx.NodeProto], wanted: set[str]) -> None:
     listed = list(nodes)
     producer = {name: place for place, node in enumerate(listed) for name in node.output if name}
-    waiting = [producer[name] for name in wanted if name in producer]
-    needed: set[int] = set()
-    while waiting:
-        place = waiting.pop()
-        if place not in needed:
-            needed.add(place)
-            for body in walk.bodies(listed[place]):
-                _keep_needed_nodes(body.node, {output.name for output in body.output})
-            waiting += [producer[name] for name in walk.reads(listed[place]) if name in producer]
+
+    def computing(names: Iterable[str]) -> Iterator[int]:
+        return (producer[name] for name in names if name in producer)
+
+    def read_by(place: int) -> Iterator[int]:
+        for body in walk.bodies(listed[place]):
+            _keep_needed_nodes(body.node, {output.name for output in body.output})
+        return computing(walk.reads(listed[place]))
+
+    needed = walk.reached(computing(wanted), read_by)
     for place in reversed(range(len(listed))):
         if place not in needed:
             del nodes[place]
@@ -423,16 +424,13 @@ def _forget_types_behind(graph: onnx.GraphProto, names: Sequence[str]) -> set[st
 
     Outputs of the model among them keep their element types; their names are returned.
     """
-    behind = {*names} - {""}
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in graph.node:
         for name in walk.reads(node):
             readers.setdefault(name, []).append(node)
-    waiting = list(behind)
-    while waiting:
-        new = {name for node in readers.get(waiting.pop(), ()) for name in node.output if name} - behind
-        behind |= new
-        waiting += new
+    behind = walk.reached(
+        filter(None, names), lambda name: (output for node in readers.get(name, ()) for output in node.output if output)
+    )
     walk.keep(graph.value_info, lambda info: info.name not in behind)
     for info in graph.output:
         if info.name in behind and info.type.HasField("tensor_type"):

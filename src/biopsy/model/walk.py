@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from biopsy import errors
 from biopsy.model.parts import FunctionKey
@@ -193,14 +193,25 @@ def called(model: onnx.ModelProto) -> set[FunctionKey]:
 
 def called_by(among: Iterable[onnx.NodeProto], local: Mapping[FunctionKey, onnx.FunctionProto]) -> set[FunctionKey]:
     """The ``local`` functions that some nodes and their bodies call, directly or through other functions."""
-    waiting = [key for key in {operator(node) for node in nodes_within(among)} if key in local]
-    keys: set[FunctionKey] = set()
+
+    def calls(nodes: Iterable[onnx.NodeProto]) -> set[FunctionKey]:
+        return {operator(node) for node in nodes_within(nodes)} & local.keys()
+
+    return reached(calls(among), lambda key: calls(local[key].node))
+
+
+_Reached = TypeVar("_Reached")
+
+
+def reached(start: Iterable[_Reached], following: Callable[[_Reached], Iterable[_Reached]]) -> set[_Reached]:
+    """``start``, and all that comes after one of these; ``following`` names what comes next."""
+    seen, waiting = set[_Reached](), list(start)
     while waiting:
-        key = waiting.pop()
-        if key not in keys:
-            keys.add(key)
-            waiting += [other for other in {operator(node) for node in nodes_within(local[key].node)} if other in local]
-    return keys
+        item = waiting.pop()
+        if item not in seen:
+            seen.add(item)
+            waiting += following(item)
+    return seen
 
 
 def sort_nodes(nodes: MutableSequence[onnx.NodeProto]) -> None:

@@ -189,6 +189,15 @@ def varint_at(buffer: Buffer, at: int) -> int:
     return first if first < 0x80 else _long_varint(buffer, at + 1, first)[0]
 
 
+def varints(buffer: Buffer, start: int, end: int) -> Iterator[int]:
+    """The int64 values of a packed field."""
+    while start < end:
+        yield signed(varint_at(buffer, start))
+        while buffer[start] >= 0x80:
+            start += 1
+        start += 1
+
+
 def signed(value: int) -> int:
     """An unsigned varint as a two's complement int64, which ONNX's int64 and enum fields are."""
     return value - (1 << 64) if value >= 1 << 63 else value

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from biopsy import errors
-from biopsy.processes import own_process
+from biopsy.processes import engine_calls, own_process
 from biopsy.processes.forks import fork, sacrifice
 from biopsy.processes.own_process import (
     FROM_SOMEBODY,
@@ -77,7 +77,7 @@ def run(task: Callable[[], int], limits: Limits = NO_LIMITS) -> int:
     if an engine was running, else BiopsyError. If it dies by a signal that was also sent to this process, this process
     dies by it, too.
     """
-    page = mmap.mmap(-1, own_process.SIZE)
+    page = mmap.mmap(-1, engine_calls.SIZE)
     flush()  # else both processes would write the buffered output
     watched = _HANDED_ON | {signal.SIGCHLD}
     before = signal.signal(signal.SIGCHLD, lambda *_: None)  # if it is ignored, it does not arrive
@@ -94,7 +94,7 @@ def run(task: Callable[[], int], limits: Limits = NO_LIMITS) -> int:
     finally:
         os.close(lifeline)
         _give_back(mask - received.signals, before)
-    status, finished = os.waitstatus_to_exitcode(ended), own_process.finished(page)
+    status, finished = os.waitstatus_to_exitcode(ended), engine_calls.finished(page)
     if finished is None and status == -signal.SIGKILL:
         if received.reached:
             raise LimitReachedError(received.reached)
@@ -105,7 +105,7 @@ def run(task: Callable[[], int], limits: Limits = NO_LIMITS) -> int:
         return 128 - status
     if finished is not None:
         return finished
-    raise _death(status, own_process.last_call(page))
+    raise _death(status, engine_calls.last_call(page))
 
 
 def _give_back(mask: set[int | signal.Signals], before: Any) -> None:
@@ -122,10 +122,10 @@ def _do(task: Callable[[], int], page: mmap.mmap, mask: set[int | signal.Signals
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     status = 4
     try:
-        own_process.share(page)
+        engine_calls.share(page)
         status = task()
         flush()
-        own_process.finish(page, status)
+        engine_calls.finish(page, status)
     finally:
         leave(status)
 
@@ -201,7 +201,7 @@ def _next_signal(watched: frozenset[signal.Signals], patience: float | None) -> 
     return signal.Signals(signal.sigwait(watched)), False
 
 
-def _death(status: int, last: own_process.LastCall | None) -> errors.BiopsyError:
+def _death(status: int, last: engine_calls.LastCall | None) -> errors.BiopsyError:
     """The error for a task that ended before it was done."""
     kind = signal_name(-status) if status < 0 else f"exit status {status}"
     memory = ": the system may have run out of memory" if kind == "SIGKILL" else ""

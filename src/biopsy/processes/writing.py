@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from functools import reduce
 from itertools import takewhile
 from operator import or_
@@ -50,23 +49,17 @@ def write_whole(path: Path, parts: Iterable[bytes | bytearray | memoryview], *, 
     Raises UsageError if the folder cannot be made or written, or if nothing reads from the pipe; an existing file is
     then not changed.
     """
-    try:
-        with _stream_into(path, transient=transient) as stream:
-            stream.writelines(parts)
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    with writing_to(path), _stream_into(path, transient=transient) as stream:
+        stream.writelines(parts)
 
 
 def copy_transient(source: Path, path: Path) -> None:
     """Copy a file to a transient one (see ``write_whole``). Raises UsageError."""
-    try:
-        with source.open("rb") as stream:
-            write_whole(path, iter(lambda: stream.read(_COPIED_AT_ONCE), b""), transient=True)
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    with writing_to(path), source.open("rb") as stream:
+        write_whole(path, iter(lambda: stream.read(_COPIED_AT_ONCE), b""), transient=True)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _stream_into(path: Path, *, transient: bool = False) -> Iterator[BinaryIO]:
     """A stream to a pipe or device at ``path``, else into a file that takes the place of ``path`` at the end."""
     if _is_stream(path):
@@ -82,11 +75,8 @@ def open_anew(path: Path) -> BinaryIO:
 
     A pipe or device is written to. Raises UsageError as ``write_whole``.
     """
-    try:
-        with _stream_into(path) as stream:
-            return os.fdopen(os.dup(stream.fileno()), "wb")
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    with writing_to(path), _stream_into(path) as stream:
+        return os.fdopen(os.dup(stream.fileno()), "wb")
 
 
 def create_new(path: Path) -> BinaryIO:
@@ -94,12 +84,12 @@ def create_new(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, _NEW, _FOR_ALL), "w+b")
 
 
-@contextlib.contextmanager
+@contextmanager
 def _replacement(path: Path, *, transient: bool) -> Iterator[BinaryIO]:
     """A file with a random name that takes the place of ``path`` at the end; it is removed if something is raised."""
     temporary = _temporary_name(path)
     is_listed = transient or cleanup.watches()
-    with cleanup.about_to_make(temporary) if is_listed else contextlib.nullcontext():
+    with cleanup.about_to_make(temporary) if is_listed else nullcontext():
         stream = create_new(temporary)
         if is_listed:  # to be removed, here or at ``path``, if this process is killed
             cleanup.mark_transient(os.fstat(stream.fileno()), (path if transient else temporary), temporary)
@@ -110,7 +100,7 @@ def _replacement(path: Path, *, transient: bool) -> Iterator[BinaryIO]:
         if transient:
             cleanup.replaced(path)
     except BaseException:
-        with contextlib.suppress(OSError):  # a read-only file system raises even if the file does not exist
+        with suppress(OSError):  # a read-only file system raises even if the file does not exist
             temporary.unlink(missing_ok=True)
         raise
     finally:
@@ -163,18 +153,25 @@ def cannot_write(path: Path, error: OSError) -> errors.UsageError:
     return errors.UsageError(f"cannot write {path}: {error.strerror or error}")
 
 
+@contextmanager
+def writing_to(path: Path) -> Iterator[None]:
+    """An OSError meanwhile becomes the UsageError of ``cannot_write``."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
 def require_writable(path: Path) -> None:
     """Raise UsageError, before long work, if ``path`` could not be written after it. Missing folders are not made."""
     if path.is_dir():
         raise errors.UsageError(f"cannot write {path}: it is a directory")
     if _is_stream(path):
         return
-    try:
+    with writing_to(path):
         probe = nearest_folder(path) / _temporary_name(path).name
         create_new(probe).close()
         probe.unlink()
-    except OSError as error:
-        raise cannot_write(path, error) from error
 
 
 @contextmanager
@@ -184,13 +181,10 @@ def written_together(path: Path) -> Iterator[Path]:
     Raises UsageError if they cannot be written. Nothing is replaced if something is raised or crashes meanwhile. A link
     is replaced, not followed; missing folders are made.
     """
-    try:
-        with folders_of(path), temporary_folder(f".{path.name}.", path.parent.resolve()) as scratch:
-            yield scratch / path.name
-            for file in sorted(scratch.iterdir(), key=lambda file: file.name == path.name):  # the model last
-                file.replace(path.parent / file.name)
-    except OSError as error:
-        raise cannot_write(path, error) from error
+    with writing_to(path), folders_of(path), temporary_folder(f".{path.name}.", path.parent.resolve()) as scratch:
+        yield scratch / path.name
+        for file in sorted(scratch.iterdir(), key=lambda file: file.name == path.name):  # the model last
+            file.replace(path.parent / file.name)
 
 
 def nearest_folder(path: Path) -> Path:
@@ -227,7 +221,7 @@ def make_folders_of(path: Path) -> list[Path]:
     return created
 
 
-@contextlib.contextmanager
+@contextmanager
 def folders_of(path: Path) -> Iterator[None]:
     """Make the missing folders around ``path``, and remove them if something is raised inside."""
     created = make_folders_of(path)
@@ -241,14 +235,14 @@ def folders_of(path: Path) -> Iterator[None]:
 def remove_empty(folders: list[Path]) -> None:
     """Remove folders, listed from the outermost on, unless they have content."""
     for folder in reversed(folders):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             folder.rmdir()
 
 
 _GROUP, _OTHERS = 0o070, 0o007
 
 
-@contextlib.contextmanager
+@contextmanager
 def as_private_as(paths: Iterable[Path]) -> Iterator[None]:
     """Meanwhile, give the group and others no more rights to new files than each of these files gives them.
 
@@ -264,7 +258,7 @@ def as_private_as(paths: Iterable[Path]) -> Iterator[None]:
         _umask.change(less=[mask])
 
 
-@contextlib.contextmanager
+@contextmanager
 def as_private_as_what_is_read(paths: Iterable[Path]) -> Iterator[None]:
     """``as_private_as`` these files and all files that are passed to ``is_read`` meanwhile."""
     _umask.readers += 1
@@ -291,7 +285,7 @@ def is_read(path: Path) -> None:
 
 def _mask_of(path: Path) -> int:
     """The umask for the rights that a file does not give; 0 for a missing file and anything but a plain file."""
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         status = path.stat()
         if stat.S_ISREG(status.st_mode):
             mode = status.st_mode

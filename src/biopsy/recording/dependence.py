@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from biopsy.model.index import ModelIndex, Node
 from biopsy.model.nodes import RANDOM, neighbourhood_order
-from biopsy.model.parts import PUBLIC_DOMAINS, FunctionKey
+from biopsy.model.parts import PUBLIC_DOMAINS
 from biopsy.model.walk import unbounded
 
 _ASKS_FOR_SHAPES = frozenset({("", "Shape"), ("", "Size")})
@@ -145,17 +145,9 @@ def _is_source(node: Node, index: ModelIndex) -> bool:
         in_training = node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] >= 0
         if node.op_type in _RANDOM or in_training:
             return True
-    waiting, seen = list(inner if own not in index.functions else node.calls), set[FunctionKey]()
-    while waiting:
-        key = waiting.pop()
-        if key in seen:
-            continue
-        seen.add(key)
-        if key in index.functions:
-            waiting += index.functions[key][1].calls
-        elif key[1] in _RANDOM or key[1] == "Dropout":  # its inputs, which say whether it is, are not known here
-            return True
-    return False
+    operators = index.operators_run(inner if own not in index.functions else node.calls) - index.functions.keys()
+    # The inputs of a Dropout in there, which say whether it is random, are not known here.
+    return any(name in _RANDOM or name == "Dropout" for _, name, _ in operators)
 
 
 def unknown_operators(index: ModelIndex) -> set[int]:

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from biopsy.model.index import ModelIndex
 from biopsy.model.nodes import constant_of_node, neighbourhood_order
 from biopsy.model.slice import NO_CHANGE, Boundary, Subset
+from biopsy.model.walk import reached
 from biopsy.recording.reference_run import Recording
 from biopsy.recording.types import CutTypes, as_constant, border_types, is_shape_like
 from biopsy.search.drive import Search
@@ -67,14 +68,14 @@ def uncuttable_sources(
     can_cut: Callable[[int], bool],
 ) -> set[int]:
     """The nodes outside ``kept`` that must be added, since they compute tensors that cannot be cut."""
-    waiting, sources = list(tensors), set[int]()
-    while waiting:
-        tensor = waiting.pop()
-        source = index.producer.get(tensor)
-        if source is not None and source not in kept and source not in sources and not can_cut(tensor):
-            sources.add(source)
-            waiting.extend(index.node_reads[source])
-    return sources
+
+    def sources(tensors: Iterable[int]) -> Iterator[int]:
+        for tensor in tensors:
+            source = index.producer.get(tensor)
+            if source is not None and source not in kept and not can_cut(tensor):
+                yield source
+
+    return reached(sources(tensors), lambda source: sources(index.node_reads[source]))
 
 
 Cut = Literal["auto", "input", "constant"]
@@ -152,23 +153,16 @@ class Problem:
         kept, nodes that no output needs are removed.
         """
         if self._border.keep_inputs:
-            kept = set(candidate.nodes)
-            subset = self.subset(candidate)
-            producer = self.index.producer
+            subset, index = self.subset(candidate), self.index
             readers: dict[int, list[int]] = {}
-            waiting = []
             for node in subset.nodes:
                 for tensor in subset.reads_of(node):
                     readers.setdefault(tensor, []).append(node)
-                    if producer.get(tensor, node) not in kept:
-                        waiting.append(node)
-            while waiting:
-                node = waiting.pop()
-                if node in kept:
-                    kept.discard(node)
-                    for tensor in self.index.node_writes[node]:
-                        waiting += readers.get(tensor, ())
-            candidate = self._normalised(kept, candidate)
+            need_a_cut = (node for cut in subset.cuts if cut in index.producer for node in readers[cut])
+            gone = reached(
+                need_a_cut, lambda node: (other for t in index.node_writes[node] for other in readers.get(t, ()))
+            )
+            candidate = self._normalised(set(candidate.nodes) - gone, candidate)
         candidate = self._completed(candidate)
         kept = set(candidate.nodes)
         if self._border.keep_outputs and not self._only_what_outputs_need(kept, self.subset(candidate)):
@@ -298,13 +292,12 @@ class Problem:
     def _normalised(self, kept: set[int], candidate: Candidate) -> Candidate:
         """The candidate with the nodes ``kept``, without bypasses and forms that make no difference."""
         bypasses = {node: tensor for node, tensor in candidate.bypassed if node not in kept}
-        used: set[int] = set()
-        waiting = [tensor for node in kept for tensor in self.index.node_reads[node]] if bypasses else []
-        while waiting:
-            source = self.index.producer.get(waiting.pop(), -1)
-            if source in bypasses and source not in used:
-                used.add(source)
-                waiting.append(bypasses[source])
+
+        def around(tensors: Iterable[int]) -> Iterator[int]:
+            return (source for tensor in tensors if (source := self.index.producer.get(tensor, -1)) in bypasses)
+
+        read = (tensor for node in kept for tensor in self.index.node_reads[node]) if bypasses else ()
+        used = reached(around(read), lambda node: around([bypasses[node]]))
         bypassed = tuple((node, bypasses[node]) for node in sorted(used))
         normalised = replace(candidate, nodes=tuple(sorted(kept)), bypassed=bypassed, turned=())
         if not candidate.turned or self._border.cut != "auto":
@@ -472,12 +465,10 @@ class Problem:
     def _only_what_outputs_need(self, kept: set[int], subset: Subset) -> bool:
         """Keep only the nodes that the original's outputs need; False if one of the outputs is no longer computed."""
         producer = self.index.producer
-        needed: set[int] = set()
-        waiting = [producer[tensor] for tensor in self.index.outputs if tensor in producer]
-        while waiting:
-            node = waiting.pop()
-            if node not in needed and node in kept:
-                needed.add(node)
-                waiting += [producer[tensor] for tensor in subset.reads_of(node) if tensor in producer]
+
+        def computing(tensors: Iterable[int]) -> Iterator[int]:
+            return (producer[tensor] for tensor in tensors if producer.get(tensor, -1) in kept)
+
+        needed = reached(computing(self.index.outputs), lambda node: computing(subset.reads_of(node)))
         kept &= needed
         return all(producer[tensor] in kept for tensor in self.index.outputs if tensor in producer)

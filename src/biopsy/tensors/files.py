@@ -14,7 +14,7 @@ from typing import TypeAlias
 from biopsy import errors
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.reading import FileState, files_meant, state_at
-from biopsy.processes.writing import cannot_write, folders_of, write_whole
+from biopsy.processes.writing import folders_of, write_whole, writing_to
 from biopsy.processes.writing import require_writable as require_writable_file
 from biopsy.tensors import npz, polygraphy_json, safetensors_file
 from biopsy.tensors.container import Container, Kind, UnreadableFileError, placed
@@ -156,21 +156,18 @@ def _write(path: Path, kind: Kind, runners: Iterable[RunnerResult]) -> None:
     with placed(f"cannot write {path}"):
         if writer is None:
             require_new_folder(path)
-            try:
-                with folders_of(path), temporary_folder(f".{path.name}.", path.parent) as temporary:
-                    folder = temporary / "iterations"
-                    folder.mkdir()
-                    for number in range(max(len(runner.iterations) for runner in container.runners)):
-                        # Runners with fewer iterations are not in the last files.
-                        present = [runner for runner in container.runners if number < len(runner.iterations)]
-                        single = (RunnerResult(runner.runner, (runner.iterations[number],)) for runner in present)
-                        file = folder / f"{number:010d}.json"
-                        write_whole(file, polygraphy_json.parts(Container(kind, tuple(single)), bare=True))
-                    if path.is_dir() and not path.is_symlink():
-                        path.rmdir()
-                    folder.replace(path)
-            except OSError as error:
-                raise cannot_write(path, error) from error
+            with writing_to(path), folders_of(path), temporary_folder(f".{path.name}.", path.parent) as temporary:
+                folder = temporary / "iterations"
+                folder.mkdir()
+                for number in range(max(len(runner.iterations) for runner in container.runners)):
+                    # Runners with fewer iterations are not in the last files.
+                    present = [runner for runner in container.runners if number < len(runner.iterations)]
+                    single = (RunnerResult(runner.runner, (runner.iterations[number],)) for runner in present)
+                    file = folder / f"{number:010d}.json"
+                    write_whole(file, polygraphy_json.parts(Container(kind, tuple(single)), bare=True))
+                if path.is_dir() and not path.is_symlink():
+                    path.rmdir()
+                folder.replace(path)
         else:
             write_whole(path, writer(container))
 

@@ -27,7 +27,7 @@ from biopsy.model.parts import value_info
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, ELEM_OF_DTYPE, STRING, TensorType, raw_size
 from biopsy.model.wire import fields, raw, string_field
 from biopsy.processes.own_files import InUseError, open_locked, open_own, stands_at, unlock, user_key
-from biopsy.processes.writing import cannot_write, make_as_private_as_new, make_folders_of, write_whole
+from biopsy.processes.writing import cannot_write, make_as_private_as_new, make_folders_of, write_whole, writing_to
 from biopsy.tensors import container, safetensors_file, types
 from biopsy.tensors.container import Container
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult, TensorsByName, same_values
@@ -291,14 +291,12 @@ class AppendableStore:
             except OSError as error:
                 raise _in_the_way(path, self._lines_path, error) from error
             failed.callback(self._lines.close)
-            try:
+            with writing_to(path):
                 if not self._resume(identity or {}):
                     self._begin(identity or {}, places)
                 self._end = self._committed_end
                 self._data.truncate(self._start + self._end)
                 self._data.seek(self._start + self._end)
-            except OSError as error:
-                raise cannot_write(path, error) from error
             failed.pop_all()
 
     def _opened(self) -> BinaryIO:
@@ -348,11 +346,9 @@ class AppendableStore:
             return
         stored, name = types.stored_form(types.storable(place[2], array))
         gap = -self._end % stored.dtype.alignment
-        try:
+        with writing_to(self._path):
             self._data.write(bytes(gap))
             self._data.write(types.as_bytes(stored))
-        except OSError as error:
-            raise cannot_write(self._path, error) from error
         begin = self._end + gap
         self._end = begin + stored.nbytes
         self._pending[place] = _Span(name, stored.shape, begin, self._end)
@@ -360,13 +356,11 @@ class AppendableStore:
     def commit(self) -> None:
         """Make appended tensors survive the death of this process or machine."""
         line = {"tensors": [[*place, *(span or [None] * 4)] for place, span in self._pending.items()]}
-        try:
+        with writing_to(self._path):
             self._data.flush()
             if self.stays:
                 os.fsync(self._data.fileno())
                 self._lines.append(line)
-        except OSError as error:
-            raise cannot_write(self._path, error) from error
         self._spans |= self._pending
         self._pending = {}
 
@@ -408,7 +402,7 @@ class AppendableStore:
                 entries[f"#unused{len(entries)}"] = unused
             at = max(at, span.end)
         header = safetensors_file.header_text(entries)
-        try:
+        with writing_to(self._path):
             if len(header) <= self._room:
                 self._data.seek(0)
                 self._data.write(self._room.to_bytes(8, "little") + header.ljust(self._room))
@@ -420,8 +414,6 @@ class AppendableStore:
                 write_whole(self._data_path, chain([len(header).to_bytes(8, "little"), header], values))
             self._data_path.replace(self._path)
             self._lines.remove()
-        except OSError as error:
-            raise cannot_write(self._path, error) from error
         self.close()
 
     def discard(self) -> None:

@@ -21,7 +21,7 @@ from biopsy import errors, events
 from biopsy.engines.base import RELEASE_SETTINGS, Engine, Imports, Result
 from biopsy.engines.other_release import wire
 from biopsy.engines.other_release.wire import GoneError, Incoming, Outgoing, WireError
-from biopsy.processes import forks, own_process
+from biopsy.processes import engine_calls, forks, own_process
 from biopsy.processes.process import CannotStartError, Process, isolating_variables
 from biopsy.processes.reading import files_meant
 from biopsy.processes.reaper import VERDICT_VARIABLE
@@ -563,7 +563,7 @@ def ended_like(status: int, where: str) -> errors.BiopsyError:
     Any other process goes on: returns an error to raise, of a class with the name of the signal, which becomes the kind
     of the engine's failure.
     """
-    if VERDICT_VARIABLE in os.environ or own_process.is_watched():
+    if VERDICT_VARIABLE in os.environ or engine_calls.is_watched():
         if status >= 0:
             os._exit(status)
         own_process.end_by_signal(-status)
