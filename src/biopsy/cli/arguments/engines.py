@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,7 +53,10 @@ _FLAGS = {
 """Flag -> its value in ``args.engines``, and its help."""
 
 
-class OnnxrtOptions(Options):
+_WRITTEN = "(with --engine, write them after the name)"
+
+
+class OnnxrtOptions(Options, title=f"settings of --onnxrt {_WRITTEN}"):
     """The settings of ``--onnxrt``."""
 
     providers: Sequence[str] | None = several(
@@ -208,20 +210,14 @@ class BuilderSettings(Options):
     )
 
 
-class TensorrtOptions(PrecisionSettings, NetworkSettings, BuilderSettings):
+class TensorrtOptions(PrecisionSettings, NetworkSettings, BuilderSettings, title=f"settings of --trt {_WRITTEN}"):
     """The settings of ``--trt``. The name of a field is that of a setting, with ``trt_`` before it."""
 
-    trt_flags: Sequence[str] | None = None
-
-    @classmethod
-    def add_tensorrt(cls, parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
-        """Add them to a parser as a group, except those of the fields ``without``."""
-        group = parser.add_argument_group("settings of --trt (with --engine, write them after the name)")
-        cls.add(group, only=[field for field in cls.declared if field not in without])
-        for flag, name in _BUILDER_FLAGS.items():
-            group.add_argument(
-                flag, dest="trt_flags", action="append_const", const=name, help=f"builder flag {name.upper()}"
-            )
+    trt_flags: Sequence[str] | None = option(
+        action="append",
+        meaning="",
+        flags={flag: (name, f"builder flag {name.upper()}") for flag, name in _BUILDER_FLAGS.items()},
+    )
 
     def options_given(self) -> list[str]:
         """The options of ``--trt`` that were given, as they are typed."""
@@ -248,8 +244,8 @@ class TensorrtOptions(PrecisionSettings, NetworkSettings, BuilderSettings):
         return settings
 
 
-class EngineOptions(OnnxrtOptions, TensorrtOptions):
-    """The engines in the order of the command line, and settings of ``--onnxrt`` and ``--trt``."""
+class NamedEngines(Options, title="engines (repeatable); the others are compared with the first"):
+    """The engines in the order of the command line."""
 
     engines: Sequence[str] | None = option(
         "--engine",
@@ -257,20 +253,12 @@ class EngineOptions(OnnxrtOptions, TensorrtOptions):
         metavar="NAME[:key=value,...]",
         meaning="any engine, with its options, as in onnxrt:optimization=none; 'biopsy doctor NAME' lists them",
         decides="yes",
+        flags=_FLAGS,
     )
 
-    @classmethod
-    def add_groups(
-        cls,
-        parser: argparse.ArgumentParser,
-        title: str = "engines (repeatable); the others are compared with the first",
-    ) -> None:
-        """Add the engines and the settings of ``--onnxrt`` to a parser as groups, without the settings of ``--trt``."""
-        group = parser.add_argument_group(title)
-        for flag, (engine, meaning) in _FLAGS.items():
-            group.add_argument(flag, action="append_const", dest="engines", const=engine, help=meaning)
-        cls.add(group, only=["engines"])
-        OnnxrtOptions.add(parser.add_argument_group("settings of --onnxrt (with --engine, write them after the name)"))
+
+class EngineOptions(NamedEngines, OnnxrtOptions, TensorrtOptions):
+    """The engines in the order of the command line, and settings of ``--onnxrt`` and ``--trt``."""
 
     @property
     def names_engine(self) -> bool:
@@ -374,7 +362,7 @@ class _ReleaseOption(Options):
     )
 
 
-class PackageOptions(_ReleaseOption, SurroundingOptions):
+class PackageOptions(_ReleaseOption, SurroundingOptions, title="other releases"):
     """The releases to run, by the names of their distributions, and their environments."""
 
     def pinned(self) -> list[PinnedPackage]:
@@ -430,7 +418,9 @@ class PackageOptions(_ReleaseOption, SurroundingOptions):
 class RunnableEngines(EngineOptions, PackageOptions):
     """The engines of ``biopsy run``, one by default."""
 
-    build_only: bool = switch("--build-only", meaning="build the model in every engine, but run nothing", decides="yes")
+    build_only: bool = switch(
+        "--build-only", title="building", meaning="build the model in every engine, but run nothing", decides="yes"
+    )
 
     def specs_to_run(self) -> list[EngineSpec]:
         """The engines that are named, else that of a given package, else ``default_engine``; each from its release.

@@ -31,7 +31,6 @@ BAR = 40
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.epilog = EPILOG
     parser.add_argument(
         "path", type=types.READ, metavar="FILE", help="a file of inputs or outputs, or a folder of iterations"
     )
