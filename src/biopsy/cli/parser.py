@@ -99,8 +99,7 @@ class Parser(argparse.ArgumentParser):
         """Show all options, or only what most people need."""
         from biopsy.cli import help_text
 
-        program, *words = self.prog.split()
-        lines = help_text.short(self, program, tuple(words)) if short else help_text.full(self)
+        lines = help_text.short(self, tuple(self.prog.split()[1:])) if short else help_text.full(self)
         Console().coloured(*lines)
 
 

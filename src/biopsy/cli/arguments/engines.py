@@ -131,8 +131,8 @@ _shapes = partial(_settings, metavar="NAME:[d0,...]", action="append")
 """Shapes of inputs; the option is repeated for each optimization profile."""
 
 
-class PrecisionSettings(Options):
-    """The types that TensorRT may compute in."""
+class TensorrtOptions(Options, title=f"settings of --trt {_WRITTEN}"):
+    """The settings of ``--trt``. The name of a field is that of a setting, with ``trt_`` before it."""
 
     trt_fp16: bool = switch(
         "--fp16", meaning="allow float16 (TensorRT 10 only: later versions use the types of the model)"
@@ -144,10 +144,6 @@ class PrecisionSettings(Options):
     trt_strongly_typed: bool = switch(
         "--strongly-typed", meaning="use the types of the model (later versions than TensorRT 10 always do)"
     )
-
-
-class NetworkSettings(Options):
-    """Shapes and outputs of the network, and memory for the build."""
 
     trt_min_shapes: Sequence[Sequence[str]] | None = _shapes(
         "--trt-min-shapes",
@@ -173,10 +169,6 @@ class NetworkSettings(Options):
     trt_pool_workspace: str | None = _setting(
         "--workspace", of="pool.workspace", metavar="SIZE", meaning="the limit of the workspace pool"
     )
-
-
-class BuilderSettings(Options):
-    """Further settings of the build."""
 
     trt_load_timing_cache: str | None = _setting(
         "--load-timing-cache", metavar="FILE", type=types.READ_TEXT, meaning="start with this timing cache"
@@ -208,10 +200,6 @@ class BuilderSettings(Options):
     trt_plugins: Sequence[str] | None = _settings(
         "--plugins", metavar="FILE", type=types.READ_TEXT, meaning="load these plug-in libraries"
     )
-
-
-class TensorrtOptions(PrecisionSettings, NetworkSettings, BuilderSettings, title=f"settings of --trt {_WRITTEN}"):
-    """The settings of ``--trt``. The name of a field is that of a setting, with ``trt_`` before it."""
 
     trt_flags: Sequence[str] | None = option(
         action="append",
@@ -398,13 +386,25 @@ class PackageOptions(_ReleaseOption, SurroundingOptions, title="other releases")
         Raises UsageError for a package that belongs to none of the engines.
         """
         from biopsy.engines.base import RELEASE_SETTINGS
-        from biopsy.engines.registry import EngineSpec, engines_of_distribution, release_settings
+        from biopsy.engines.registry import EngineSpec, engines_of_distribution, parse_spec, release_settings
 
         released = list(specs)
         for package in self.pinned():
             names = engines_of_distribution(package.name)
             if not any(spec.name in names for spec in released):
-                raise _not_used(package, names, released)
+                shown = ", ".join(dict.fromkeys(parse_spec(spec.text).name for spec in released))
+                if names:
+                    raise errors.UsageError(
+                        f"--package {package.text} is of the engine {names[0]}, and what runs here is {shown}",
+                        next_steps=[f"--engine {names[0]}    or leave out --package {package.text}"],
+                    )
+                raise errors.UsageError(
+                    f"--package {package.text} is of no engine that runs here: {shown}",
+                    next_steps=[
+                        *did_you_mean(package.name, distributions_of(released), cutoff=ALIKE),
+                        f"--package ... --with {package.text}    installs it beside the release of an engine",
+                    ],
+                )
             release = release_settings(names[0], package.name, package.version, beside=self.beside, python=self.python)
             released = [
                 EngineSpec(spec.name, {**release, **spec.settings})
@@ -436,24 +436,6 @@ class RunnableEngines(EngineOptions, PackageOptions):
             if names:
                 return self.released([EngineSpec(names[0])])
         return self.released([default_engine(runs=not self.build_only)])
-
-
-def _not_used(package: PinnedPackage, names: Sequence[str], specs: Sequence[EngineSpec]) -> errors.UsageError:
-    from biopsy.engines.registry import parse_spec
-
-    shown = ", ".join(dict.fromkeys(parse_spec(spec.text).name for spec in specs))
-    if names:
-        return errors.UsageError(
-            f"--package {package.text} is of the engine {names[0]}, and what runs here is {shown}",
-            next_steps=[f"--engine {names[0]}    or leave out --package {package.text}"],
-        )
-    return errors.UsageError(
-        f"--package {package.text} is of no engine that runs here: {shown}",
-        next_steps=[
-            *did_you_mean(package.name, distributions_of(specs), cutoff=ALIKE),
-            f"--package ... --with {package.text}    installs it beside the release of an engine",
-        ],
-    )
 
 
 def distributions_of(specs: Sequence[EngineSpec]) -> list[str]:

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
 
-from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check
 from biopsy.checks.task import EngineFileCheck
@@ -87,7 +85,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     options = PrecisionOptions.of(args)
     is_built = options.builder is not None
     refused = {"--iter-info": "the check of the file that --engine builds gets no other file"} if is_built else {}
-    with other_machines.machines_of(args, console, {**_NOT_ELSEWHERE, **refused}) as machines, _resumable(options):
+    with (
+        other_machines.machines_of(args, console, {**_NOT_ELSEWHERE, **refused}) as machines,
+        advice.resumable(options.words, REST_OPTIONS, "precision", has_journal=options.output is not None),
+    ):
         report = options.report_file(console)
         has_one_file = is_built and machines is None  # all checks share it; other machines have one each
         checked = checking.CheckedOptions.of(args)
@@ -97,22 +98,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
             checked.note_on(check, console)
             return search(options, check, Parallelism(jobs=jobs, executor=machines), report)
-
-
-@contextlib.contextmanager
-def _resumable(options: PrecisionOptions) -> Iterator[None]:
-    """Add to an error the line that resumes the search, or begins it anew, if it has a journal."""
-    try:
-        yield
-    except errors.Interrupted as stop:
-        if stop.kept is None or options.output is None:
-            raise
-        line = advice.resume_line(options.words, REST_OPTIONS)
-        raise errors.Interrupted(stop.message, kept=stop.kept, resume=line) from stop
-    except errors.CheckChanged as error:
-        if options.output is None:
-            raise
-        raise advice.begun_anew(error, advice.fresh_line(options.words, REST_OPTIONS, "precision")) from error
 
 
 def _of_what_is_built(options: PrecisionOptions, check: Check) -> Check:

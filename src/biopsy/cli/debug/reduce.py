@@ -5,13 +5,14 @@ no search, because the process of the checks is to start first.
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.advice import begun_anew, fresh_line, resume_line
+from biopsy.cli.advice import resumable, resume_line
 from biopsy.cli.arguments import checks, types
 from biopsy.cli.arguments.engines import PackageOptions
 from biopsy.cli.console import Console
@@ -118,7 +119,7 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
     options, own_run = ReduceOptions.of(args), checking.own_run(args.check)
     checked = checking.CheckedOptions.of(args)
     check = checked.check_of(jobs)  # it warms up during the imports below
-    try:
+    with contextlib.closing(check), resumable(options.words, REST_OPTIONS, "reduce"):
         from biopsy.cli.debug.reduction_report import explained, job_of, require_explainable
         from biopsy.cli.run.files import require_names_of_check
         from biopsy.reduction.reduce import run_job
@@ -140,16 +141,6 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
 
         hidden = bundling.words_to_hide(args)  # read now: the result may overwrite the model
         return _reduced(options, own_run, console, report, index=index, hidden=hidden, search=search)
-    except errors.Interrupted as stop:
-        if stop.kept is None:
-            raise
-        raise errors.Interrupted(
-            stop.message, kept=stop.kept, resume=resume_line(options.words, REST_OPTIONS)
-        ) from stop
-    except errors.CheckChanged as error:
-        raise begun_anew(error, fresh_line(options.words, REST_OPTIONS, "reduce")) from error
-    finally:
-        check.close()
 
 
 def _reduced(

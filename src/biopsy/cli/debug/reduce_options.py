@@ -72,10 +72,6 @@ class ShapeOptions(Options, title="the model"):
         "--force-fallback-shape-inference", rivals="inference", meaning="take types and shapes from a run of the model"
     )
 
-    def shapes_fixed(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of ``--model-input-shapes`` by input. Raises UsageError for words of another form."""
-        return types.parse_shapes(self.model_input_shapes, "--model-input-shapes")
-
 
 class BorderOptions(Options, title="what may change"):
     """What may change about the inputs, outputs and values of the original."""
