@@ -39,9 +39,10 @@ _PART = re.compile(r"(<!-- generated: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 def parser_of(words: str) -> argparse.ArgumentParser:
     """The parser of a command, such as ``debug reduce``, without what every command has."""
-    module = next(command.module for command in COMMANDS if " ".join(command.words) == words)
+    module = importlib.import_module(next(each.module for each in COMMANDS if " ".join(each.words) == words))
     parser = Parser(prog=f"biopsy {words}", add_help=False, allow_abbrev=False)
-    importlib.import_module(module).configure(parser)
+    parser.epilog = getattr(module, "EPILOG", None)
+    module.configure(parser)
     return parser
 
 

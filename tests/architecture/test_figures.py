@@ -16,7 +16,7 @@ LIMITS = {
     "used_once": 500,
     "inner_imports": 526,
     "namespaces": 45,
-    "options": 37,
+    "options": 33,
     "percentile_90": 40,
     "positional_calls": 0,
     "positional_records": 7,

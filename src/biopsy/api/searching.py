@@ -64,7 +64,13 @@ def form_of(check: Function, takes: Form | None) -> Form:
             f"check={name}: {parameter.name!r} is annotated as {_shown(annotation)}, which a check is never given",
             next_steps=[f"takes={form!r}" for form in get_args(Form)],
         )
-    if takes is not None and annotation and known and takes not in known and not _is_anything(annotation):
+    if (
+        takes is not None
+        and annotation
+        and known
+        and takes not in known
+        and _last_names(annotation)[0] not in ("Any", "object", "")
+    ):
         raise errors.UsageError(
             f"takes={takes!r} contradicts the annotation of {parameter.name!r}, which is {_shown(annotation)}",
             next_steps=[f"takes={known[0]!r}, or leave it out: the annotation says it"],
@@ -78,10 +84,6 @@ def _last_names(annotation: object) -> list[str]:
         return [each.rpartition(".")[2] for each in re.findall(r"[\w.]+", re.sub(r"\[.*\]", "", annotation))] or [""]
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     return [getattr(get_origin(part) or part, "__name__", str(part)) for part in parts]
-
-
-def _is_anything(annotation: object) -> bool:
-    return _last_names(annotation)[0] in ("Any", "object", "")
 
 
 def _shown(annotation: object) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,9 +46,23 @@ def resume_line(words: Sequence[str], rest: Collection[str], without: Collection
     return line_with(words, rest, "", (), without)
 
 
-def fresh_line(words: Sequence[str], rest: Collection[str], command: str) -> str:
-    """The line that starts a command over; ``command`` is the last word of its name. Otherwise like ``resume_line``."""
-    return line_with(words, rest, command, ["--fresh"])
+@contextlib.contextmanager
+def resumable(words: Sequence[str], rest: Collection[str], command: str, *, has_journal: bool = True) -> Iterator[None]:
+    """Add to an error the line that resumes a search, or begins it anew, if it has a journal.
+
+    ``command`` is the last word of its name; ``rest`` is as in ``resume_line``.
+    """
+    try:
+        yield
+    except errors.Interrupted as stop:
+        if stop.kept is None or not has_journal:
+            raise
+        raise errors.Interrupted(stop.message, kept=stop.kept, resume=resume_line(words, rest)) from stop
+    except errors.CheckChanged as error:
+        if not has_journal:
+            raise
+        kept, line = error.kept or "nothing was written", line_with(words, rest, command, ["--fresh"])
+        raise errors.CheckChanged(error.summary, details=error.details, kept=kept, next_steps=[line]) from error
 
 
 def line_with(
@@ -73,12 +88,6 @@ def words_with(
     kept += words[end:]
     place = kept.index(command) + 1 if command else len(kept)
     return ["biopsy", *kept[:place], *added, *kept[place:]]
-
-
-def begun_anew(error: errors.CheckChanged, line: str) -> errors.CheckChanged:
-    """The same error, with ``line`` as the next step and what is kept."""
-    kept = error.kept or "nothing was written"
-    return errors.CheckChanged(error.summary, details=error.details, kept=kept, next_steps=[line])
 
 
 CUT_INPUTS = "cut_inputs.npz"

@@ -52,7 +52,15 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """List all environments, the one used last at the end; or remove them and show which."""
     cache = Cache.of_user()
     if hasattr(args, "older_than"):
-        _clear(cache, args.older_than, console)
+        cleared = cache.clear(unused_for=datetime.timedelta(days=args.older_than))
+        for environment in cleared.gone:
+            console.say(f"removed  {_contents(environment)} · {size_text(environment.bytes)}")
+        for environment in cleared.in_use:
+            console.say(f"stays    {_contents(environment)} · it is in use")
+        console.say(f"{count(len(cleared.gone), 'environment')} removed, {_total(cleared.gone)}")
+        if cleared.stuck:
+            stuck = count(len(cleared.stuck), "environment")
+            raise errors.BiopsyError(f"{stuck} cannot be removed: files in {cache.folder} cannot be deleted")
         return 0
     environments = cache.entries()
     if environments:
@@ -67,19 +75,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     else:
         console.say(f"no environments in {cache.folder}")
     return 0
-
-
-def _clear(cache: Cache, days: int, console: Console) -> None:
-    cleared = cache.clear(unused_for=datetime.timedelta(days=days))
-    for environment in cleared.gone:
-        console.say(f"removed  {_contents(environment)} · {size_text(environment.bytes)}")
-    for environment in cleared.in_use:
-        console.say(f"stays    {_contents(environment)} · it is in use")
-    console.say(f"{count(len(cleared.gone), 'environment')} removed, {_total(cleared.gone)}")
-    if cleared.stuck:
-        raise errors.BiopsyError(
-            f"{count(len(cleared.stuck), 'environment')} cannot be removed: files in {cache.folder} cannot be deleted"
-        )
 
 
 def _contents(environment: CachedEnvironment) -> str:

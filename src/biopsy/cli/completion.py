@@ -15,7 +15,7 @@ from biopsy.cli.parser import add_options
 
 SHELLS = ("bash", "zsh", "fish")
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   biopsy completion bash > ~/.local/share/bash-completion/completions/biopsy
   biopsy completion zsh > ~/.zfunc/_biopsy                 (a folder of $fpath)
@@ -26,7 +26,6 @@ Then start a new shell. Write the script again after an update of biopsy."""
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``completion``."""
-    parser.epilog = _EPILOG
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=f"{', '.join(SHELLS[:-1])} or {SHELLS[-1]}")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.checks import verdict
-from biopsy.cli.arguments import absent_options, groups, types
+from biopsy.cli.arguments import groups, types
 from biopsy.cli.arguments.declared import option, switch
 from biopsy.cli.arguments.engines import EngineOptions, TensorrtOptions
 from biopsy.cli.arguments.types import parse_shapes
@@ -25,7 +25,7 @@ from biopsy.processes.writing import written_together
 from biopsy.questions.precision.mixed_models import in_fp16
 from biopsy.text import count
 
-EXAMPLES = """\
+EPILOG = """\
 examples:
   biopsy convert model.onnx -o model.engine                  build with TensorRT (RTX needs no GPU)
   biopsy convert model.onnx -o model.engine --trt-min-shapes x:[1,3] --trt-opt-shapes x:[8,3] --trt-max-shapes x:[32,3]
@@ -117,13 +117,12 @@ class ConvertOptions(groups.ModelOptions, groups.ModelTypeOption, ResultOptions,
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``convert``."""
-    parser.epilog = EXAMPLES
-    ConvertOptions.add_group(parser)
-    ConvertOptions.add(parser, only=("model_type", "output", "convert_to", "fp_to_fp16", "input_shapes"))
-    ConvertOptions.add(parser, only=(*groups.WeightsFileOptions.declared, "allow_invalid"))
-    ConvertOptions.add_groups(parser, "the engine that converts (default: the one that the ending says)")
-    TensorrtOptions.add_tensorrt(parser)
-    absent_options.add(parser, "convert")
+    ConvertOptions.add(
+        parser,
+        without=TensorrtOptions.declared,
+        titles={"engines": "the engine that converts (default: the one that the ending says)"},
+    )
+    TensorrtOptions.add(parser)
 
 
 derived_files = ConvertOptions.reading(ConvertOptions.derived)

@@ -68,14 +68,17 @@ class DiagnoseOptions(
 def add(parser: argparse.ArgumentParser) -> None:
     """Add all options."""
     groups.ModelOption.add(parser)
-    engines.EngineOptions.add_groups(
+    engines.EngineOptions.add(
         parser,
-        "engines (repeatable); several are compared with the first, one with ONNX Runtime without its optimizer and "
-        "with the reference evaluator",
+        without=TensorrtOptions.declared,
+        titles={
+            "engines": "engines (repeatable); several are compared with the first, one with ONNX Runtime without its "
+            "optimizer and with the reference evaluator"
+        },
     )
-    groups.InputOptions.add_group(parser)
+    groups.InputOptions.add(parser)
     comparing.ToleranceOptions.add(parser.add_argument_group("what counts as equal"))
-    comparing.MetricOptions.add_group(parser)
+    comparing.MetricOptions.add(parser)
     group = parser.add_argument_group("a check of your own")
     checks.CheckOption.add(
         group,
@@ -101,4 +104,4 @@ def add(parser: argparse.ArgumentParser) -> None:
     DiagnoseOptions.add(group, only=["json"])
     checks.EventsOption.add(group)
     groups.WeightsFolderOption.add(parser)
-    TensorrtOptions.add_tensorrt(parser)
+    TensorrtOptions.add(parser)

@@ -46,20 +46,18 @@ def full(parser: argparse.ArgumentParser) -> list[str]:
     return painted([*lines, "", *epilog] if parser.epilog else lines)
 
 
-def short(parser: argparse.ArgumentParser, program: str, words: tuple[str, ...]) -> list[str]:
+def short(parser: argparse.ArgumentParser, words: tuple[str, ...]) -> list[str]:
     """The help with what most people need, on one screen."""
     title = "what most people need:" if words in ESSENTIAL else "options:"
     with _without_missing_engines(parser):
         shown = [action for action in essential(parser, words) if action.help != argparse.SUPPRESS]
         count = sum(action.help != argparse.SUPPRESS for action in parser._actions if action.option_strings)
     options = [line for action in shown for line in _row(action)]
-    after = next_lines(program, words)
     parts = [
         _wrapped(f"usage: {_usage(parser)}".replace("%%", "%")),
         _wrapped(parser.description or ""),
         [title, *options] if options else [],
         [],
-        ["next:", *after] if after else [],
         [f"{parser.prog} --help shows all {count} options."],
     ]
     room = _MOST_LINES - sum(len(part) + 1 for part in parts if part)
@@ -195,46 +193,6 @@ ESSENTIAL: dict[tuple[str, ...], list[str]] = {
 }
 """The options that ``-h`` shows, by command; all of them for commands that are not here."""
 
-NEXT: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("run",): ("debug reduce    the smallest part that still fails", "debug layers    the layers that are wrong"),
-    ("torch",): (
-        "debug layers --load-outputs    each layer, held against PyTorch",
-        "debug known    whether the piece is a bug that is known",
-    ),
-    ("debug", "reduce"): (
-        "inspect model    what is left",
-        "debug known    whether it is a bug that is known",
-        "debug flags    the setting that switches the failure off",
-        "debug workaround    the smallest change of the whole model that avoids it",
-    ),
-    ("debug", "layers"): ("debug reduce --order-by    the smallest part that still fails",),
-    ("debug", "flags"): (
-        "debug workaround    other changes, verified",
-        "debug version    the release that broke it, or mended it",
-    ),
-    ("debug", "version"): (
-        "debug flags    the setting that avoids it in a release that fails",
-        "debug workaround    what avoids it, if you cannot change the release",
-        "debug known    whether it is a bug that is known",
-    ),
-    ("debug", "transform"): ("debug known    whether the piece is a bug that is known",),
-    ("debug", "known"): (
-        "debug workaround    the smallest change with which the model is right",
-        "debug version    the release that broke it, or mended it",
-    ),
-    ("debug", "workaround"): ("run    the patched model, beside the original",),
-    ("debug", "build"): ("debug diff-tactics    what goes with the bad builds",),
-    ("debug", "repeat"): ("debug build    varies what an engine chooses",),
-    ("inspect", "capability"): ("surgeon extract    a part as a model of its own",),
-    ("check", "lint"): ("surgeon extract    a faulty part as a model of its own",),
-    ("convert",): ("run    the written model, beside the original",),
-    ("cache", "list"): ("cache clear    removes them",),
-    ("data", "to-input"): ("debug reduce    with these inputs",),
-    ("doctor",): ("demo    a real bug, found",),
-    ("demo",): ("run    compares engines on your own model",),
-}
-"""Commands to go on with after a command, and what they are for."""
-
 
 def essential(parser: argparse.ArgumentParser, words: tuple[str, ...]) -> list[argparse.Action]:
     """The actions in the short help of a command, in the order of ``ESSENTIAL`` or of the parser."""
@@ -277,10 +235,3 @@ def within(lines: list[str], most: int) -> list[str]:
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
-
-
-def next_lines(program: str, words: Sequence[str]) -> list[str]:
-    """The lines that name the commands to go on with."""
-    rows = [row.split("    ") for row in NEXT.get(tuple(words), ())]
-    width = max((len(f"{program} {name}") for name, _ in rows), default=0)
-    return [f"  {f'{program} {name}':<{width}}  {what}" for name, what in rows]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from biopsy.checks import verdict
-from biopsy.cli.arguments import absent_options, engines, groups, types
+from biopsy.cli.arguments import engines, groups, types
 from biopsy.cli.arguments.declared import option
 from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.arguments.groups import CommandLimits
@@ -27,7 +27,7 @@ from biopsy.questions.lint.rules import Level, Report
 from biopsy.tensors.results import Feed
 from biopsy.text import count
 
-EXAMPLES = """\
+EPILOG = """\
 examples:
   biopsy check lint model.onnx                                  what is wrong, and with which nodes?
   biopsy check lint model.onnx -o report.json                   the same as JSON, in the form of Polygraphy
@@ -67,15 +67,13 @@ class LintOptions(
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``check lint``."""
-    parser.epilog = EXAMPLES
-    groups.ModelOption.add(parser)
-    groups.OutputOption.add(parser, output="also write the report to this file, as JSON")
-    LintOptions.add(parser, only=["node_timeout"])
-    groups.WeightsFolderOption.add(parser)
-    groups.SavedInputOptions.add_group(parser)
-    engines.EngineOptions.add_groups(parser, "the engine that runs the nodes (default: --onnxrt)")
-    TensorrtOptions.add_tensorrt(parser)
-    absent_options.add(parser, "check lint")
+    LintOptions.add(
+        parser,
+        without=(*CommandLimits.declared, *TensorrtOptions.declared),
+        titles={"engines": "the engine that runs the nodes (default: --onnxrt)"},
+        output="also write the report to this file, as JSON",
+    )
+    TensorrtOptions.add(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -5,7 +5,6 @@ A result that is less valid than the original is refused, unless ``--allow-inval
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks import verdict
-from biopsy.cli.arguments import absent_options
 from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.arguments.groups import FallbackInputs, ModelOption, WeightsFileOptions, WeightsFolderOption
 from biopsy.cli.arguments.types import Derived, parse_ranges, parse_shapes, written_over
@@ -83,18 +81,10 @@ class ChangeOptions(ModelOption, WeightsFolderOption, ResultOptions):
 
     ignore_external_data: bool = switch(
         "--ignore-external-data",
+        title="weights in files of their own",
         meaning="do not look for external weights, which may be missing: what is written refers to them as the model "
         "does",
     )
-
-    @classmethod
-    def add_groups(cls, parser: argparse.ArgumentParser, command: str) -> None:
-        """Add these options, and those that Polygraphy's ``command`` has besides."""
-        cls.add(parser, only=("model", "output"))
-        group = parser.add_argument_group("weights in files of their own")
-        cls.add(group, only=("external_data_dir", "ignore_external_data", *WeightsFileOptions.declared))
-        cls.add(parser, only=("allow_invalid",))
-        absent_options.add(parser, command)
 
     def derived(self) -> Derived:
         """The file of weights beside the output."""
@@ -146,7 +136,7 @@ class ChangeOptions(ModelOption, WeightsFolderOption, ResultOptions):
         weights_file.save_with_weights(model, self.output, self.folder, name, threshold, anew=anew)
 
 
-class InferenceOptions(Options):
+class InferenceOptions(Options, title="shape inference"):
     """How types and shapes are found: by onnx's inference or by a run of the model."""
 
     shape_inference: bool = switch(
@@ -166,7 +156,11 @@ class InferenceOptions(Options):
     )
 
 
-class FallbackOptions(InferenceOptions, FallbackInputs):
+FALLBACK = "inputs for the run that types and shapes are taken from: the first of them"
+"""The help of ``--load-inputs``."""
+
+
+class FallbackOptions(InferenceOptions, FallbackInputs, title="shape inference"):
     """How types and shapes are found, with the inputs of the run."""
 
     model_input_shapes: Sequence[str] | None = option(
@@ -176,11 +170,6 @@ class FallbackOptions(InferenceOptions, FallbackInputs):
         metavar="NAME:SHAPE",
         meaning="shapes of the model's inputs in that run, where it leaves them open",
     )
-
-    @classmethod
-    def add_inputs(cls, to: argparse._ActionsContainer) -> None:
-        """Add the options for the inputs of the run."""
-        FallbackInputs.add(to, load_inputs="inputs for the run that types and shapes are taken from: the first of them")
 
     def warn_of_idle_options(self, console: Console, *, runs: bool) -> None:
         """Warn of options for inputs that have no effect: all of them without a run, --iterations in any case."""

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from biopsy import errors
 from biopsy.checks.words import FORMATS, HELP, LEVELS, VERSION
-from biopsy.cli.arguments import types
+from biopsy.cli.arguments import absent_options, types
 from biopsy.cli.arguments.declared import Declaration, Options, option, switch
 from biopsy.cli.arguments.groups import CommandLimits
 from biopsy.cli.arguments.types import READ, Derived, FileKind
@@ -99,8 +99,7 @@ class Parser(argparse.ArgumentParser):
         """Show all options, or only what most people need."""
         from biopsy.cli import help_text
 
-        program, *words = self.prog.split()
-        lines = help_text.short(self, program, tuple(words)) if short else help_text.full(self)
+        lines = help_text.short(self, tuple(self.prog.split()[1:])) if short else help_text.full(self)
         Console().coloured(*lines)
 
 
@@ -113,11 +112,12 @@ def parser_of(program: str, command: Command) -> Parser:
         add_help=False,
         allow_abbrev=False,
     )
-    importlib.import_module(command.module).configure(parser)
+    module = importlib.import_module(command.module)
+    parser.epilog = getattr(module, "EPILOG", None)
+    module.configure(parser)
+    absent_options.add(parser, " ".join(command.words))
     if command.may_crash:
-        CommandLimits.add(
-            parser.add_argument_group("limits of the command"), timeout=command.default_timeout or "no limit"
-        )
+        CommandLimits.add(parser, timeout=command.default_timeout or "no limit")
     add_options(parser)
     return parser
 

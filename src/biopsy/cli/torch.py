@@ -31,7 +31,7 @@ _DEFAULT_SUSPECT = "onnxrt"
 _MOST_PLACES = 5
 _MOST_NODES = 6
 
-_EPILOG = f"""\
+EPILOG = f"""\
 {FACTORY}
 
 Who is to blame? Asked in turn: does the module give the same twice? does what torch.export captures? what torch.onnx
@@ -46,6 +46,9 @@ examples:
 exit status: 0 nothing fails; 1 the module, its capture, the exporter or the engine fails, or the tolerances are
 narrower than rounding: the verdict says which, as far as that is known; 2 wrong usage; 4 nothing was concluded
 (PyTorch or an engine is missing, the module itself raises); 5 interrupted"""
+
+
+_COMPARED = "what is compared, and how"
 
 
 class TorchOptions(ModuleOptions, ReportOption, EventsOption):
@@ -66,17 +69,32 @@ class TorchOptions(ModuleOptions, ReportOption, EventsOption):
         meaning=f"the engine to examine; 'biopsy doctor' lists all (default: {_DEFAULT_SUSPECT})",
     )
     atol: float | None = option(
-        "--atol", type=types.tolerance, metavar="NUMBER", meaning="absolute tolerance (default: what rounding explains)"
+        "--atol",
+        title=_COMPARED,
+        type=types.tolerance,
+        metavar="NUMBER",
+        meaning="absolute tolerance (default: what rounding explains)",
     )
     rtol: float | None = option(
-        "--rtol", type=types.tolerance, metavar="NUMBER", meaning="relative tolerance (default: what rounding explains)"
+        "--rtol",
+        title=_COMPARED,
+        type=types.tolerance,
+        metavar="NUMBER",
+        meaning="relative tolerance (default: what rounding explains)",
     )
-    no_optimize: bool = switch("--no-optimize", meaning="export with optimize=False, without onnxscript's optimizer")
+    no_optimize: bool = switch(
+        "--no-optimize", title=_COMPARED, meaning="export with optimize=False, without onnxscript's optimizer"
+    )
     run_timeout: float | None = option(
-        "--run-timeout", type=types.duration, metavar="TIME", meaning="end a run that takes longer: 90s"
+        "--run-timeout",
+        title=_COMPARED,
+        type=types.duration,
+        metavar="TIME",
+        meaning="end a run that takes longer: 90s",
     )
     max_time: float | None = option(
         "--max-time",
+        title=_COMPARED,
         type=types.duration,
         metavar="TIME",
         meaning="stop after this time (90s, 10m, 2h), and show what is known by then and what is not",
@@ -86,11 +104,7 @@ class TorchOptions(ModuleOptions, ReportOption, EventsOption):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``torch``."""
-    parser.epilog = _EPILOG
-    TorchOptions.add(parser, only=(*ModuleOptions.declared, "output", "suspect"))
-    group = parser.add_argument_group("what is compared, and how")
-    TorchOptions.add(group, only=("atol", "rtol", "no_optimize", "run_timeout", "max_time"))
-    TorchOptions.add(parser.add_argument_group("report"), only=("report", "json", "events"))
+    TorchOptions.add(parser, titles={"events": ""})
 
 
 @TorchOptions.reading

@@ -33,19 +33,16 @@ def main() -> int:
     connections = connections_of_environment()
     options = own_run(words)
     engines = [] if options is None else cold_start.load(options)
-    if options is not None and _may_be_served(options, engines) and is_detached_fork(int(lifeline)):
+    # Scripts of the user's are run in a process of their own, and limits are kept by one that supervises the run.
+    is_plain = options is not None and not (options.data_loader_script or options.has_functions or options.has_limits)
+    is_served = is_plain and engines and all(engine.forks_warm for engine in engines)
+    if options is not None and is_served and is_detached_fork(int(lifeline)):
         os.close(int(requests))
         warm_up(options, engines)
         serve_forks(_check, connections)
     for descriptor in (int(lifeline), *connections):
         os.close(descriptor)
     return cold_start.wait(int(requests), engines)
-
-
-def _may_be_served(options: RunOptions, engines: Sequence[type[Engine]]) -> bool:
-    runs_scripts = options.data_loader_script or options.has_functions
-    is_plain = not (runs_scripts or options.has_limits)  # a process that supervises a run keeps limits
-    return bool(engines) and all(engine.forks_warm for engine in engines) and is_plain
 
 
 def warm_up(options: RunOptions, engines: Sequence[type[Engine]]) -> None:

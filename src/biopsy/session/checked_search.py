@@ -262,22 +262,25 @@ class SearchOptions:
     keep_other: Path | None = None
 
 
+def model_read(index: ModelIndex) -> events.ModelRead:
+    """The event that a model was read."""
+    return events.ModelRead(
+        name=str(index.path or "model"),
+        nodes=len(index.nodes),
+        opset=index.opset,
+        inputs=len(index.fed_inputs()),
+        outputs=len(index.outputs),
+        weight_bytes=index.weight_bytes,
+    )
+
+
 @contextlib.contextmanager
 def prepared(index: ModelIndex, check: Check, options: SearchOptions, listener: events.Listener) -> Iterator[Workspace]:
     """Report the model and give a workspace for its candidates; new files are as private as the model's.
 
     No other search can have the files that the checks read. Raises what ``workspace`` and ``locked`` raise.
     """
-    listener(
-        events.ModelRead(
-            name=str(index.path or "model"),
-            nodes=len(index.nodes),
-            opset=index.opset,
-            inputs=len(index.fed_inputs()),
-            outputs=len(index.outputs),
-            weight_bytes=index.weight_bytes,
-        )
-    )
+    listener(model_read(index))
     tell_of_machines(options.parallelism.executor, listener)
     may_move = check.names_candidate and not options.files.artifacts.files
     place = workspace(index, options.candidate, may_move=may_move)

@@ -32,13 +32,13 @@ CANDIDATE = f"{{}}, or the name of --iter-artifact ({DEFAULT_CANDIDATE}), stands
 ASKED = "Without --check, you are asked"
 
 
-class CheckOption(Options):
+class CheckOption(Options, title="the check"):
     """The check: all words after the option."""
 
     check: list[str] | None = option(*REST_OPTIONS, nargs="...", metavar="COMMAND ...", meaning="{text}")
 
 
-class RuleOptions(Options, decides="yes"):
+class RuleOptions(Options, decides="yes", title="the check"):
     """What counts as a failure."""
 
     fail_code: Sequence[int] | None = several(
@@ -84,7 +84,7 @@ class RuleOptions(Options, decides="yes"):
         )
 
 
-class CheckTimeOptions(Options):
+class CheckTimeOptions(Options, title="the check"):
     """When a check is ended, and whether its processes end with it (``cli.app`` sees to that)."""
 
     check_timeout: float | None = option(
@@ -101,7 +101,7 @@ class CheckTimeOptions(Options):
     )
 
 
-class CheckMemoryOption(Options):
+class CheckMemoryOption(Options, title="the check"):
     """How much memory a check may use."""
 
     check_memory: int | None = option(
@@ -113,7 +113,7 @@ class CheckMemoryOption(Options):
     )
 
 
-class VacuousOption(Options, decides="yes"):
+class VacuousOption(Options, decides="yes", title="the check"):
     """Whether to trust a check that nearly every model fails."""
 
     allow_vacuous_check: bool = switch(
@@ -123,7 +123,7 @@ class VacuousOption(Options, decides="yes"):
     )
 
 
-class ColdOption(Options):
+class ColdOption(Options, title="the check"):
     """Whether every check gets a new process."""
 
     cold_checks: bool = switch(
@@ -133,7 +133,7 @@ class ColdOption(Options):
     )
 
 
-class RepeatOptions(Options):
+class RepeatOptions(Options, title="flaky failures"):
     """How often a check is repeated."""
 
     repeat: int | None = option(
@@ -157,7 +157,7 @@ class RepeatOptions(Options):
         return Repeating(repeat=self.repeat, confidence=self.confidence)
 
 
-class BudgetOptions(Options):
+class BudgetOptions(Options, title="time limits, and resuming"):
     """How many checks run at once, and when the search stops."""
 
     jobs: int | None = option(
@@ -183,7 +183,7 @@ class BudgetOptions(Options):
         return Budget(checks=self.max_checks, seconds=self.max_time)
 
 
-class FreshOption(Options):
+class FreshOption(Options, title="time limits, and resuming"):
     """Whether a search starts over."""
 
     fresh: bool = switch(
@@ -192,7 +192,7 @@ class FreshOption(Options):
     )
 
 
-class ReplayOptions(Options):
+class ReplayOptions(Options, title="time limits, and resuming"):
     """Files of outcomes: of an earlier search, and of this one."""
 
     load_debug_replay: Path | None = option(
@@ -210,7 +210,7 @@ class ReplayOptions(Options):
     )
 
 
-class ResumeOptions(FreshOption, ReplayOptions):
+class ResumeOptions(FreshOption, ReplayOptions, title="time limits, and resuming"):
     """Whether an interrupted search is resumed, and files of outcomes."""
 
     replay_form: Literal["biopsy", "polygraphy"] = option(
@@ -250,7 +250,7 @@ def journal_of(output: Path) -> Path:
     return output.parent / f"{output.name}.journal"
 
 
-class ShownOutputOptions(Options):
+class ShownOutputOptions(Options, title="the check"):
     """Which checks' output is shown."""
 
     show_output: bool = switch("--show-output", rivals="shown", meaning="show the output of every check")
@@ -262,7 +262,7 @@ class ShownOutputOptions(Options):
     )
 
 
-class ArtifactOptions(Options):
+class ArtifactOptions(Options, title="files of each iteration"):
     """Files of a check that are kept, sorted by its outcome."""
 
     artifacts: Sequence[Path] = several(
@@ -285,7 +285,7 @@ class ArtifactOptions(Options):
         return Artifacts(tuple(self.artifacts), self.art_dir)
 
 
-class IterationOptions(Options):
+class IterationOptions(Options, title="files of each iteration"):
     """Files that are written before each check."""
 
     iter_artifact: Path | None = option(
@@ -301,7 +301,7 @@ class IterationOptions(Options):
     )
 
 
-class EventsOption(Options):
+class EventsOption(Options, title="files of each iteration"):
     """The file that events are written to."""
 
     events: Path | None = option(

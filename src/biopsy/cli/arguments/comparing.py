@@ -54,7 +54,7 @@ def _limit(*spellings: str, metavar: str, meaning: str, **settings: Any) -> Any:
     return several(*spellings, metavar=f"[OUTPUT:]{metavar}", meaning=meaning, **defaults)
 
 
-class ToleranceOptions(Options):
+class ToleranceOptions(Options, title="what is out of tolerance"):
     """The tolerances, and the statistic of the error that they limit."""
 
     atol: Sequence[str] | None = _limit(
@@ -114,7 +114,9 @@ _METRICS: Mapping[Metric, tuple[str, str]] = {
 """The option of each metric's limit, and an example."""
 
 
-class MetricOptions(Options):
+class MetricOptions(
+    Options, title="limits on other measures, for all outputs or one of them; they replace the default tolerances"
+):
     """Limits on metrics other than absolute and relative errors."""
 
     cosine: Sequence[str] | None = _limit(
@@ -165,12 +167,6 @@ class MetricOptions(Options):
         decides="yes",
     )
 
-    @classmethod
-    def add_group(cls, parser: argparse.ArgumentParser) -> None:
-        """Add them to a parser as a group."""
-        title = "limits on other measures, for all outputs or one of them; they replace the default tolerances"
-        cls.add(parser.add_argument_group(title))
-
     def metric_limits(self) -> MetricLimits:
         """The limits that were given. Raises UsageError for invalid words."""
         given = self.given(MetricOptions.declared)
@@ -201,7 +197,7 @@ class JudgeOptions(ToleranceOptions, MetricOptions):
         return self.tolerances(), self.stats(), self.metric_limits()
 
 
-class OutputOptions(Options):
+class OutputOptions(Options, title="outputs and comparison"):
     """Golden values, and the file for the outputs of the engines."""
 
     save_outputs: Path | None = option(
@@ -217,7 +213,7 @@ class OutputOptions(Options):
     )
 
 
-class RunningOptions(Options):
+class RunningOptions(Options, title="outputs and comparison"):
     """Further tests of outputs, and how runs are made."""
 
     validate: bool = switch("--validate", meaning="fail if an output holds NaN or infinity", shared=True)
@@ -227,7 +223,7 @@ class RunningOptions(Options):
     )
 
 
-class NoiseOptions(Options):
+class NoiseOptions(Options, title="a bug, or only rounding"):
     """Whether a difference is a bug or only rounding."""
 
     compare_with: Literal["noise"] | None = option(

@@ -46,6 +46,8 @@ class Declaration(NamedTuple):
     rivals: str
     shared: bool | None
     decides: Decides | None
+    title: str
+    flags: Mapping[str, tuple[str, str]]
 
     def help(self, text: str | None) -> str:
         """The help text, with a command's ``text`` in place of ``TEXT``, or of all of it if it has no ``TEXT``."""
@@ -66,6 +68,8 @@ def option(
     rivals: str = "",
     shared: bool | None = None,
     decides: Decides | None = None,
+    title: str = "",
+    flags: Mapping[str, tuple[str, str]] = MappingProxyType({}),
     **settings: Any,
 ) -> Any:
     """A field of ``Options``. ``spellings`` may be one text or several; an operand has none.
@@ -73,10 +77,21 @@ def option(
     ``settings`` are those of ``add_argument``. ``text`` is the default for ``TEXT`` in ``meaning``. Options with the
     same ``rivals`` exclude each other. ``shared``: a project's settings file may set the option, since it is harmless
     in the sense of ``biopsy.engines.base.Option.harmless``. ``decides``: a verdict names the value if it comes from a
-    file. Both have a default for a whole record: ``class Limits(Options, decides="yes")``.
+    file. ``title`` is the heading of its group in the help; "" is none. These three have a default for a whole record:
+    ``class Limits(Options, decides="yes")``. ``flags`` are options that stand for one value each: flag -> value, help.
     """
     words = tuple(" ".join(spellings).split())
-    return Declaration(words, settings, meaning=meaning, text=text, rivals=rivals, shared=shared, decides=decides)
+    return Declaration(
+        words,
+        settings,
+        meaning=meaning,
+        text=text,
+        rivals=rivals,
+        shared=shared,
+        decides=decides,
+        title=title,
+        flags=flags,
+    )
 
 
 def switch(*spellings: str, meaning: str, **settings: Any) -> Any:
@@ -100,7 +115,7 @@ class Options:
 
     declared: ClassVar[Mapping[str, Declaration | None]] = MappingProxyType({})
 
-    def __init_subclass__(cls, *, shared: bool = False, decides: Decides = "") -> None:
+    def __init_subclass__(cls, *, shared: bool = False, decides: Decides = "", title: str = "") -> None:
         fields: dict[str, Declaration | None] = {}
         for base in cls.__bases__:
             if issubclass(base, Options):
@@ -114,6 +129,8 @@ class Options:
                     decides=decides if field.decides is None else field.decides,
                 )
                 setattr(cls, name, field.default)
+        if title:  # also of the options that it inherits
+            fields = {name: field and field._replace(title=title) for name, field in fields.items()}
         cls.declared = fields
 
     def __init__(self, **values: Any) -> None:
@@ -128,21 +145,34 @@ class Options:
         to: argparse._ActionsContainer,
         *,
         only: Collection[str] = (),
+        without: Collection[str] = (),
         also: Mapping[str, Collection[str]] = MappingProxyType({}),
         defaults: Mapping[str, object] = MappingProxyType({}),
+        titles: Mapping[str, str] = MappingProxyType({}),
         **texts: str,
     ) -> None:
-        """Add the options, or ``only`` those of some fields in this order, to a parser or a group of one.
+        """Add the options to a group, or to a parser, in groups by their titles.
 
-        A command may give, by field: more spellings (``also``), ``defaults``, and ``texts`` for ``Declaration.help``.
+        ``only`` some fields are added, in this order, or all but those ``without``. A command may give, by field: more
+        spellings (``also``), ``defaults``, other ``titles``, and ``texts`` for ``Declaration.help``.
         """
         exclusive: dict[str, argparse._ActionsContainer] = {}
         for name in only or cls.declared:
             field = cls.declared[name]
-            if field is None:
+            if field is None or name in without:
                 continue
-            if field.rivals and field.rivals not in exclusive:
-                exclusive[field.rivals] = to.add_mutually_exclusive_group()
+            place, title = to, titles.get(name, field.title)
+            if title and isinstance(to, argparse.ArgumentParser):
+                known = (group for group in to._action_groups if group.title == title)
+                place = next(known, None) or to.add_argument_group(title)
+            if field.rivals:
+                place = exclusive.get(field.rivals) or place.add_mutually_exclusive_group()
+                exclusive[field.rivals] = place
+            constant = "append_const" if field.settings.get("action") == "append" else "store_const"
+            for flag, (value, meaning) in field.flags.items():
+                place.add_argument(flag, action=constant, dest=name, const=value, help=meaning)
+            if field.flags and not field.spellings:
+                continue
             settings = {**field.settings, "help": field.help(texts.get(name))}
             if metavar := metavar_of(settings.get("type")):
                 settings.setdefault("metavar", metavar)
@@ -151,8 +181,7 @@ class Options:
             if field.spellings:
                 settings["dest"] = name
             spellings = (*(field.spellings or [name]), *also.get(name, ()))
-            added = exclusive.get(field.rivals, to).add_argument(*spellings, **settings)
-            added.declaration = field  # type: ignore[attr-defined]
+            place.add_argument(*spellings, **settings).declaration = field  # type: ignore[attr-defined]
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Self:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,7 +53,10 @@ _FLAGS = {
 """Flag -> its value in ``args.engines``, and its help."""
 
 
-class OnnxrtOptions(Options):
+_WRITTEN = "(with --engine, write them after the name)"
+
+
+class OnnxrtOptions(Options, title=f"settings of --onnxrt {_WRITTEN}"):
     """The settings of ``--onnxrt``."""
 
     providers: Sequence[str] | None = several(
@@ -129,8 +131,8 @@ _shapes = partial(_settings, metavar="NAME:[d0,...]", action="append")
 """Shapes of inputs; the option is repeated for each optimization profile."""
 
 
-class PrecisionSettings(Options):
-    """The types that TensorRT may compute in."""
+class TensorrtOptions(Options, title=f"settings of --trt {_WRITTEN}"):
+    """The settings of ``--trt``. The name of a field is that of a setting, with ``trt_`` before it."""
 
     trt_fp16: bool = switch(
         "--fp16", meaning="allow float16 (TensorRT 10 only: later versions use the types of the model)"
@@ -142,10 +144,6 @@ class PrecisionSettings(Options):
     trt_strongly_typed: bool = switch(
         "--strongly-typed", meaning="use the types of the model (later versions than TensorRT 10 always do)"
     )
-
-
-class NetworkSettings(Options):
-    """Shapes and outputs of the network, and memory for the build."""
 
     trt_min_shapes: Sequence[Sequence[str]] | None = _shapes(
         "--trt-min-shapes",
@@ -171,10 +169,6 @@ class NetworkSettings(Options):
     trt_pool_workspace: str | None = _setting(
         "--workspace", of="pool.workspace", metavar="SIZE", meaning="the limit of the workspace pool"
     )
-
-
-class BuilderSettings(Options):
-    """Further settings of the build."""
 
     trt_load_timing_cache: str | None = _setting(
         "--load-timing-cache", metavar="FILE", type=types.READ_TEXT, meaning="start with this timing cache"
@@ -207,21 +201,11 @@ class BuilderSettings(Options):
         "--plugins", metavar="FILE", type=types.READ_TEXT, meaning="load these plug-in libraries"
     )
 
-
-class TensorrtOptions(PrecisionSettings, NetworkSettings, BuilderSettings):
-    """The settings of ``--trt``. The name of a field is that of a setting, with ``trt_`` before it."""
-
-    trt_flags: Sequence[str] | None = None
-
-    @classmethod
-    def add_tensorrt(cls, parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
-        """Add them to a parser as a group, except those of the fields ``without``."""
-        group = parser.add_argument_group("settings of --trt (with --engine, write them after the name)")
-        cls.add(group, only=[field for field in cls.declared if field not in without])
-        for flag, name in _BUILDER_FLAGS.items():
-            group.add_argument(
-                flag, dest="trt_flags", action="append_const", const=name, help=f"builder flag {name.upper()}"
-            )
+    trt_flags: Sequence[str] | None = option(
+        action="append",
+        meaning="",
+        flags={flag: (name, f"builder flag {name.upper()}") for flag, name in _BUILDER_FLAGS.items()},
+    )
 
     def options_given(self) -> list[str]:
         """The options of ``--trt`` that were given, as they are typed."""
@@ -248,8 +232,8 @@ class TensorrtOptions(PrecisionSettings, NetworkSettings, BuilderSettings):
         return settings
 
 
-class EngineOptions(OnnxrtOptions, TensorrtOptions):
-    """The engines in the order of the command line, and settings of ``--onnxrt`` and ``--trt``."""
+class NamedEngines(Options, title="engines (repeatable); the others are compared with the first"):
+    """The engines in the order of the command line."""
 
     engines: Sequence[str] | None = option(
         "--engine",
@@ -257,20 +241,12 @@ class EngineOptions(OnnxrtOptions, TensorrtOptions):
         metavar="NAME[:key=value,...]",
         meaning="any engine, with its options, as in onnxrt:optimization=none; 'biopsy doctor NAME' lists them",
         decides="yes",
+        flags=_FLAGS,
     )
 
-    @classmethod
-    def add_groups(
-        cls,
-        parser: argparse.ArgumentParser,
-        title: str = "engines (repeatable); the others are compared with the first",
-    ) -> None:
-        """Add the engines and the settings of ``--onnxrt`` to a parser as groups, without the settings of ``--trt``."""
-        group = parser.add_argument_group(title)
-        for flag, (engine, meaning) in _FLAGS.items():
-            group.add_argument(flag, action="append_const", dest="engines", const=engine, help=meaning)
-        cls.add(group, only=["engines"])
-        OnnxrtOptions.add(parser.add_argument_group("settings of --onnxrt (with --engine, write them after the name)"))
+
+class EngineOptions(NamedEngines, OnnxrtOptions, TensorrtOptions):
+    """The engines in the order of the command line, and settings of ``--onnxrt`` and ``--trt``."""
 
     @property
     def names_engine(self) -> bool:
@@ -374,7 +350,7 @@ class _ReleaseOption(Options):
     )
 
 
-class PackageOptions(_ReleaseOption, SurroundingOptions):
+class PackageOptions(_ReleaseOption, SurroundingOptions, title="other releases"):
     """The releases to run, by the names of their distributions, and their environments."""
 
     def pinned(self) -> list[PinnedPackage]:
@@ -410,13 +386,25 @@ class PackageOptions(_ReleaseOption, SurroundingOptions):
         Raises UsageError for a package that belongs to none of the engines.
         """
         from biopsy.engines.base import RELEASE_SETTINGS
-        from biopsy.engines.registry import EngineSpec, engines_of_distribution, release_settings
+        from biopsy.engines.registry import EngineSpec, engines_of_distribution, parse_spec, release_settings
 
         released = list(specs)
         for package in self.pinned():
             names = engines_of_distribution(package.name)
             if not any(spec.name in names for spec in released):
-                raise _not_used(package, names, released)
+                shown = ", ".join(dict.fromkeys(parse_spec(spec.text).name for spec in released))
+                if names:
+                    raise errors.UsageError(
+                        f"--package {package.text} is of the engine {names[0]}, and what runs here is {shown}",
+                        next_steps=[f"--engine {names[0]}    or leave out --package {package.text}"],
+                    )
+                raise errors.UsageError(
+                    f"--package {package.text} is of no engine that runs here: {shown}",
+                    next_steps=[
+                        *did_you_mean(package.name, distributions_of(released), cutoff=ALIKE),
+                        f"--package ... --with {package.text}    installs it beside the release of an engine",
+                    ],
+                )
             release = release_settings(names[0], package.name, package.version, beside=self.beside, python=self.python)
             released = [
                 EngineSpec(spec.name, {**release, **spec.settings})
@@ -430,7 +418,9 @@ class PackageOptions(_ReleaseOption, SurroundingOptions):
 class RunnableEngines(EngineOptions, PackageOptions):
     """The engines of ``biopsy run``, one by default."""
 
-    build_only: bool = switch("--build-only", meaning="build the model in every engine, but run nothing", decides="yes")
+    build_only: bool = switch(
+        "--build-only", title="building", meaning="build the model in every engine, but run nothing", decides="yes"
+    )
 
     def specs_to_run(self) -> list[EngineSpec]:
         """The engines that are named, else that of a given package, else ``default_engine``; each from its release.
@@ -446,24 +436,6 @@ class RunnableEngines(EngineOptions, PackageOptions):
             if names:
                 return self.released([EngineSpec(names[0])])
         return self.released([default_engine(runs=not self.build_only)])
-
-
-def _not_used(package: PinnedPackage, names: Sequence[str], specs: Sequence[EngineSpec]) -> errors.UsageError:
-    from biopsy.engines.registry import parse_spec
-
-    shown = ", ".join(dict.fromkeys(parse_spec(spec.text).name for spec in specs))
-    if names:
-        return errors.UsageError(
-            f"--package {package.text} is of the engine {names[0]}, and what runs here is {shown}",
-            next_steps=[f"--engine {names[0]}    or leave out --package {package.text}"],
-        )
-    return errors.UsageError(
-        f"--package {package.text} is of no engine that runs here: {shown}",
-        next_steps=[
-            *did_you_mean(package.name, distributions_of(specs), cutoff=ALIKE),
-            f"--package ... --with {package.text}    installs it beside the release of an engine",
-        ],
-    )
 
 
 def distributions_of(specs: Sequence[EngineSpec]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -37,7 +36,7 @@ class OutputOption(Options):
     output: Path | None = option("-o --output", type=types.WRITTEN, meaning="{text}")
 
 
-class WeightsFolderOption(Options, shared=True, decides="yes"):
+class WeightsFolderOption(Options, shared=True, decides="yes", title="the model"):
     """The folder of external weights."""
 
     external_data_dir: Path | None = option(
@@ -47,7 +46,7 @@ class WeightsFolderOption(Options, shared=True, decides="yes"):
     )
 
 
-class MarkedOutputs(Options, decides="yes"):
+class MarkedOutputs(Options, decides="yes", title="the model"):
     """The tensors that the model returns."""
 
     onnx_outputs: Sequence[str] | None = several(
@@ -81,14 +80,6 @@ class MarkedOutputs(Options, decides="yes"):
 class ModelOptions(ModelOption, MarkedOutputs, WeightsFolderOption):
     """A model to run or convert, and its outputs."""
 
-    @classmethod
-    def add_group(cls, parser: argparse.ArgumentParser) -> None:
-        """Add the model, and the other options as a group."""
-        ModelOption.add(parser)
-        group = parser.add_argument_group("model")
-        MarkedOutputs.add(group)
-        WeightsFolderOption.add(group)
-
     def model_input(self) -> ModelInput:
         """The model with the chosen outputs."""
         from biopsy.engines.base import ModelInput
@@ -108,7 +99,7 @@ def all_or(names: Sequence[str] | None) -> Literal["all"] | Sequence[str] | None
     return "all" if names in (["mark", "all"], ["*"]) else names
 
 
-class ModelTypeOption(Options):
+class ModelTypeOption(Options, title="the model"):
     """The type of the model, in commands that take only ONNX models."""
 
     model_type: str | None = option(
@@ -116,7 +107,7 @@ class ModelTypeOption(Options):
     )
 
 
-class BuiltModelTypeOption(Options):
+class BuiltModelTypeOption(Options, title="the model"):
     """The type of the model, in commands that also take the file of a built engine."""
 
     model_type: str | None = option(
@@ -134,7 +125,7 @@ def is_built_model(model: Path, model_type: str | None) -> bool:
     return model.suffix in {".engine", ".plan", ".trt", ".blob", ".xml", ".ort"}
 
 
-class WeightsFileOption(Options):
+class WeightsFileOption(Options, title="weights in files of their own"):
     """Whether weights are written to a separate file."""
 
     save_external_data: str | None = option(
@@ -159,7 +150,7 @@ class WeightsFileOption(Options):
         return {"--save-external-data": (output.with_name(name) if output and name else None, types.WRITTEN)}
 
 
-class WeightsFileOptions(WeightsFileOption):
+class WeightsFileOptions(WeightsFileOption, title="weights in files of their own"):
     """Whether weights are written to a separate file, and which of them."""
 
     external_data_size_threshold: int = option(
@@ -190,7 +181,7 @@ def _seed(default: int | None) -> Any:
     )
 
 
-class RecordedInputs(Options, shared=True, decides="yes"):
+class RecordedInputs(Options, shared=True, decides="yes", title="the model"):
     """The inputs with which a search records values: loaded, from a script, or random."""
 
     load_inputs: Sequence[Path] | None = several(
@@ -256,13 +247,16 @@ class RecordedInputs(Options, shared=True, decides="yes"):
             console.warn(f"{', '.join(given)} has no effect: values are recorded with inputs that are given")
 
 
+_INPUTS = "inputs (default: random ones, the same for the same seed)"
+
+
 class FallbackInputs(RecordedInputs, shared=True, decides="yes"):
     """The inputs of the run that types and shapes are taken from."""
 
     iterations: int | None = _iterations(1)
 
 
-class InputOptions(RecordedInputs, shared=True, decides="yes"):
+class InputOptions(RecordedInputs, shared=True, decides="yes", title=_INPUTS):
     """The inputs of a run: loaded, from a script, or random."""
 
     iterations: int | None = _iterations(1)
@@ -278,11 +272,6 @@ class InputOptions(RecordedInputs, shared=True, decides="yes"):
         meaning="sizes of the open dimensions of random inputs, by their names in the model",
     )
     load_outputs: Sequence[Path] | None = None
-
-    @classmethod
-    def add_group(cls, parser: argparse.ArgumentParser) -> None:
-        """Add them to a parser as a group."""
-        cls.add(parser.add_argument_group("inputs (default: random ones, the same for the same seed)"))
 
     def inputs(self) -> Inputs:
         """The inputs. With golden values, no random values are made for tensors that loaded inputs lack."""
@@ -307,7 +296,7 @@ MAKING = ("data_loader_script", "iterations", "seed", "val_range", "input_shapes
 """The fields that say how inputs are made."""
 
 
-class SavedInputOptions(InputOptions):
+class SavedInputOptions(InputOptions, title=_INPUTS):
     """The inputs of a run, and the file to save them to."""
 
     save_inputs: Path | None = option(
@@ -321,7 +310,7 @@ MOST_OF_THE_MEMORY = 0.9
 MORE_MEMORY = "--run-memory SIZE    for an engine that needs more"
 
 
-class CommandLimits(Options):
+class CommandLimits(Options, title="limits of the command"):
     """The time and the memory that a command may use."""
 
     timeout: float | None = option(
@@ -354,7 +343,7 @@ class CommandLimits(Options):
         return Limits(seconds=seconds, memory=self.memory_limit or int(MOST_OF_THE_MEMORY * memory()))
 
 
-class RunLimits(Options):
+class RunLimits(Options, title="limits of a run"):
     """The time and the memory that an engine may use in one run."""
 
     run_timeout: float | None = option(

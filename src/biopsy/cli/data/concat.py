@@ -22,7 +22,6 @@ The extension chooses the format: .json, .npz, .safetensors; none for a folder w
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.epilog = EPILOG
     JoinOptions.add(parser, paths="files or folders, all of inputs or all of outputs")
 
 

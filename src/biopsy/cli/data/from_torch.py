@@ -68,7 +68,6 @@ class FromTorchOptions(ModuleOptions):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.epilog = EPILOG
     FromTorchOptions.add(parser)
 
 

@@ -33,7 +33,6 @@ class JoinOptions(Options):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.epilog = EPILOG
     JoinOptions.add(parser, paths="files or folders of inputs, or of outputs of one runner")
 
 

@@ -16,7 +16,7 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.outcome import Artifacts, InteractiveCheck, Outcome
 from biopsy.checks.words import as_word
 from biopsy.cli import advice
-from biopsy.cli.arguments import absent_options, checks, engines, groups, types
+from biopsy.cli.arguments import checks, engines, groups, types
 from biopsy.cli.arguments.declared import Options, option
 from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import COLUMN, Console
@@ -64,7 +64,7 @@ _NOT_ELSEWHERE = {
 }
 """Options that cannot be combined with ``--on``, each with the reason."""
 
-_EPILOG = f"""\
+EPILOG = f"""\
 examples:
   Which precision is to blame?
     biopsy debug build model.onnx --openvino --vary precision=f32,bf16 --until 20 \\
@@ -92,6 +92,9 @@ USUAL_RECORD = "replay.json"
 LEAST_BUILDS = 10
 
 
+_VARIED = "what differs from build to build"
+
+
 class VariedOptions(Options):
     """How many builds are made, what differs between them, and what is kept of each."""
 
@@ -104,6 +107,7 @@ class VariedOptions(Options):
     )
     vary: Sequence[str] = option(
         "--vary",
+        title=_VARIED,
         action="append",
         default=[],
         metavar="KEY=V1,V2,...",
@@ -112,18 +116,23 @@ class VariedOptions(Options):
     )
     seed: int | None = option(
         "--seed",
+        title=_VARIED,
         type=types.count,
         meaning="seed of the random build order; each block contains every combination equally often, so a periodic "
         "disturbance is not blamed on a setting (default: random, shown)",
     )
     save_tactics: Path | None = option(
-        "--save-tactics",
-        "--save-tactic-replay",
+        "--save-tactics --save-tactic-replay",
+        title="files of each iteration",
         type=types.ITERATION,
         meaning="before the check, write what the engine chose for each layer, as JSON; sorted with the artifacts",
     )
     build_timeout: float | None = option(
-        "--build-timeout", type=types.duration, metavar="SECONDS", meaning="end a build that takes longer"
+        "--build-timeout",
+        title="the check",
+        type=types.duration,
+        metavar="SECONDS",
+        meaning="end a build that takes longer",
     )
 
 
@@ -139,6 +148,7 @@ class BuildOptions(
     checks.CheckTimeOptions,
     engines.EngineOptions,
     checks.BudgetOptions,
+    groups.ModelTypeOption,
     groups.WeightsFolderOption,
 ):
     """All options of ``debug build``."""
@@ -214,49 +224,31 @@ class BuildOptions(
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug build``."""
-    parser.epilog = _EPILOG
-    groups.ModelOption.add(parser)
-    VariedOptions.add(parser, only=["until"])
-    VariedOptions.add(parser.add_argument_group("what differs from build to build"), only=["vary", "seed"])
-    group = parser.add_argument_group("files of each build")
-    VariedOptions.add(group, only=["save_tactics"])
-    checks.ArtifactOptions.add(group)
-    checks.IterationOptions.add(
-        group,
+    BuildOptions.add(
+        parser,
+        without=("max_checks", "max_time", *TensorrtOptions.declared),
+        titles={
+            "engines": "the engine to build with (default: that of the check, else TensorRT if it works here, else "
+            "ONNX Runtime)",
+            "jobs": "other machines",
+        },
         iter_artifact="where the engine saves what it has built (default: polygraphy_debug with the engine's suffix)",
         no_remove_intermediate="the last build",
-    )
-    checks.EventsOption.add(group)
-    ReportOption.add(group)
-    group = parser.add_argument_group("the check")
-    checks.CheckOption.add(
-        group,
         check="the command that tells whether a build is bad; takes the rest of the line. "
         f"In it, {{}}, {USUAL_NAME} or the name of --iter-artifact stands for what was built (for the model, if the "
         "engine saves nothing), and {engine} for the engine with its settings; 'biopsy run {}' gets these settings "
         "automatically. 'build' alone: a build that fails is bad, and nothing else is checked. "
         f"{checks.ASKED}",
-    )
-    checks.RuleOptions.add(group, match="has no effect here: any failure is bad")
-    checks.CheckTimeOptions.add(group, check_timeout="none")
-    VariedOptions.add(group, only=["build_timeout"])
-    checks.ShownOutputOptions.add(group, hide_fail_output="the first bad build")
-    engines.EngineOptions.add_groups(
-        parser,
-        "the engine to build with (default: that of the check, else TensorRT if it works here, else ONNX Runtime)",
-    )
-    group = other_machines.add(
-        parser, runs="the builds and their checks", sent="the model, its weights, and the files that the check names"
-    )
-    checks.BudgetOptions.add(
-        group,
-        only=["jobs"],
+        match="has no effect here: any failure is bad",
+        check_timeout="none",
+        hide_fail_output="the first bad build",
         jobs="with --on, make N builds at once; they are shown in the same order as without it",
     )
-    TensorrtOptions.add_tensorrt(parser)
-    groups.ModelTypeOption.add(parser)
-    groups.WeightsFolderOption.add(parser)
-    absent_options.add(parser, "debug build")
+    other_machines.MachineOptions.add(
+        parser,
+        on=other_machines.meaning(runs="the builds and their checks", sent=other_machines.MODEL_SENT),
+    )
+    TensorrtOptions.add(parser)
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:

@@ -13,7 +13,7 @@ from biopsy.checks.outcome import Outcome
 from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, groups
-from biopsy.cli.arguments.declared import Options, option
+from biopsy.cli.arguments.declared import option
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.progress import CheckProgress
@@ -28,7 +28,7 @@ from biopsy.text import count, is_refused, line_of
 
 REST_OPTIONS = checks.REST_OPTIONS
 
-_EPILOG = f"""\
+EPILOG = f"""\
 examples:
   An engine against itself; the last one of this name is the one whose settings vary:
     biopsy debug flags reduced.onnx --engine onnxrt \\
@@ -45,20 +45,8 @@ examples:
 {checks.STATUSES}"""
 
 
-class VariedEngineOption(Options):
-    """The engine whose settings are varied."""
-
-    engine: str | None = option(
-        "--engine",
-        metavar="NAME[:key=value,...]",
-        meaning="the engine whose settings to vary: the last one in 'biopsy run' written exactly so, else the last one "
-        "of this name (default: the last one)",
-    )
-
-
 class FlagsOptions(
     groups.ModelOption,
-    VariedEngineOption,
     ReportOption,
     checks.CheckOption,
     checks.RuleOptions,
@@ -68,25 +56,27 @@ class FlagsOptions(
 ):
     """All options of ``debug flags``."""
 
+    engine: str | None = option(
+        "--engine",
+        metavar="NAME[:key=value,...]",
+        meaning="the engine whose settings to vary: the last one in 'biopsy run' written exactly so, else the last one "
+        "of this name (default: the last one)",
+    )
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug flags``."""
-    parser.epilog = _EPILOG
-    groups.ModelOption.add(parser, model=" that fails")
-    VariedEngineOption.add(parser)
-    ReportOption.add(parser, also={"report": ["--save-report", "-o", "--output"]})
-    group = parser.add_argument_group("the check")
-    checks.CheckOption.add(
-        group,
+    FlagsOptions.add(
+        parser,
+        also={"report": ["--save-report", "-o", "--output"]},
+        model=" that fails",
         check="the command that tells whether the model fails; takes the rest of the line. In it, {}, or the name "
         f"{checks.DEFAULT_CANDIDATE}, stands for the model",
     )
-    checks.RuleOptions.add(group)
-    checks.CheckTimeOptions.add(group)
-    checks.ShownOutputOptions.add(group)
-    other_machines.add(parser, sent="the model, its weights, and the files that the check names", has_jobs=False)
-    checks.EventsOption.add(parser.add_argument_group("events"))
-    groups.WeightsFolderOption.add(parser)
+    other_machines.MachineOptions.add(
+        parser,
+        on=other_machines.meaning(sent=other_machines.MODEL_SENT, has_jobs=False),
+    )
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -33,7 +33,7 @@ from biopsy.text import line_of
 
 REST_OPTIONS = checks.REST_OPTIONS
 
-_EPILOG = """\
+EPILOG = """\
 It compares the pattern of the model (operators, what reads what, attributes that matter, element types; no names, sizes
 or weights) with those of known bugs. It runs nothing but the check, once, if there is one.
 
@@ -45,6 +45,9 @@ examples:
 
 exit status: 0 it was looked up, whether or not it is known; 2 wrong usage; 3 the model passes the check; 4 the model
 cannot be read or is not a piece, or the check could not be run"""
+
+
+_HOW = "how it fails (what is not said here, --check finds out)"
 
 
 class KnownOptions(ReportOption, checks.CheckOption, checks.CheckTimeOptions):
@@ -62,20 +65,28 @@ class KnownOptions(ReportOption, checks.CheckOption, checks.CheckTimeOptions):
         meaning="also look it up in the files of this folder (besides ~/.config/biopsy/known); may be given several "
         "times",
     )
-    engine: str = option("--engine", default="", metavar="NAME[:key=value,...]", meaning="the engine that fails")
-    release: str = option(
-        "--release", default="", metavar="VERSION", meaning="its release (default: the installed one)"
+    engine: str = option(
+        "--engine", title=_HOW, default="", metavar="NAME[:key=value,...]", meaning="the engine that fails"
     )
-    stage: str = option("--stage", choices=("load", "build", "run", "compare"), default="", meaning="where it fails")
-    kind: str = option("--kind", default="", metavar="KIND", meaning="the kind of failure, such as mismatch or Fail")
+    release: str = option(
+        "--release", title=_HOW, default="", metavar="VERSION", meaning="its release (default: the installed one)"
+    )
+    stage: str = option(
+        "--stage", title=_HOW, choices=("load", "build", "run", "compare"), default="", meaning="where it fails"
+    )
+    kind: str = option(
+        "--kind", title=_HOW, default="", metavar="KIND", meaning="the kind of failure, such as mismatch or Fail"
+    )
     new_name: str | None = option(
         "--add",
+        title="a bug that is not known yet",
         rivals="new",
         metavar="NAME",
         meaning="write a file for this bug, to be filled in, into the folder of your own ones",
     )
     save: Path | None = option(
         "--save",
+        title="a bug that is not known yet",
         rivals="new",
         type=types.WRITTEN,
         metavar="FILE.yaml",
@@ -85,21 +96,13 @@ class KnownOptions(ReportOption, checks.CheckOption, checks.CheckTimeOptions):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug known``."""
-    parser.epilog = _EPILOG
-    KnownOptions.add(parser, only=["model", "known_dir"])
-    ReportOption.add(parser, also={"report": ["-o", "--output"]})
     KnownOptions.add(
-        parser.add_argument_group("how it fails", "What is not said here, --check finds out"),
-        only=["engine", "release", "stage", "kind"],
-    )
-    KnownOptions.add(parser.add_argument_group("a bug that is not known yet"), only=["new_name", "save"])
-    group = parser.add_argument_group("the check")
-    checks.CheckOption.add(
-        group,
+        parser,
+        also={"report": ["-o", "--output"]},
         check="the command that the model fails, run once; takes the rest of the line. In it, {}, or the name "
         f"{checks.DEFAULT_CANDIDATE}, stands for the model",
+        check_timeout="none",
     )
-    checks.CheckTimeOptions.add(group, check_timeout="none")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -6,15 +6,12 @@ from __future__ import annotations
 
 import argparse
 
-from biopsy.cli.arguments import checks, comparing, engines, groups
 from biopsy.cli.arguments.engines import TensorrtOptions
-from biopsy.cli.arguments.groups import RunLimits
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, other_machines
-from biopsy.cli.debug.layers_options import LayersOptions, MeasuredOptions, RoleOptions
-from biopsy.cli.report import ReportOption
+from biopsy.cli.debug.layers_options import ENGINES, LayersOptions
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   biopsy debug layers model.onnx --onnxrt
   biopsy debug layers model.onnx --reference:float64 --openvino --atol 1e-3 --rtol 1e-3
@@ -30,27 +27,15 @@ reported"""
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug layers``."""
-    parser.epilog = _EPILOG
-    groups.ModelOption.add(parser)
-    RoleOptions.add(parser.add_argument_group("engines"))
-    engines.EngineOptions.add_groups(
-        parser, "engines, as for run: one alone is the suspect; the first of two is the one to trust"
+    LayersOptions.add(
+        parser,
+        without=TensorrtOptions.declared,
+        titles={"engines": ENGINES, "events": "", **dict.fromkeys(("record_memory", "work_dir"), "memory and files")},
+        run_timeout="end a run that takes longer, e.g. 90s",
+        events="write what happens as JSON lines",
     )
-    TensorrtOptions.add_tensorrt(parser)
-    group = parser.add_argument_group("what to measure, and how much to show")
-    RunLimits.add(group, run_timeout="end a run that takes longer, e.g. 90s")
-    MeasuredOptions.add(group, only=["nodes", "top"])
-    ReportOption.add(group)
-    bundling.add(group, "the worst layer or group")
-    MeasuredOptions.add(group, only=["csv"])
-    checks.EventsOption.add(group, events="write what happens as JSON lines")
-    group = parser.add_argument_group("memory and files")
-    MeasuredOptions.add(group, only=["record_memory", "work_dir"])
-    groups.WeightsFolderOption.add(group)
-    groups.SavedInputOptions.add_group(parser)
-    group = parser.add_argument_group("what is out of tolerance")
-    comparing.ToleranceOptions.add(group)
-    comparing.MetricOptions.add_group(parser)
+    bundling.add(parser, "the worst layer or group")
+    TensorrtOptions.add(parser)
     other_machines.add_refused(
         parser,
         "layers are compared with each other, so one machine measures them all, and each step needs the last one",

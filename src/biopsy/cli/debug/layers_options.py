@@ -21,7 +21,10 @@ _SPEC = "NAME[:key=value,...]"
 _DEFAULT_LIMIT = "1GB"
 
 
-class RoleOptions(Options):
+ENGINES = "engines: one alone is the suspect; the first of two is the one to trust"
+
+
+class RoleOptions(Options, title=ENGINES):
     """The suspect, and the engine to trust or golden values in its place."""
 
     suspect: str | None = option(
@@ -43,7 +46,7 @@ class RoleOptions(Options):
     )
 
 
-class MeasuredOptions(Options):
+class MeasuredOptions(Options, title="what to measure, and how much to show"):
     """What is measured, how much is shown and written, and where tensors are kept meanwhile."""
 
     nodes: str | None = option(

@@ -51,6 +51,7 @@ from biopsy.questions.layers.findings import (
     as_csv,
 )
 from biopsy.questions.layers.question import Judge, Question
+from biopsy.session.checked_search import model_read
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array, Feed
 from biopsy.text import ListOption, count, first_of, is_refused, line_of, printable
@@ -72,19 +73,6 @@ class LayersReport(ModelProgress):
     """Listens to an examination."""
 
     _stage = ""
-
-    def show_model(self, index: ModelIndex, path: Path) -> None:
-        """Show the model that was read."""
-        self(
-            events.ModelRead(
-                name=str(path),
-                nodes=len(index.nodes),
-                opset=index.opset,
-                inputs=len(index.fed_inputs()),
-                outputs=len(index.outputs),
-                weight_bytes=index.weight_bytes,
-            )
-        )
 
     def show(self, event: events.Event) -> None:
         """Show on the live line how much is measured, and how long the rest takes."""
@@ -112,7 +100,7 @@ def examined(options: LayersOptions, report: ReportFile) -> int:
             checking.ended_politely(),
         ):
             examination = Examination(question, scratch, progress)
-            progress.show_model(question.index, options.model)
+            progress(model_read(question.index))
             try:
                 findings = examination.run()
             except KeyboardInterrupt:

@@ -31,6 +31,8 @@ ASKS_HERE = "it asks its questions on this machine"
 """Reasons why options cannot be combined with ``--on``."""
 
 _SENT = "the candidate, its weights, and the files that the check names"
+MODEL_SENT = "the model, its weights, and the files that the check names"
+"""What commands on one model send."""
 _JOBS = "--jobs is then by default as many as it has room for. "
 
 
@@ -52,7 +54,7 @@ def resources(text: str) -> dict[str, float]:
     return amounts
 
 
-class MachineOptions(Options):
+class MachineOptions(Options, title="other machines"):
     """The machines that run the checks, if not this one."""
 
     on: str | None = option(
@@ -89,20 +91,12 @@ class MachineOptions(Options):
         )
 
 
-def add(
-    parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str = _SENT, has_jobs: bool = True
-) -> argparse._ArgumentGroup:
-    """Add the options in a group of their own, which is returned.
-
-    The help says what ``runs`` there and what is ``sent`` there. ``has_jobs``: the command has ``--jobs``.
-    """
-    group = parser.add_argument_group("other machines")
-    meaning = (
+def meaning(*, runs: str = "the checks", sent: str = _SENT, has_jobs: bool = True) -> str:
+    """The help of ``--on``: what ``runs`` there and is ``sent`` there. ``has_jobs``: the command has ``--jobs``."""
+    return (
         f"run {runs} on a Ray cluster: the one that this machine is in, or a new one of this machine alone (ray), or "
         f"another; {sent} are sent there. {_JOBS if has_jobs else ''}"
     )
-    MachineOptions.add(group, on=meaning)
-    return group
 
 
 def add_refused(parser: argparse.ArgumentParser, why: str, instead: str) -> None:

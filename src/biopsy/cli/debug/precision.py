@@ -6,20 +6,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
 
-from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check
 from biopsy.checks.task import EngineFileCheck
 from biopsy.checks.words import as_word
 from biopsy.cli import advice
-from biopsy.cli.arguments import absent_options, checks, groups, types
-from biopsy.cli.arguments.engines import TensorrtOptions
+from biopsy.cli.arguments import checks, types
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking, other_machines
-from biopsy.cli.debug.precision_options import LOW, MixtureOptions, PrecisionOptions
-from biopsy.cli.report import ReportOption
+from biopsy.cli.debug.precision_options import LOW, PrecisionOptions
 from biopsy.session.pool import Parallelism
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -32,7 +28,7 @@ _NOT_ELSEWHERE = {
 
 warmed_up = checking.warmed_up
 
-_EPILOG = f"""\
+EPILOG = f"""\
 examples:
   First golden values, then the layers for which fp16 is not enough:
     biopsy run model.onnx --onnxrt --save-inputs inputs.json --save-outputs golden.json
@@ -54,48 +50,22 @@ A candidate passes if its check does. Anything else (a failure, 'cannot say', no
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug precision``."""
-    parser.epilog = _EPILOG
-    groups.ModelOption.add(parser, model=", in its high precision")
-    groups.OutputOption.add(parser, output="write the mixed-precision model, ready to use")
-    ReportOption.add(parser)
-    MixtureOptions.add(parser, only=["names"])
-    MixtureOptions.add_groups(parser)
-    MixtureOptions.add(parser.add_argument_group("the search"), only=["mode", "direction", "cost"])
-    group = parser.add_argument_group("the check")
-    checks.CheckOption.add(
-        group,
+    PrecisionOptions.add(
+        parser,
+        without=("trt_outputs", "trt_exclude_outputs", *(f"trt_{low}" for low in LOW)),
+        model=", in its high precision",
+        output="write the mixed-precision model, ready to use",
         check="the command that tells whether a candidate passes; takes the rest of the line. "
         f"In it, {checks.CANDIDATE}. {checks.ASKED}",
-    )
-    checks.RuleOptions.add(group, match="has no effect here: a candidate with any failure does not pass")
-    checks.CheckTimeOptions.add(group, check_timeout="20 times as long as with every layer high, at least 60")
-    checks.CheckMemoryOption.add(group)
-    checks.ColdOption.add(group)
-    checks.ShownOutputOptions.add(group, hide_fail_output="the check with every layer low")
-    checks.RepeatOptions.add(group)
-    group = parser.add_argument_group("time limits, and resuming")
-    checks.BudgetOptions.add(group)
-    checks.ResumeOptions.add(group)
-    other_machines.add(parser)
-    group = parser.add_argument_group("files of each iteration")
-    checks.ArtifactOptions.add(group)
-    checks.IterationOptions.add(
-        group,
+        match="has no effect here: a candidate with any failure does not pass",
+        check_timeout="20 times as long as with every layer high, at least 60",
+        hide_fail_output="the check with every layer low",
         iter_artifact=f"where each candidate is written (default: {checks.DEFAULT_CANDIDATE}; with --trt: "
         "polygraphy_debug.engine)",
-    )
-    checks.EventsOption.add(group)
-    group = parser.add_argument_group("the model")
-    groups.RecordedInputs.add(
-        group,
         load_inputs="calibrate --int8 with these inputs (default: those of the check if it is 'biopsy run', else "
         "random ones)",
     )
-    groups.ModelTypeOption.add(group)
-    groups.WeightsFolderOption.add(group)
-    groups.WeightsFileOption.add(group)
-    TensorrtOptions.add_tensorrt(parser, without=("trt_outputs", "trt_exclude_outputs", *(f"trt_{low}" for low in LOW)))
-    absent_options.add(parser, "debug precision")
+    other_machines.MachineOptions.add(parser, on=other_machines.meaning())
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
@@ -115,7 +85,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     options = PrecisionOptions.of(args)
     is_built = options.builder is not None
     refused = {"--iter-info": "the check of the file that --engine builds gets no other file"} if is_built else {}
-    with other_machines.machines_of(args, console, {**_NOT_ELSEWHERE, **refused}) as machines, _resumable(options):
+    with (
+        other_machines.machines_of(args, console, {**_NOT_ELSEWHERE, **refused}) as machines,
+        advice.resumable(options.words, REST_OPTIONS, "precision", has_journal=options.output is not None),
+    ):
         report = options.report_file(console)
         has_one_file = is_built and machines is None  # all checks share it; other machines have one each
         checked = checking.CheckedOptions.of(args)
@@ -125,22 +98,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
             checked.note_on(check, console)
             return search(options, check, Parallelism(jobs=jobs, executor=machines), report)
-
-
-@contextlib.contextmanager
-def _resumable(options: PrecisionOptions) -> Iterator[None]:
-    """Add to an error the line that resumes the search, or begins it anew, if it has a journal."""
-    try:
-        yield
-    except errors.Interrupted as stop:
-        if stop.kept is None or options.output is None:
-            raise
-        line = advice.resume_line(options.words, REST_OPTIONS)
-        raise errors.Interrupted(stop.message, kept=stop.kept, resume=line) from stop
-    except errors.CheckChanged as error:
-        if options.output is None:
-            raise
-        raise advice.begun_anew(error, advice.fresh_line(options.words, REST_OPTIONS, "precision")) from error
 
 
 def _of_what_is_built(options: PrecisionOptions, check: Check) -> Check:

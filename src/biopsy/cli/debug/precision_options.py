@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -37,6 +36,9 @@ _FORMS = {
 """How the low precision gets into the candidates, each an option, with its help."""
 
 
+_PRECISIONS = "precisions"
+
+
 class MixtureOptions(Options):
     """Which precisions are mixed, how the search goes, and whether an engine is built and checked."""
 
@@ -47,23 +49,43 @@ class MixtureOptions(Options):
         meaning="write the names of the layers that must be high, one per line, as for nodes_to_exclude, "
         "node_block_list",
     )
-    low: Literal["fp16", "bf16", "fp8", "int8"] | None = None
-    form: Form | None = None
+    low: Literal["fp16", "bf16", "fp8", "int8"] | None = option(
+        rivals="low", flags={f"--{name}": (name, text) for name, text in LOW.items()}, title=_PRECISIONS, meaning=""
+    )
     fp8_format: str = option(
-        "--fp8-format", choices=("e4m3fn", "e5m2"), default="e4m3fn", meaning="which float8 (default: e4m3fn)"
+        "--fp8-format",
+        title=_PRECISIONS,
+        choices=("e4m3fn", "e5m2"),
+        default="e4m3fn",
+        meaning="which float8 (default: e4m3fn)",
     )
     precision: High = option(
         "-p",
         "--precision",
+        title=_PRECISIONS,
         choices=("float32", "float16"),
         default="float32",
         meaning="the high precision (default: float32)",
     )
+    form: Form | None = option(
+        rivals="form", flags={f"--{name}": (name, text) for name, text in _FORMS.items()}, title=_PRECISIONS, meaning=""
+    )
     engine: str | None = option(
-        "--engine", metavar="NAME[:key=value,...]", meaning="the same with any engine that writes such files"
+        "--engine",
+        rivals="engine",
+        title="check an engine built from the mixed-precision model, instead of the model",
+        flags={
+            "--trt": (
+                "trt",
+                "build with TensorRT; {} in the check then stands for the file it writes, and low layers are --native",
+            )
+        },
+        metavar="NAME[:key=value,...]",
+        meaning="the same with any engine that writes such files",
     )
     mode: Mode = option(
         "--mode",
+        title="the search",
         choices=("minimal", "bisect", "linear"),
         default="minimal",
         meaning="minimal: few layers, anywhere, none of which can be low (default); bisect: how many from one end of "
@@ -72,38 +94,18 @@ class MixtureOptions(Options):
     direction: Direction = option(
         "--dir",
         "--direction",
+        title="the search",
         choices=("forward", "reverse"),
         default="forward",
         meaning="for bisect and linear: raise the first layers, or the last (default: forward)",
     )
     cost: Cost = option(
         "--cost",
+        title="the search",
         choices=("flops", "bytes", "count"),
         default="count",
         meaning="the cost to minimize: the most expensive layers are lowered first (default: count)",
     )
-
-    @classmethod
-    def add_groups(cls, parser: argparse.ArgumentParser) -> None:
-        """Add the options on the precisions, and on the engine to build, in groups."""
-        group = parser.add_argument_group("precisions")
-        lows = group.add_mutually_exclusive_group()
-        for name, meaning in LOW.items():
-            lows.add_argument(f"--{name}", action="store_const", dest="low", const=name, help=meaning)
-        cls.add(group, only=["fp8_format", "precision"])
-        forms = group.add_mutually_exclusive_group()
-        for name, meaning in _FORMS.items():
-            forms.add_argument(f"--{name}", action="store_const", dest="form", const=name, help=meaning)
-        group = parser.add_argument_group("check an engine built from the mixed-precision model, instead of the model")
-        which = group.add_mutually_exclusive_group()
-        which.add_argument(
-            "--trt",
-            action="store_const",
-            dest="engine",
-            const="trt",
-            help="build with TensorRT; {} in the check then stands for the file it writes, and low layers are --native",
-        )
-        cls.add(which, only=["engine"])
 
 
 class PrecisionOptions(
@@ -123,6 +125,7 @@ class PrecisionOptions(
     checks.ArtifactOptions,
     checks.IterationOptions,
     checks.EventsOption,
+    groups.ModelTypeOption,
     groups.WeightsFolderOption,
     groups.WeightsFileOption,
     TensorrtOptions,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,31 @@ def search(options: PrecisionOptions, check: Check, parallelism: Parallelism, re
     if own is not None:
         _warn(options, own, console)
     shown = "all" if options.show_output else "none" if options.hide_fail_output else "ends"
+    known: PrecisionResult | None = None
     with PrecisionReport(console, options.events, shown) as progress:
-        sections = PrecisionSections(options, index, progress, report)
+
+        def sections() -> Mapping[str, Any]:
+            """The sections besides the verdict or the error, with all that is known when the search ends."""
+            engines = [] if own is None else [spec.text for spec in own.specs_to_run()]
+            high = () if known is None else sorted({layer.place for layer in known.high if not layer.where})
+            history = progress.history
+            return {
+                "model": model_tree_of(options.model),
+                "versions": versions_tree(engines),
+                "whole": map_tree(index, high),
+                "search": None if history.is_empty else {"mode": options.mode, **history.tree()},
+                "precision": None if known is None else precision_tree(known),
+            }
+
+        def write(result: PrecisionResult) -> None:
+            nonlocal known
+            known = result
+            status = errors.Interrupted.status if result.stopped else 0
+            report.write(status, lambda: {"verdict": _verdict(result), **sections()})
+
         built = None if options.builder is None else options.artifact
-        with report.also_of_errors(sections.of_error):
-            job = _job(options, parallelism, sections)
+        with report.also_of_errors(sections):
+            job = _job(options, parallelism, write)
             with checking.ended_politely(), set_aside(built, "search", console.warn) as remark:
                 if remark is not None:
                     console.note(remark)
@@ -62,7 +82,15 @@ def search(options: PrecisionOptions, check: Check, parallelism: Parallelism, re
         return progress.ended(errors.Interrupted.status if result.stopped else 0)
 
 
-def _job(options: PrecisionOptions, parallelism: Parallelism, sections: PrecisionSections) -> PrecisionJob:
+def _verdict(result: PrecisionResult) -> Verdict:
+    """How many layers must be high."""
+    needed = f"{len(result.high)} of {count(result.layers, 'layer')} must be {result.precision}"
+    ended = f" The search was stopped by {result.stopped}: fewer may be enough." if result.stopped else ""
+    text = f"{needed}, the others may be {result.low}." if result.high else f"Every layer may be {result.low}."
+    return Verdict(kind="reduced" if result.high else "passes", text=text + ended)
+
+
+def _job(options: PrecisionOptions, parallelism: Parallelism, write: Callable[[PrecisionResult], None]) -> PrecisionJob:
     """The job of the search. Raises UsageError for options that contradict each other."""
     if options.save_external_data is not None and options.output is None:
         raise errors.UsageError("--save-external-data needs an output", next_steps=["-o mixed.onnx"])
@@ -71,7 +99,7 @@ def _job(options: PrecisionOptions, parallelism: Parallelism, sections: Precisio
         external=None if options.output is None else options.weights_file(options.output),
         report=options.report,
         names=options.names,
-        write_report=sections.write,
+        write_report=write,
         mode=options.mode,
         direction=options.direction,
         cost=options.cost,
@@ -245,39 +273,3 @@ def _end_lines(result: PrecisionResult, names: Path | None, resume_line: str | N
         yield from ("", f"{len(result.names)} names for nodes_to_exclude, node_block_list: add --list FILE")
     elif result.names:
         yield from ("", f"nodes_to_exclude = {result.names!r}")
-
-
-class PrecisionSections:
-    """Writes the report of a result, and makes the sections of the report of an error."""
-
-    def __init__(
-        self, options: PrecisionOptions, index: ModelIndex, progress: PrecisionReport, report: ReportFile
-    ) -> None:
-        self._options = options
-        self._index = index
-        self._history = progress.history
-        self._report = report
-        self._known: PrecisionResult | None = None
-
-    def write(self, result: PrecisionResult) -> None:
-        """Write the report. Raises UsageError if it cannot be written."""
-        self._known = result
-        needed = f"{len(result.high)} of {count(result.layers, 'layer')} must be {result.precision}"
-        ended = f" The search was stopped by {result.stopped}: fewer may be enough." if result.stopped else ""
-        text = f"{needed}, the others may be {result.low}." if result.high else f"Every layer may be {result.low}."
-        verdict = Verdict(kind="reduced" if result.high else "passes", text=text + ended)
-        status = errors.Interrupted.status if result.stopped else 0
-        self._report.write(status, lambda: {"verdict": verdict, **self.of_error()})
-
-    def of_error(self) -> Mapping[str, Any]:
-        """The sections besides the verdict or the error, with all that is known when the search ends."""
-        own, known = checking.own_run(self._options.check), self._known
-        engines = [] if own is None else [spec.text for spec in own.specs_to_run()]
-        high = () if known is None else sorted({layer.place for layer in known.high if not layer.where})
-        return {
-            "model": model_tree_of(self._options.model),
-            "versions": versions_tree(engines),
-            "whole": map_tree(self._index, high),
-            "search": None if self._history.is_empty else {"mode": self._options.mode, **self._history.tree()},
-            "precision": None if known is None else precision_tree(known),
-        }

@@ -5,16 +5,19 @@ no search, because the process of the checks is to start first.
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.advice import begun_anew, fresh_line, resume_line
+from biopsy.cli.advice import resumable, resume_line
 from biopsy.cli.arguments import checks, types
+from biopsy.cli.arguments.engines import PackageOptions
 from biopsy.cli.console import Console
 from biopsy.cli.debug import bundling, checking, other_machines
-from biopsy.cli.debug.reduce_options import ReduceOptions, add
+from biopsy.cli.debug.reduce_options import ReduceOptions
 from biopsy.cli.report import ReportFile
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ _NOT_ELSEWHERE = {
 
 warmed_up = checking.warmed_up
 
-_EPILOG = f"""\
+EPILOG = f"""\
 examples:
   First golden values, then the reduction; each layer gets the inputs that it had in the whole model:
     biopsy run model.onnx --onnxrt --save-inputs inputs.json \\
@@ -59,8 +62,29 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug reduce``."""
-    parser.epilog = _EPILOG
-    add(parser)
+    ReduceOptions.add(
+        parser,
+        without=("run_timeout",),
+        defaults={"iter_artifact": Path(checks.DEFAULT_CANDIDATE)},
+        titles=dict.fromkeys(PackageOptions.declared, "the releases that the check is made with"),
+        model=" that fails",
+        output="the reduced model (default: MODEL_reduced.onnx)",
+        check="the command that tells whether a candidate fails; takes the rest of the line. "
+        f"In it, {checks.CANDIDATE}. {checks.ASKED}. "
+        "The check that allows the smallest results is 'biopsy run' without --load-outputs, which computes its "
+        "reference anew for each candidate",
+        check_timeout="20 times as long as the original's, at least 60",
+        check_memory="; this counts as another failure, unless the original needs more too",
+        hide_fail_output="the original's failure",
+        packages="run the engines of this package in a check that is 'biopsy run' from this release of it; in any "
+        "other check, {python} stands for the interpreter of an environment with it",
+        fresh="start over instead of resuming an interrupted reduction, whose journal (OUTPUT.journal) is kept aside",
+        iter_artifact=f"where each candidate is written (default: {checks.DEFAULT_CANDIDATE})",
+        load_inputs="record values with these inputs, all iterations of them (default: those of the check, else random "
+        "ones)",
+    )
+    bundling.add(parser, "the result")
+    other_machines.MachineOptions.add(parser, on=other_machines.meaning())
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
@@ -95,7 +119,7 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
     options, own_run = ReduceOptions.of(args), checking.own_run(args.check)
     checked = checking.CheckedOptions.of(args)
     check = checked.check_of(jobs)  # it warms up during the imports below
-    try:
+    with contextlib.closing(check), resumable(options.words, REST_OPTIONS, "reduce"):
         from biopsy.cli.debug.reduction_report import explained, job_of, require_explainable
         from biopsy.cli.run.files import require_names_of_check
         from biopsy.reduction.reduce import run_job
@@ -117,16 +141,6 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
 
         hidden = bundling.words_to_hide(args)  # read now: the result may overwrite the model
         return _reduced(options, own_run, console, report, index=index, hidden=hidden, search=search)
-    except errors.Interrupted as stop:
-        if stop.kept is None:
-            raise
-        raise errors.Interrupted(
-            stop.message, kept=stop.kept, resume=resume_line(options.words, REST_OPTIONS)
-        ) from stop
-    except errors.CheckChanged as error:
-        raise begun_anew(error, fresh_line(options.words, REST_OPTIONS, "reduce")) from error
-    finally:
-        check.close()
 
 
 def _reduced(

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from biopsy.cli.arguments import absent_options, types
+from biopsy.cli.arguments import types
 from biopsy.cli.arguments.checks import (
-    ASKED,
-    CANDIDATE,
     DEFAULT_CANDIDATE,
     ArtifactOptions,
     BudgetOptions,
@@ -22,7 +20,6 @@ from biopsy.cli.arguments.checks import (
     IterationOptions,
     RepeatOptions,
     ResumedSearch,
-    ResumeOptions,
     RuleOptions,
     ShownOutputOptions,
     VacuousOption,
@@ -33,13 +30,11 @@ from biopsy.cli.arguments.engines import PackageOptions
 from biopsy.cli.arguments.groups import (
     ModelOption,
     OutputOption,
-    RecordedInputs,
     RunLimits,
     WeightsFileOption,
     WeightsFolderOption,
 )
 from biopsy.cli.console import Console
-from biopsy.cli.debug import bundling, other_machines
 from biopsy.cli.report import ReportOption
 
 if TYPE_CHECKING:
@@ -47,30 +42,7 @@ if TYPE_CHECKING:
     from biopsy.reduction.schedule import Passes
 
 
-class GoodModelOption(Options):
-    """The file for a passing model."""
-
-    min_good: Path | None = option(
-        "--min-good",
-        "--minimal-good",
-        type=types.WRITTEN,
-        meaning="also write the passing model that is closest in size",
-    )
-
-
-class ModeOption(Options):
-    """How thorough the search is."""
-
-    mode: Literal["minimal", "bisect", "linear"] = option(
-        "--mode",
-        choices=("minimal", "bisect", "linear"),
-        default="minimal",
-        meaning="minimal: bisect, then search for the needed nodes wherever they are, until no single node can be "
-        "removed (default); bisect: one piece, by halving, O(log N) checks; linear: node by node, O(N) checks",
-    )
-
-
-class CandidateOptions(Options):
+class CandidateOptions(Options, title="files of each iteration"):
     """Files that are written for candidates."""
 
     iter_inputs: Path | None = option(
@@ -83,7 +55,7 @@ class CandidateOptions(Options):
     )
 
 
-class ShapeOptions(Options):
+class ShapeOptions(Options, title="the model"):
     """How the shapes of the original are determined."""
 
     model_input_shapes: Sequence[str] | None = option(
@@ -100,23 +72,8 @@ class ShapeOptions(Options):
         "--force-fallback-shape-inference", rivals="inference", meaning="take types and shapes from a run of the model"
     )
 
-    def shapes_fixed(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of ``--model-input-shapes`` by input. Raises UsageError for words of another form."""
-        return types.parse_shapes(self.model_input_shapes, "--model-input-shapes")
 
-
-class RecordWithOption(Options):
-    """The engine that records the values of the original."""
-
-    record_with: str | None = option(
-        "--record-with",
-        metavar="NAME[:key=value,...]",
-        meaning="the engine that records the original's values (default: onnxrt with its optimizer off, else "
-        "reference)",
-    )
-
-
-class BorderOptions(Options):
+class BorderOptions(Options, title="what may change"):
     """What may change about the inputs, outputs and values of the original."""
 
     no_reduce_inputs: bool = switch(
@@ -164,7 +121,7 @@ class _ListPasses(argparse.Action):
         parser.exit()
 
 
-class PassOptions(Options):
+class PassOptions(Options, title="the passes of mode minimal"):
     """The passes that run."""
 
     simplify: bool = switch(
@@ -200,7 +157,7 @@ class PassOptions(Options):
         )
 
 
-class ExplainOptions(Options):
+class ExplainOptions(Options, title="what may vary"):
     """Whether to find out what may vary in the result."""
 
     explain: bool = switch(
@@ -223,9 +180,7 @@ class ExplainOptions(Options):
 class ReduceOptions(
     ModelOption,
     OutputOption,
-    GoodModelOption,
     ReportOption,
-    ModeOption,
     CheckOption,
     RuleOptions,
     CheckTimeOptions,
@@ -242,7 +197,6 @@ class ReduceOptions(
     CandidateOptions,
     EventsOption,
     ShapeOptions,
-    RecordWithOption,
     RunLimits,
     WeightsFolderOption,
     WeightsFileOption,
@@ -253,6 +207,26 @@ class ReduceOptions(
     """All options of ``debug reduce``."""
 
     bundle: Path | None = None
+    min_good: Path | None = option(
+        "--min-good",
+        "--minimal-good",
+        type=types.WRITTEN,
+        meaning="also write the passing model that is closest in size",
+    )
+    mode: Literal["minimal", "bisect", "linear"] = option(
+        "--mode",
+        choices=("minimal", "bisect", "linear"),
+        default="minimal",
+        meaning="minimal: bisect, then search for the needed nodes wherever they are, until no single node can be "
+        "removed (default); bisect: one piece, by halving, O(log N) checks; linear: node by node, O(N) checks",
+    )
+    record_with: str | None = option(
+        "--record-with",
+        title="the model",
+        metavar="NAME[:key=value,...]",
+        meaning="the engine that records the original's values (default: onnxrt with its optimizer off, else "
+        "reference)",
+    )
 
     @property
     def candidate(self) -> Path:
@@ -283,64 +257,3 @@ class ReduceOptions(
             return False
         files = [file.resolve() for file in own_run.load_inputs if file.exists()]
         return len(files) == len(own_run.load_inputs) and inputs_file(self.result).resolve() not in files
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add all options."""
-    ModelOption.add(parser, model=" that fails")
-    OutputOption.add(parser, output="the reduced model (default: MODEL_reduced.onnx)")
-    ReportOption.add(parser)
-    GoodModelOption.add(parser)
-    bundling.add(parser, "the result")
-    ModeOption.add(parser)
-    group = parser.add_argument_group("the check")
-    CheckOption.add(
-        group,
-        check="the command that tells whether a candidate fails; takes the rest of the line. "
-        f"In it, {CANDIDATE}. {ASKED}. "
-        "The check that allows the smallest results is 'biopsy run' without --load-outputs, which computes its "
-        "reference anew for each candidate",
-    )
-    RuleOptions.add(group)
-    CheckTimeOptions.add(group, check_timeout="20 times as long as the original's, at least 60")
-    CheckMemoryOption.add(group, check_memory="; this counts as another failure, unless the original needs more too")
-    VacuousOption.add(group)
-    ColdOption.add(group)
-    ShownOutputOptions.add(group, hide_fail_output="the original's failure")
-    PackageOptions.add(
-        parser.add_argument_group("the releases that the check is made with"),
-        packages="run the engines of this package in a check that is 'biopsy run' from this release of it; in any "
-        "other check, {python} stands for the interpreter of an environment with it",
-    )
-    RepeatOptions.add(parser.add_argument_group("flaky failures"))
-    group = parser.add_argument_group("time limits, and resuming")
-    BudgetOptions.add(group)
-    ResumeOptions.add(
-        group,
-        fresh="start over instead of resuming an interrupted reduction, whose journal (OUTPUT.journal) is kept aside",
-    )
-    other_machines.add(parser)
-    group = parser.add_argument_group("files of each iteration")
-    ArtifactOptions.add(group)
-    IterationOptions.add(
-        group,
-        defaults={"iter_artifact": Path(DEFAULT_CANDIDATE)},
-        iter_artifact=f"where each candidate is written (default: {DEFAULT_CANDIDATE})",
-    )
-    CandidateOptions.add(group)
-    EventsOption.add(group)
-    group = parser.add_argument_group("the model")
-    ShapeOptions.add(group)
-    RecordedInputs.add(
-        group,
-        load_inputs="record values with these inputs, all iterations of them (default: those of the check, else random "
-        "ones)",
-    )
-    RecordWithOption.add(group)
-    RunLimits.add(group, only=["run_memory"])
-    WeightsFolderOption.add(group)
-    WeightsFileOption.add(group)
-    BorderOptions.add(parser.add_argument_group("what may change"))
-    PassOptions.add(parser.add_argument_group("the passes of mode minimal"))
-    ExplainOptions.add(parser.add_argument_group("what may vary"))
-    absent_options.add(parser, "debug reduce")

@@ -18,6 +18,7 @@ from biopsy.cli.advice import Advice, file_of, merge_words, missing_inputs, say_
 from biopsy.cli.arguments import checks
 from biopsy.cli.arguments.comparing import JudgeOptions
 from biopsy.cli.arguments.groups import MAKING
+from biopsy.cli.arguments.types import parse_shapes
 from biopsy.cli.console import Console
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.reduce_options import ReduceOptions
@@ -86,7 +87,7 @@ def job_of(
             keep_outputs=options.no_reduce_outputs,
             mark_intermediate=True if options.mark_intermediate else None if has_golden_values else False,
         ),
-        input_shapes=options.shapes_fixed(),
+        input_shapes=parse_shapes(options.model_input_shapes, "--model-input-shapes"),
         values=options.values,
         command=parse(options.check or ()),
         passes=options.passes(),

@@ -20,7 +20,7 @@ from biopsy.checks.outcome import Evidence, Judged, Outcome, write_iteration
 from biopsy.checks.task import NO_CANDIDATE
 from biopsy.checks.words import as_word, output_word
 from biopsy.cli.arguments import checks, types
-from biopsy.cli.arguments.declared import Options, option
+from biopsy.cli.arguments.declared import option
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.progress import Progress, finished_line, inconclusive, running_text, time_left
@@ -35,7 +35,7 @@ from biopsy.text import count, line_of
 
 REST_OPTIONS = checks.REST_OPTIONS
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   How often does it fail?
     biopsy debug repeat --until 50 --check biopsy run model.onnx --onnxrt --validate
@@ -52,20 +52,7 @@ measured); 4 if it could not be run; 5 if interrupted, with what was measured so
 """
 
 
-class UntilOption(Options):
-    """How many times the command is run."""
-
-    until: int | Literal["good", "bad"] = option(
-        "--until",
-        type=types.until,
-        required=True,
-        metavar="N|good|bad",
-        meaning="stop after N runs, or after the first that passes (good) or fails (bad)",
-    )
-
-
 class RepeatedCheck(
-    UntilOption,
     other_machines.MachineOptions,
     checks.BudgetOptions,
     checks.CheckOption,
@@ -78,6 +65,14 @@ class RepeatedCheck(
     ReportOption,
 ):
     """All options of ``debug repeat``."""
+
+    until: int | Literal["good", "bad"] = option(
+        "--until",
+        type=types.until,
+        required=True,
+        metavar="N|good|bad",
+        meaning="stop after N runs, or after the first that passes (good) or fails (bad)",
+    )
 
     @property
     def command(self) -> list[str]:
@@ -117,31 +112,22 @@ class RepeatedCheck(
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug repeat``."""
-    parser.epilog = _EPILOG
-    UntilOption.add(parser)
-    checks.BudgetOptions.add(
+    RepeatedCheck.add(
         parser,
-        only=["jobs"],
+        without=("max_checks", "max_time", "iter_artifact", "no_remove_intermediate"),
+        also={"report": ["--save-report"]},
+        titles={"jobs": "", **dict.fromkeys(checks.ReplayOptions.declared, "files of each iteration")},
         jobs="run N at once (default: 1, since runs of one command often share files; not with --artifacts, "
         "which they would share; each run gets its own file of --iter-info if the check names it)",
-    )
-    other_machines.add(parser, runs="the command", sent="the files that it names")
-    group = parser.add_argument_group("the check")
-    checks.CheckOption.add(group, check="the command to run, never through a shell; takes the rest of the line")
-    checks.RuleOptions.add(group, match="how alike two failures must be to count as one kind")
-    checks.CheckTimeOptions.add(group, check_timeout="none")
-    checks.ShownOutputOptions.add(group, hide_fail_output="the first failure of each kind")
-    group = parser.add_argument_group("files of each iteration")
-    checks.ArtifactOptions.add(group)
-    checks.IterationOptions.add(group, only=["iter_info"])
-    checks.EventsOption.add(group)
-    checks.ReplayOptions.add(
-        group,
+        on=other_machines.meaning(runs="the command", sent="the files that it names"),
+        check="the command to run, never through a shell; takes the rest of the line",
+        match="how alike two failures must be to count as one kind",
+        check_timeout="none",
+        hide_fail_output="the first failure of each kind",
         load_debug_replay="count the iterations in this file, of --save-debug-replay here or in Polygraphy, instead of "
         "running them",
         save_debug_replay="after each iteration, save whether each has passed, as Polygraphy does",
     )
-    ReportOption.add(group, also={"report": ["--save-report"]})
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

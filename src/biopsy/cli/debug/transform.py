@@ -51,7 +51,7 @@ from biopsy.text import count, is_refused, line_of, printable, series, some_of
 
 REST_OPTIONS = checks.REST_OPTIONS
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   biopsy debug transform model.onnx --by onnxslim -o piece.onnx
   biopsy debug transform model.onnx --by onnxruntime:level=extended
@@ -71,6 +71,8 @@ class TransformOptions(
     ModelOption,
     OutputOption,
     ReportOption,
+    checks.BudgetOptions,
+    checks.EventsOption,
     PackageOptions,
     EngineOptions,
     SavedInputOptions,
@@ -78,8 +80,6 @@ class TransformOptions(
     checks.CheckOption,
     checks.CheckTimeOptions,
     checks.CheckMemoryOption,
-    checks.BudgetOptions,
-    checks.EventsOption,
     RunLimits,
     WeightsFolderOption,
 ):
@@ -124,53 +124,30 @@ class TransformOptions(
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug transform``."""
-    parser.epilog = _EPILOG
-    ModelOption.add(parser, model=", as it is before")
+    tool = ("by", "passes", "control", "tool_timeout", "tool_memory")
+    release = "the release of the tool (if it is not installed here, it is taken from the package index unasked)"
+    judged = "what is out of tolerance; if given, it decides alone, and rounding is not considered"
     TransformOptions.add(
-        parser.add_argument_group("the tool"), only=["by", "passes", "control", "tool_timeout", "tool_memory"]
-    )
-    PackageOptions.add(
-        parser.add_argument_group(
-            "the release of the tool (one that is not installed here is taken from the package index without being "
-            "asked)"
-        ),
+        parser,
+        without=("jobs", "run_memory", *TensorrtOptions.declared),
+        titles={
+            **dict.fromkeys(tool, "the tool"),
+            **dict.fromkeys(PackageOptions.declared, release),
+            **dict.fromkeys(comparing.ToleranceOptions.declared, judged),
+            "engines": "the engine that runs both models (default: onnxrt, with its own optimizer off)",
+        },
+        model=", as it is before",
         packages="the release to take",
-    )
-    group = parser.add_argument_group("the result")
-    OutputOption.add(
-        group,
         output="the smallest piece whose transformation is wrong (default: MODEL_piece.onnx); beside PIECE.onnx, "
         "PIECE.after.onnx is what becomes of it, and PIECE.onnx.inputs.safetensors what it is fed",
-    )
-    TransformOptions.add(group, only=["no_reduce"])
-    ReportOption.add(group)
-    checks.EventsOption.add(group, events="write what happens as JSON lines")
-    checks.BudgetOptions.add(
-        group,
-        only=["max_checks", "max_time"],
         max_checks="end the reduction after N checks, with what it has",
         max_time="end the reduction after this time, with what it has",
-    )
-    RunLimits.add(group, only=["run_timeout"])
-    EngineOptions.add_groups(parser, "the engine that runs both models (default: onnxrt, with its own optimizer off)")
-    TensorrtOptions.add_tensorrt(parser)
-    SavedInputOptions.add_group(parser)
-    WeightsFolderOption.add(parser)
-    comparing.ToleranceOptions.add(
-        parser.add_argument_group(
-            "what is out of tolerance; if given, it decides alone, and rounding is not considered"
-        )
-    )
-    comparing.MetricOptions.add_group(parser)
-    group = parser.add_argument_group("your own check, instead of an engine")
-    checks.CheckOption.add(
-        group,
-        check="the command that tells whether a transformed model fails; takes the rest of the line. In it, "
-        "{} stands for the transformed model and {original} for the model itself, which must pass too if "
+        check="instead of an engine: the command that tells whether a transformed model fails; takes the rest of the "
+        "line. In it, {} stands for the transformed model and {original} for the model itself, which must pass too if "
         "{original} is not there",
+        check_timeout="none",
     )
-    checks.CheckTimeOptions.add(group, check_timeout="none")
-    checks.CheckMemoryOption.add(group)
+    TensorrtOptions.add(parser)
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:

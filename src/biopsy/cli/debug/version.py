@@ -60,7 +60,7 @@ _NOT_ELSEWHERE = {
 }
 """Options that cannot be combined with ``--on``, each with the reason."""
 
-_EPILOG = f"""\
+EPILOG = f"""\
 examples:
   Which release of ONNX Runtime broke it, or mended it? The engine of this package takes each release:
     biopsy debug version model.onnx --package onnxruntime \\
@@ -142,33 +142,20 @@ _OF_RELEASES = ("package", "good", "bad", "versions", "beside", "python", "engin
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug version``."""
-    parser.epilog = _EPILOG
-    ModelOption.add(parser, model=" that fails")
-    ReportOption.add(parser, also={"report": ["--save-report", "-o", "--output"]})
     VersionOptions.add(
-        parser.add_argument_group("the releases"),
-        only=_OF_RELEASES,
+        parser,
+        without=("max_checks", "max_time"),
+        also={"report": ["--save-report", "-o", "--output"]},
+        titles=dict.fromkeys(_OF_RELEASES, "the releases"),
+        model=" that fails",
         jobs="make N environments at once, also those that may be asked for next; checks run one at a time, but for "
         "those of --on, of which N run at once (default: 1)",
-    )
-    VersionOptions.add(parser, only=["reduce"])
-    group = parser.add_argument_group("the check")
-    checks.CheckOption.add(
-        group,
         check="the command that tells whether the model fails; takes the rest of the line. "
         f"In it, {{}}, or the name {checks.DEFAULT_CANDIDATE}, stands for the model. "
         "In 'biopsy run', the last engine of the package takes the releases, and all others stay as they are installed",
-    )
-    checks.RuleOptions.add(group)
-    checks.VacuousOption.add(
-        group,
         allow_vacuous_check="accept a check that fails with every release, and on a model of one Identity node too",
     )
-    checks.CheckTimeOptions.add(group)
-    checks.ShownOutputOptions.add(group)
-    checks.EventsOption.add(parser.add_argument_group("events"))
-    other_machines.add(parser, sent="the model, its weights, and the files that the check names")
-    WeightsFolderOption.add(parser)
+    other_machines.MachineOptions.add(parser, on=other_machines.meaning(sent=other_machines.MODEL_SENT))
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:

@@ -11,7 +11,7 @@ from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, groups, types
-from biopsy.cli.arguments.comparing import JudgeOptions, MetricOptions, ToleranceOptions
+from biopsy.cli.arguments.comparing import JudgeOptions, ToleranceOptions
 from biopsy.cli.arguments.declared import option
 from biopsy.cli.arguments.engines import default_engine
 from biopsy.cli.arguments.groups import (
@@ -54,7 +54,7 @@ REST_OPTIONS = checks.REST_OPTIONS
 
 DEFAULT_TIME = "10m"
 
-_EPILOG = f"""\
+EPILOG = f"""\
 examples:
   The engine that must be used, against ONNX Runtime without its optimizer:
     biopsy debug workaround model.onnx --engine openvino -o fixed.onnx
@@ -70,6 +70,9 @@ fail; 4 nothing was concluded or could be tried, or it is unknown what is right;
 before anything was found
 
 {checks.STATUSES}"""
+
+
+_TRIED = "what is tried, and where"
 
 
 class WorkaroundOptions(
@@ -97,16 +100,18 @@ class WorkaroundOptions(
     )
     only_kinds: Sequence[str] | None = option(
         "--only",
+        title=_TRIED,
         nargs="+",
         choices=KINDS,
         metavar="KIND",
         meaning=f"try only changes of these: {', '.join(KINDS)}",
     )
     skipped_kinds: Sequence[str] = option(
-        "--skip", nargs="+", choices=KINDS, default=(), metavar="KIND", meaning="try no changes of these"
+        "--skip", title=_TRIED, nargs="+", choices=KINDS, default=(), metavar="KIND", meaning="try no changes of these"
     )
     piece: Path | None = option(
         "--piece",
+        title=_TRIED,
         rivals="where",
         type=types.READ,
         metavar="FILE",
@@ -115,6 +120,7 @@ class WorkaroundOptions(
     )
     nodes: Sequence[str] = option(
         "--nodes",
+        title=_TRIED,
         rivals="where",
         nargs="+",
         default=(),
@@ -131,47 +137,21 @@ class WorkaroundOptions(
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug workaround``."""
-    parser.epilog = _EPILOG
-    ModelOption.add(parser, model=" that fails")
-    WorkaroundOptions.add(parser, only=["engine"])
-    OutputOption.add(
-        parser,
-        output="write the best patched model, with its weights where they stand if it is in the same folder",
-    )
-    ReportOption.add(parser)
+    right = "what is right (of a check that is 'biopsy run', its own options say it, and how inputs are made)"
     WorkaroundOptions.add(
-        parser.add_argument_group("what is tried, and where"), only=["only_kinds", "skipped_kinds", "piece", "nodes"]
-    )
-    group = parser.add_argument_group(
-        "what is right (of a check that is 'biopsy run', its own options say it, and how inputs are made)"
-    )
-    WorkaroundOptions.add(group, only=["reference_engine"])
-    ToleranceOptions.add(group)
-    MetricOptions.add_group(parser)
-    InputOptions.add_group(parser)
-    group = parser.add_argument_group("the check")
-    checks.CheckOption.add(
-        group,
+        parser,
+        without=("jobs",),
+        defaults={"max_time": types.duration(DEFAULT_TIME)},
+        titles=dict.fromkeys(("reference_engine", *ToleranceOptions.declared), right),
+        model=" that fails",
+        output="write the best patched model, with its weights where they stand if it is in the same folder",
         check="the command that tells whether the model fails; takes the rest of the line. "
         f"In it, {{}}, or the name {checks.DEFAULT_CANDIDATE}, stands for the model, {{engine}} for the engine with "
         "its settings, {settings} for the settings alone. "
         "Without --check, the engine is compared with the one that is right",
-    )
-    checks.RuleOptions.add(group)
-    checks.CheckTimeOptions.add(group)
-    checks.ShownOutputOptions.add(group)
-    group = parser.add_argument_group("limits")
-    checks.BudgetOptions.add(
-        group,
-        only=["max_checks", "max_time"],
-        defaults={"max_time": types.duration(DEFAULT_TIME)},
         max_checks="stop after N checks, with what was found by then",
         max_time=f"stop after this time (90s, 10m, 2h), with what was found by then (default: {DEFAULT_TIME})",
     )
-    checks.EventsOption.add(group)
-    group = parser.add_argument_group("weights")
-    WeightsFolderOption.add(group)
-    WeightsFileOptions.add(group)
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.checks import verdict
-from biopsy.cli.arguments import absent_options, engines, groups, types
+from biopsy.cli.arguments import engines, groups, types
 from biopsy.cli.arguments.declared import option, switch
 from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import Console
@@ -21,7 +21,7 @@ from biopsy.model.sources import noted_source
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.text import count, printable
 
-EXAMPLES = """\
+EPILOG = """\
 examples:
   biopsy inspect capability model.onnx                          what does TensorRT refuse? (RTX needs no GPU)
   biopsy inspect capability model.onnx --with-partitioning      and write the parts into polygraphy_capability_dumps
@@ -72,13 +72,10 @@ class CapabilityOptions(groups.ModelOption, groups.WeightsFolderOption, engines.
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect capability``."""
-    parser.epilog = EXAMPLES
-    groups.ModelOption.add(parser)
-    CapabilityOptions.add(parser, only=("output", "with_partitioning", "build_timeout"))
-    groups.WeightsFolderOption.add(parser)
-    engines.EngineOptions.add_groups(parser, "the engine to ask (default: --trt)")
-    TensorrtOptions.add_tensorrt(parser)
-    absent_options.add(parser, "inspect capability")
+    CapabilityOptions.add(
+        parser, without=TensorrtOptions.declared, titles={"engines": "the engine to ask (default: --trt)"}
+    )
+    TensorrtOptions.add(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

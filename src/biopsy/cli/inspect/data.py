@@ -25,13 +25,13 @@ examples:
   biopsy inspect data golden.json --all --histogram   of all of them, with histograms
   biopsy inspect data golden.npz --name 'conv1*' -s   the values of some tensors"""
 
+_ALL = sys.maxsize
 BAR = 40
 """Characters of the longest bar of a histogram."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.epilog = EPILOG
     parser.add_argument(
         "path", type=types.READ, metavar="FILE", help="a file of inputs or outputs, or a folder of iterations"
     )
@@ -80,8 +80,12 @@ def execute(args: argparse.Namespace, console: Console) -> int:
                 if not args.name or _matches(name, args.name):
                     array = iteration.outputs[name]
                     bars = _histogram_lines(array) if args.histogram else ()
-                    values = _value_lines(array, args.num_items, args.line_width) if args.show_values else ()
-                    console.say(_head(name, array), *bars, *values)
+                    console.say(_head(name, array), *bars)
+                    if args.show_values:
+                        most, width = args.num_items, args.line_width
+                        cut: dict[str, Any] = {"threshold": 0, "edgeitems": most} if most >= 0 else {"threshold": _ALL}
+                        text = np.array2string(widened(array), max_line_width=_ALL if width < 0 else width, **cut)
+                        console.say(*(f"      {line}" for line in text.splitlines()))
                     release(array)
         if len(runner.iterations) > 1 and not args.all:
             console.note("", f"{len(runner.iterations) - 1} more: --all shows every iteration")
@@ -96,12 +100,6 @@ def _head(name: str, array: Array) -> str:
     """The first line of a tensor. It begins as in Polygraphy, for scripts that look for it."""
     dtype = "string" if is_text(array) else array.dtype.name
     return f"  {name} [dtype={dtype}, shape={array.shape}] | Stats: {statistics_text(statistics(array))}"
-
-
-def _value_lines(array: Array, most: int, width: int) -> Iterator[str]:
-    shortened: dict[str, Any] = {"threshold": sys.maxsize} if most < 0 else {"threshold": 0, "edgeitems": most}
-    text = np.array2string(widened(array), max_line_width=sys.maxsize if width < 0 else width, **shortened)
-    yield from (f"      {line}" for line in text.splitlines())
 
 
 def _histogram_lines(array: Array) -> Iterator[str]:

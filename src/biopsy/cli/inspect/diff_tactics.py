@@ -28,7 +28,7 @@ _MOST_CHOICES = 6
 _MOST_PLACES = 6
 _LONGEST = 90  # characters
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   biopsy debug build model.onnx --openvino --vary precision=f32,bf16 --until 20 \\
       --save-tactics replay.json --artifacts replay.json --art-dir replays \\
@@ -44,7 +44,6 @@ compared, including pairs of settings that vary.
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.epilog = _EPILOG
     parser.add_argument(
         "--dir",
         type=types.FOLDER_READ,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.checks import verdict
-from biopsy.cli.arguments import absent_options
 from biopsy.cli.arguments.groups import BuiltModelTypeOption, ModelOption, WeightsFolderOption, is_built_model
 from biopsy.cli.arguments.types import READ
 from biopsy.cli.console import Console
@@ -22,7 +21,7 @@ from biopsy.model.load import READ_WHOLE, open_model, read_bytes, require_file
 from biopsy.model.tensor_type import TensorType
 from biopsy.text import printable
 
-EXAMPLES = """\
+EPILOG = """\
 examples:
   biopsy inspect model model.onnx                                   a summary, in the layout of Polygraphy
   biopsy inspect model model.onnx --show layers attrs weights       everything
@@ -44,7 +43,6 @@ MODES = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect model``."""
-    parser.epilog = EXAMPLES
     ModelOption.add(parser, model=", or a file of --save-engine")
     parser.add_argument(
         "--show",
@@ -81,7 +79,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="saved outputs: show the range and mean of each tensor, in their first iteration, after its type",
     )
     WeightsFolderOption.add(parser)
-    absent_options.add(parser, "inspect model")
 
 
 _OVERLAP = 64

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 
 from biopsy.checks import verdict
-from biopsy.cli.arguments import absent_options
 from biopsy.cli.arguments.groups import ModelOption, WeightsFolderOption
 from biopsy.cli.console import Console
 from biopsy.model import external, index, load
 from biopsy.model.stripping import conforming, factors
 
-EXAMPLES = """\
+EPILOG = """\
 examples:
   biopsy inspect sparsity model.onnx         weights of MatMul, Gemm and Conv: sparse already, or prunable?
   biopsy inspect sparsity model.onnx -v      also the weights that are not eligible, and why"""
@@ -19,10 +18,8 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect sparsity``."""
-    parser.epilog = EXAMPLES
     ModelOption.add(parser)
     WeightsFolderOption.add(parser)
-    absent_options.add(parser, "inspect sparsity")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -10,7 +10,7 @@ from biopsy.cli.arguments import types
 from biopsy.cli.console import Console, headed
 from biopsy.questions.builds.record import TacticRecord, TacticReplay, read_tactics
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   biopsy inspect tactics replay.json
   biopsy inspect tactics replay.json --layers 'conv*'     only the layers of these nodes"""
@@ -18,7 +18,6 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect tactics``."""
-    parser.epilog = _EPILOG
     parser.add_argument(
         "file", type=types.READ, metavar="FILE", help="a tactic record, or a tactic replay of Polygraphy"
     )

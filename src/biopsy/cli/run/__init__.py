@@ -8,14 +8,13 @@ from __future__ import annotations
 import argparse
 
 from biopsy import errors
-from biopsy.cli.arguments import absent_options, comparing, types
-from biopsy.cli.arguments.engines import EngineOptions, PackageOptions, TensorrtOptions
-from biopsy.cli.arguments.groups import BuiltModelTypeOption, ModelOptions, SavedInputOptions, WeightsFileOptions
+from biopsy.cli.arguments import types
+from biopsy.cli.arguments.engines import TensorrtOptions
+from biopsy.cli.arguments.groups import CommandLimits
 from biopsy.cli.console import Console
-from biopsy.cli.report import ReportOption
-from biopsy.cli.run.options import FunctionOptions, RunOptions
+from biopsy.cli.run.options import RunOptions
 
-EXAMPLES = """\
+EPILOG = """\
 examples:
   biopsy run model.onnx --onnxrt                                       does it run?
   biopsy run model.onnx --engine onnxrt:optimization=none --onnxrt     an engine against itself
@@ -35,31 +34,12 @@ too uneven for --slower)"""
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``run``."""
-    parser.epilog = EXAMPLES
-    ModelOptions.add_group(parser)
-    EngineOptions.add_groups(parser)
-    PackageOptions.add(
-        parser.add_argument_group("other releases"), packages="run the engines of this package from this release of it"
+    RunOptions.add(
+        parser,
+        without=(*CommandLimits.declared, *TensorrtOptions.declared),
+        packages="run the engines of this package from this release of it",
     )
-    SavedInputOptions.add_group(parser)
-    group = parser.add_argument_group("outputs and comparison")
-    comparing.OutputOptions.add(group)
-    comparing.ToleranceOptions.add(group)
-    comparing.RunningOptions.add(group)
-    comparing.MetricOptions.add_group(parser)
-    comparing.NoiseOptions.add(parser.add_argument_group("a bug, or only rounding"))
-    FunctionOptions.add(parser.add_argument_group("functions of your own"))
-    group = parser.add_argument_group("building")
-    BuiltModelTypeOption.add(group)
-    RunOptions.add(group, only=["save_onnx"])
-    WeightsFileOptions.add(group)
-    RunOptions.add(group, only=["build_only", "save_engine"])
-    group = parser.add_argument_group("report and memory")
-    ReportOption.add(group)
-    RunOptions.add(group, only=["record_memory"])
-    RunOptions.add(parser.add_argument_group("speed"), only=["slower"])
-    TensorrtOptions.add_tensorrt(parser)
-    absent_options.add(parser, "run")
+    TensorrtOptions.add(parser)
 
 
 @RunOptions.reading

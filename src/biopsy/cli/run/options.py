@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _SCRIPT = "FILE.py[:function]"
 
 
-class FunctionOptions(Options, decides="yes"):
+class FunctionOptions(Options, decides="yes", title="functions of your own"):
     """Scripts with functions for comparison and postprocessing."""
 
     compare_func_script: str | None = option(
@@ -86,16 +86,21 @@ class RunOptions(
     """All options of ``biopsy run``."""
 
     save_onnx: Path | None = option(
-        "--save-onnx", type=types.WRITTEN, meaning="save the model that is run, with the outputs that are returned"
+        "--save-onnx",
+        title="building",
+        type=types.WRITTEN,
+        meaning="save the model that is run, with the outputs that are returned",
     )
     save_engine: Path | None = option(
         "--save-engine",
+        title="building",
         type=types.WRITTEN,
         meaning="save what the engine built: .engine (TensorRT), .xml or .blob (OpenVINO), .ort (ONNX Runtime); MODEL "
         "may be such a file too; one without an ending needs --model-type engine",
     )
     record_memory: int | None = option(
         "--record-memory",
+        title="outputs and comparison",
         type=types.byte_size,
         metavar="SIZE",
         meaning="keep at most this much of an engine's outputs in memory, such as 500MB: they are computed and saved "
@@ -104,6 +109,7 @@ class RunOptions(
 
     slower: float | None = option(
         "--slower",
+        title="speed",
         type=types.ratio,
         metavar="TIMES",
         meaning="fail also if the second of two engines takes at least this many times as long as the first, such as "

@@ -122,7 +122,12 @@ def sections(options: RunOptions, findings: Findings) -> dict[str, Any]:
             "hint": findings.hint or None,
             **run_section(runs, findings.compared, findings.noise, findings.not_finite),
             "slowdown": None if findings.slowdown is None else asdict(findings.slowdown),
-            "origins": origin_trees(options.model, names_failing(findings)),
+            "origins": [
+                {"output": output, "number": number, "label": label, "source": source.as_tree()}
+                for output, number, label, source in islice(
+                    origins(options.model, names_failing(findings)), _MOST_REPORTED
+                )
+            ],
         },
     }
 
@@ -153,14 +158,6 @@ def origin_lines(path: Path, names: Iterable[str]) -> list[str]:
     return [
         f"{output!r} comes from {label}, {source.with_code}"
         for output, _, label, source in islice(origins(path, names), _MOST_SHOWN)
-    ]
-
-
-def origin_trees(path: Path, names: Iterable[str]) -> list[dict[str, Any]]:
-    """The sources of the first outputs, for a report."""
-    return [
-        {"output": output, "number": number, "label": label, "source": source.as_tree()}
-        for output, number, label, source in islice(origins(path, names), _MOST_REPORTED)
     ]
 
 

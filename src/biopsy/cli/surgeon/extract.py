@@ -9,14 +9,14 @@ from biopsy import errors
 from biopsy.cli.arguments.declared import option
 from biopsy.cli.arguments.types import parse_symbolic_shapes
 from biopsy.cli.console import Console
-from biopsy.cli.model_files import ChangeOptions, FallbackOptions
+from biopsy.cli.model_files import FALLBACK, ChangeOptions, FallbackOptions
 from biopsy.model import parts
 from biopsy.model.extract import Auto, Inference, Wanted, extract, mark_outputs
 from biopsy.model.index import index_bytes
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, Shape, TensorType
 from biopsy.text import did_you_mean
 
-EXAMPLES = """\
+EPILOG = """\
 examples:
   biopsy surgeon extract model.onnx -o part.onnx --inputs x:[1,3,8,8]:float32 --outputs z:auto
   biopsy surgeon extract model.onnx -o part.onnx --inputs /layer4/add:auto:auto     (to the model's own outputs)
@@ -61,21 +61,13 @@ class ExtractOptions(ChangeOptions, FallbackOptions):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon extract``."""
-    parser.epilog = EXAMPLES
-    ExtractOptions.add_groups(parser, "surgeon extract")
-    ExtractOptions.add(parser, only=("inputs", "outputs"))
-    group = parser.add_argument_group("shape inference, for what is auto")
     ExtractOptions.add(
-        group,
-        only=(
-            *("shape_inference", "no_shape_inference", "force_fallback_shape_inference"),
-            *("model_input_shapes", "no_onnxruntime_shape_inference"),
-        ),
+        parser,
         shape_inference="what is auto is inferred anyway",
         no_shape_inference="take only what the model declares",
         force_fallback_shape_inference=" (without this, a run is made if a type cannot be inferred)",
+        load_inputs=FALLBACK,
     )
-    ExtractOptions.add_inputs(group)
 
 
 derived_files = ExtractOptions.reading(ExtractOptions.derived)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from biopsy import errors
-from biopsy.cli.arguments.declared import option
+from biopsy.cli.arguments.declared import Options, option
 from biopsy.cli.console import Console
 from biopsy.cli.model_files import ChangeOptions, InferenceOptions
 from biopsy.model import sanitize
@@ -28,16 +28,29 @@ examples:
       --inputs a b --outputs y --attrs axis=1 scale=0.5 mode=fast"""
 
 
-class NodeOptions(ChangeOptions, InferenceOptions):
-    """All options of ``surgeon insert``."""
+class NodeFields(Options, title="the node"):
+    """The node to insert."""
 
-    op: str = option("--op", required=True, metavar="OPERATOR", meaning="its operator, which need not be one of ONNX")
+    op: str = option(
+        "--op",
+        required=True,
+        metavar="OPERATOR",
+        meaning="its operator, which need not be one of ONNX",
+    )
     name: str = option("--name", default="", metavar="NAME", meaning="its name (default: none)")
     inputs: Sequence[str] = option(
-        "--inputs", nargs="+", required=True, metavar="NAME", meaning="the tensors it reads, in its order"
+        "--inputs",
+        nargs="+",
+        required=True,
+        metavar="NAME",
+        meaning="the tensors it reads, in its order",
     )
     outputs: Sequence[str] = option(
-        "--outputs", nargs="+", required=True, metavar="NAME", meaning="the tensors it computes, in its order"
+        "--outputs",
+        nargs="+",
+        required=True,
+        metavar="NAME",
+        meaning="the tensors it computes, in its order",
     )
     attrs: Sequence[str] = option(
         "--attrs",
@@ -60,16 +73,13 @@ class NodeOptions(ChangeOptions, InferenceOptions):
         )
 
 
+class NodeOptions(ChangeOptions, InferenceOptions, NodeFields):
+    """All options of ``surgeon insert``."""
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon insert``."""
-    parser.epilog = EPILOG
-    NodeOptions.add_groups(parser, "surgeon insert")
-    NodeOptions.add(parser.add_argument_group("the node"), only=("op", "name", "inputs", "outputs", "attrs"))
-    NodeOptions.add(
-        parser.add_argument_group("shape inference"),
-        only=("shape_inference", "no_shape_inference", "no_onnxruntime_shape_inference"),
-        shape_inference="shapes are inferred anyway",
-    )
+    NodeOptions.add(parser, without=("force_fallback_shape_inference",), shape_inference="shapes are inferred anyway")
 
 
 derived_files = NodeOptions.reading(NodeOptions.derived)

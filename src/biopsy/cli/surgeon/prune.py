@@ -22,8 +22,7 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon prune``."""
-    parser.epilog = EPILOG
-    ChangeOptions.add_groups(parser, "surgeon prune")
+    ChangeOptions.add(parser)
 
 
 derived_files = ChangeOptions.reading(ChangeOptions.derived)

@@ -10,7 +10,7 @@ from biopsy.cli.arguments import groups, types
 from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.arguments.types import by_name, parse_symbolic_shapes
 from biopsy.cli.console import Console
-from biopsy.cli.model_files import ChangeOptions, FallbackOptions
+from biopsy.cli.model_files import FALLBACK, ChangeOptions, FallbackOptions
 from biopsy.model import folding, sanitize
 from biopsy.model.extract import OutputChoice, choose_outputs
 from biopsy.model.load import parse
@@ -18,7 +18,7 @@ from biopsy.model.load import parse
 if TYPE_CHECKING:
     import onnx
 
-EXAMPLES = """\
+EPILOG = """\
 examples:
   biopsy surgeon sanitize model.onnx -o fixed.onnx --override-input-shapes x:[1,3,224,224]
   biopsy surgeon sanitize model.onnx -o folded.onnx --override-input-shapes x:[1,3] --fold-constants
@@ -31,7 +31,7 @@ examples:
 _LARGEST_SIZE = (1 << 31) - 1
 
 
-class ChosenOutputs(Options):
+class ChosenOutputs(Options, title="outputs"):
     """The outputs of the model, and bounds of sizes that it computes."""
 
     onnx_outputs: Sequence[str] | None = option(
@@ -66,7 +66,7 @@ class ChosenOutputs(Options):
         return OutputChoice(names=names, without=self.exclude_outputs, operators=self.outputs_by_type)
 
 
-class FoldingOptions(Options):
+class FoldingOptions(Options, title="constants"):
     """Whether and how constants are folded."""
 
     fold_constants: bool = switch(
@@ -124,15 +124,7 @@ class SanitizeOptions(ChangeOptions, FallbackOptions, ChosenOutputs, FoldingOpti
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon sanitize``."""
-    parser.epilog = EXAMPLES
-    SanitizeOptions.add_groups(parser, "surgeon sanitize")
-    SanitizeOptions.add(parser, only=("override_input_shapes", "cleanup", "toposort"))
-    ChosenOutputs.add(parser.add_argument_group("outputs"))
-    group = parser.add_argument_group("shape inference")
-    ways = ("no_shape_inference", "force_fallback_shape_inference", "no_onnxruntime_shape_inference")
-    SanitizeOptions.add(group, only=ways)
-    SanitizeOptions.add_inputs(group)
-    FoldingOptions.add(parser.add_argument_group("constants"))
+    SanitizeOptions.add(parser, without=("shape_inference", "model_input_shapes"), load_inputs=FALLBACK)
 
 
 derived_files = SanitizeOptions.reading(SanitizeOptions.derived)

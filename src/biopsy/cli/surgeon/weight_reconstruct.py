@@ -21,8 +21,7 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon weight-reconstruct``."""
-    parser.epilog = EPILOG
-    ChangeOptions.add_groups(parser, "surgeon weight-reconstruct")
+    ChangeOptions.add(parser)
 
 
 derived_files = ChangeOptions.reading(ChangeOptions.derived)

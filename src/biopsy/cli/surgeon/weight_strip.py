@@ -57,9 +57,7 @@ class StripOptions(ChangeOptions):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon weight-strip``."""
-    parser.epilog = EPILOG
-    StripOptions.add_groups(parser, "surgeon weight-strip")
-    StripOptions.add(parser, only=("exclude_list",))
+    StripOptions.add(parser)
 
 
 derived_files = StripOptions.reading(StripOptions.derived)

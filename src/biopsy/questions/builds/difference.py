@@ -71,11 +71,6 @@ class ChoiceGroup:
     adjusted: float
 
     @property
-    def only_bad(self) -> bool:
-        """Whether no good build has them."""
-        return self.table.good == 0
-
-    @property
     def representative(self) -> Choice:
         """The choice that stands for all."""
         return self.choices[0]
@@ -108,7 +103,7 @@ class Difference:
     @property
     def only_in_bad(self) -> tuple[ChoiceGroup, ...]:
         """The groups that no good build has, without pairs of settings: the plain difference of the sets of choices."""
-        return tuple(group for group in self.groups if group.only_bad and group.choices[-1].kind != "settings")
+        return tuple(group for group in self.groups if group.table.good == 0 and group.choices[-1].kind != "settings")
 
 
 def build_of(name: str, tactics: TacticRecord | TacticReplay, *, is_bad: bool) -> Build:

@@ -179,24 +179,19 @@ class NodeRuns:
         except errors.TooMuchMemory as failure:
             self._add_failure((), failure, "no node was run: ")
         except errors.EngineFailure as failure:
-            self._run_parts()
+            unknown = unknown_operators(index)
+            for number in sorted(unknown):
+                node = index.nodes[number]
+                message = f"{node.domain}::{node.op_type} is not an operator of ONNX, and the model does not define it"
+                self.entries.append(LintEntry(level="warning", source=self._source, message=message, nodes=(number,)))
+            self._failed = set(unknown)
+            self._run(neighbourhood_order(index, without_dependents(index, unknown)))  # bisects what fails
+            self.untried = {node.number for node in index.nodes} - self.ran - self._failed
             self._build_untried()
             if not self.entries:
                 self._add_failure((), failure, "no node fails alone, but the model does: ")
         else:
             self.ran.update(node.number for node in index.nodes)
-
-    def _run_parts(self) -> None:
-        """Run the nodes in order, bisecting those that fail."""
-        index = self._index
-        unknown = unknown_operators(index)
-        for number in sorted(unknown):
-            node = index.nodes[number]
-            message = f"{node.domain}::{node.op_type} is not an operator of ONNX, and the model does not define it"
-            self.entries.append(LintEntry(level="warning", source=self._source, message=message, nodes=(number,)))
-        self._failed = set(unknown)
-        self._run(neighbourhood_order(index, without_dependents(index, unknown)))
-        self.untried = {node.number for node in index.nodes} - self.ran - self._failed
 
     def _build_untried(self) -> None:
         """Build, one by one, the nodes that cannot be run because a node before them fails."""

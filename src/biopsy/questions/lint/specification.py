@@ -105,8 +105,8 @@ def _each_node(light: onnx.ModelProto) -> Iterator[Finding]:
         if objection is not None:
             yield _finding(CHECKER, objection.partition("==> Context:")[0], [number])
             continue
-        if not single_nodes.knows_types_of(node):
-            continue
+        if not all(name in single_nodes.infos or name in single_nodes.weights for name in walk.reads(node)):
+            continue  # the type of a tensor that the node or one of its bodies reads is not known
         objection = onnx_native.inferred(single_nodes.model_of(node, typed=True), strict=True).objection
         if objection is not None and _UNKNOWN_TYPE not in objection:
             yield _finding(INFERENCE, objection.rpartition("InferenceError] ")[2] or objection, [number])
@@ -117,14 +117,10 @@ class _SingleNodes:
 
     def __init__(self, light: onnx.ModelProto, infos: Mapping[str, bytes]) -> None:
         self._light = light
-        self._infos = infos
-        self._weights = {weight.name: weight for weight in light.graph.initializer}
+        self.infos = infos
+        self.weights = {weight.name: weight for weight in light.graph.initializer}
         self._functions = {walk.function_key(function): function for function in light.functions}
         self._declared = {info.name for info in (*light.graph.output, *light.graph.value_info)}
-
-    def knows_types_of(self, node: onnx.NodeProto) -> bool:
-        """Whether the types of all tensors that a node and its bodies read are known."""
-        return all(name in self._infos or name in self._weights for name in walk.reads(node))
 
     def model_of(self, node: onnx.NodeProto, *, typed: bool) -> onnx.ModelProto:
         """A model of this node. If it is not ``typed``, its types are arbitrary: the checker ignores them."""
@@ -141,13 +137,13 @@ class _SingleNodes:
 
         def info(name: str) -> onnx.ValueInfoProto:
             if typed:
-                return onnx.ValueInfoProto.FromString(self._infos[name])
+                return onnx.ValueInfoProto.FromString(self.infos[name])
             return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ())
 
         reads = sorted(walk.reads(node))
-        graph.initializer.extend(self._weights[name] for name in reads if name in self._weights)
-        graph.input.extend(info(name) for name in reads if name not in self._weights)
-        known = self._declared & self._infos.keys()
+        graph.initializer.extend(self.weights[name] for name in reads if name in self.weights)
+        graph.input.extend(info(name) for name in reads if name not in self.weights)
+        known = self._declared & self.infos.keys()
         graph.output.extend(info(name) for name in node.output if name and (not typed or name in known))
         if not typed:
             _clear_external_values(model)

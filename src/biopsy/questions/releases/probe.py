@@ -24,7 +24,7 @@ from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.environments.prepared import Environment
 from biopsy.processes.environments.releases import Release
 from biopsy.questions.releases.findings import TriedRelease
-from biopsy.questions.releases.question import ReleaseCheck, ReleaseQuestion
+from biopsy.questions.releases.question import PYTHON_PLACE, ReleaseCheck, ReleaseQuestion
 from biopsy.questions.releases.runs import ReleaseRun, ReleaseRuns, RunsHere
 from biopsy.session.trial import CheckRuns, until_no_pass
 
@@ -231,7 +231,7 @@ class ReleaseProbe:
         For example, a script's folder may have a module of the same name, or any exception may count as the failure.
         """
         check = self.question.check
-        if check.is_own_run or not check.names_python:
+        if check.is_own_run or not any(PYTHON_PLACE in word for word in check.words):
             return ""
         return self._failure_of(replace(self._run(release), original=(), is_bare=True), 1)
 

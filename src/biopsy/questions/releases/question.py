@@ -61,11 +61,6 @@ class ReleaseCheck:
         """Whether another release changes the words."""
         return has_place(self.words)
 
-    @property
-    def names_python(self) -> bool:
-        """Whether the words have a placeholder for the interpreter."""
-        return any(PYTHON_PLACE in word for word in self.words)
-
     def requirements(self, version: str) -> list[str]:
         """The requirements of the environment with a release."""
         return [f"{self.package}=={version}", *self.beside]

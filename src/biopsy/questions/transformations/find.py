@@ -103,7 +103,10 @@ def find_transformation(
         }  # fmt: skip
         check: TransformationCheck
         if isinstance(decides, CommandQuestion):
-            require_candidate(decides, question)
+            if not any(place in word for word in decides.words for place in (SOURCE, str(question.index.path))):
+                raise errors.UsageError(
+                    f"--check: no word of it is {SOURCE}, the transformed model, so it says the same of every model"
+                )
             check = stack.enter_context(closing(UserCommandCheck(question=decides, **fields)))
         else:
             verdicts = stack.enter_context(EngineVerdicts(decides, tool.rounds_to, scratch))
@@ -397,14 +400,6 @@ def require_passes(question: TransformationQuestion, transformer: Transformer) -
         raise errors.UsageError(
             f"--passes: no pass {unknown[0]!r} of {_title(question, transformer)} runs on {question.index.path}",
             next_steps=[*ask_for(similar(unknown[0], known)), f"those that do: {some_of(known, 12)}"],
-        )
-
-
-def require_candidate(decides: CommandQuestion, question: TransformationQuestion) -> None:
-    """Raise UsageError for a check that does not name the transformed model."""
-    if not any(place in word for word in decides.words for place in (SOURCE, str(question.index.path))):
-        raise errors.UsageError(
-            f"--check: no word of it is {SOURCE}, the transformed model, so it says the same of every model"
         )
 
 
