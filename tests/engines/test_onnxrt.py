@@ -1,5 +1,6 @@
 """ONNX Runtime: providers, optimization levels, settings."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,68 @@ def test_a_provider_that_does_not_start_is_missing_and_never_replaced(monkeypatc
     monkeypatch.setattr(ort.InferenceSession, "get_providers", lambda self: ["OtherExecutionProvider"])
     with pytest.raises(errors.EngineMissing, match="would have used OtherExecutionProvider instead"):
         build("onnxrt")
+
+
+def with_unknown_operator() -> bytes:
+    return model([helper.make_node("Foo", ["x"], ["y"])], [info("x")], [info("y")]).SerializeToString()
+
+
+def test_a_provider_that_starts_with_no_model_is_missing_and_no_model_is_blamed(monkeypatch: pytest.MonkeyPatch):
+    def fails(source: bytes, options: object = None, **more: object) -> None:
+        del source, options, more
+        raise RuntimeError(f"/src/cuda_call.cc:154 bool CudaCall(int) {failure} ; GPU=-1 ; hostname=here ;")
+
+    failure = "CUDA failure 100: no CUDA-capable device is detected"
+    monkeypatch.setattr(ort, "InferenceSession", fails)
+    with pytest.raises(errors.EngineMissing) as caught:
+        build("onnxrt:providers=azure,provider.azure.zone=1")
+    assert caught.value.message.endswith(f"with provider.azure.zone=1, whatever the model: {failure}")
+
+
+@pytest.mark.parametrize("provider", ["azure", "cpu"])
+def test_a_model_that_fails_where_its_provider_starts_is_to_blame(provider: str):
+    with pytest.raises(errors.EngineFailure, match="Foo"):
+        build(f"onnxrt:providers={provider}", with_unknown_operator())
+
+
+def sessions_begun(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The providers of each session that begins from now on."""
+    begun: list[list[str]] = []
+
+    class Session(ort.InferenceSession):  # type: ignore[misc]
+        def __init__(self, *words: object, providers: list[str], **more: object) -> None:
+            begun.append(providers)
+            super().__init__(*words, providers=providers, **more)
+
+    monkeypatch.setattr(ort, "InferenceSession", Session)
+    return begun
+
+
+def test_a_process_that_is_to_be_forked_starts_no_provider_but_the_cpu(monkeypatch: pytest.MonkeyPatch):
+    begun = sessions_begun(monkeypatch)
+    create("onnxrt:providers=azure+cpu,provider.azure.zone=1").warm_up()
+    assert begun == [["CPUExecutionProvider"]]
+
+
+@pytest.mark.parametrize(("provider", "times"), [("cuda", 1), ("tensorrt", 1), ("azure", 0)])
+def test_cuda_as_pip_installs_it_is_found_and_what_it_lacks_is_not_printed(
+    provider: str, times: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    every = ort.get_all_providers()
+    monkeypatch.setattr(ort, "get_available_providers", lambda: every)
+    monkeypatch.setattr(ort.InferenceSession, "get_providers", lambda self: ["CPUExecutionProvider"])
+    loaded: list[str] = []
+
+    def preload() -> None:
+        sys.stdout.write("Failed to load libcublas.so")
+        loaded.append(provider)
+
+    monkeypatch.setattr(ort, "preload_dlls", preload)
+    with pytest.raises(errors.EngineMissing) as caught:
+        build(f"onnxrt:providers={provider}")
+    assert loaded == [provider] * times
+    assert ("onnxruntime-gpu[cuda,cudnn]" in str(caught.value.next_steps)) == bool(times)
+    assert capsys.readouterr().out == ""
 
 
 def test_a_provider_that_runs_no_node_is_told():
