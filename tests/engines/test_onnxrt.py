@@ -150,6 +150,15 @@ def test_options_of_a_provider_are_handed_on_and_told_where_they_are_not_confirm
     assert told == ("CPUExecutionProvider does not say whether it has an option 'speed': it may have ignored it",)
 
 
+@pytest.mark.parametrize(("used", "told"), [("1", "uses speed=1 instead of speed=false"), ("0", None)])
+def test_a_switch_of_a_provider_may_be_a_word(used: str, told: str | None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        ort.InferenceSession, "get_provider_options", lambda self: {"CPUExecutionProvider": {"speed": used}}
+    )
+    remarks = build("onnxrt:provider.cpu.speed=false").remarks
+    assert remarks == (() if told is None else (f"CPUExecutionProvider {told}",))
+
+
 @pytest.mark.parametrize("setting", ["provider.cuda.device_id=1", "provider.cpu=1"])
 def test_options_of_a_provider_that_is_not_in_use_are_refused(setting: str):
     with pytest.raises(errors.UsageError, match=r"provider\.NAME\.OPTION=VALUE; in use: CPUExecutionProvider"):
@@ -157,6 +166,19 @@ def test_options_of_a_provider_that_is_not_in_use_are_refused(setting: str):
 
 
 # Precision
+
+
+@pytest.mark.parametrize(
+    ("op_type", "used", "is_told"), [("MatMul", "1", True), ("MatMul", "0", False), ("Add", "1", False)]
+)
+def test_tf32_is_told_where_cuda_uses_it_for_what_the_model_has(
+    op_type: str, used: str, is_told: bool, monkeypatch: pytest.MonkeyPatch
+):
+    told_by_cuda = {"CUDAExecutionProvider": {"use_tf32": used}}
+    monkeypatch.setattr(ort.InferenceSession, "get_provider_options", lambda self: told_by_cuda)
+    made = model([helper.make_node(op_type, ["x", "x"], ["y"])], [info("x")], [info("y")])
+    remarks = build("onnxrt", made.SerializeToString()).remarks
+    assert [("TF32" in remark) for remark in remarks] == [True] * is_told
 
 
 def in_halves(*, declared: bool) -> onnx.ModelProto:

@@ -122,7 +122,7 @@ class OnnxRuntime(Engine):
             options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
         session = self._session(ort, model, options, providers)
         remarks = provider_remarks(session, providers.names, providers.options)
-        remarks += precision_remarks(model, session.get_providers())
+        remarks += precision_remarks(model, session.get_providers(), session.get_provider_options())
         try:
             return OnnxRuntimeSession(ort, session, self, model, remarks)
         except UnicodeDecodeError as error:  # it loads such names, and fails when it returns them

@@ -117,7 +117,10 @@ def _best_match(word: str, providers: Sequence[str]) -> str | None:
 
 
 CPU = "CPUExecutionProvider"
-_ON_CUDA = frozenset({"CUDAExecutionProvider", "TensorrtExecutionProvider"})
+_CUDA = "CUDAExecutionProvider"
+_ON_CUDA = frozenset({_CUDA, "TensorrtExecutionProvider"})
+_IN_TF32 = (b"MatMul", b"Gemm", b"Conv")
+_SWITCHES = {"true": "1", "false": "0"}
 _PLACE_IN_SOURCE = re.compile(r"^/\S+:\d+ .*\) (?=[A-Z])")
 _CUDA_FAILURE = re.compile(r"CUDA failure \d+: [^;]*[^; ]")
 RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
@@ -140,7 +143,7 @@ def provider_remarks(session: Any, wanted: Sequence[str], options: Mapping[str, 
             used = used_options.get(name, {}).get(key)
             if used is None:
                 remarks.append(f"{name} does not say whether it has an option {key!r}: it may have ignored it")
-            elif used != value:
+            elif used not in (value, _SWITCHES.get(value.lower())):
                 remarks.append(f"{name} uses {key}={used} instead of {key}={value}")
     return remarks + _assignment_remarks(session, wanted)
 
@@ -164,8 +167,15 @@ def _assignment_remarks(session: Any, wanted: Sequence[str]) -> list[str]:
     return []
 
 
-def precision_remarks(model: ModelInput, providers: Sequence[str]) -> list[str]:
-    """Remarks on types of the model that ONNX Runtime replaces by float32 on the CPU."""
+def precision_remarks(
+    model: ModelInput, providers: Sequence[str], used_options: Mapping[str, Mapping[str, str]]
+) -> list[str]:
+    """Remarks on types of the model that ONNX Runtime replaces: by float32 on the CPU, and by TF32 with CUDA."""
+    if used_options.get(_CUDA, {}).get("use_tf32") == "1" and any(op in model.data for op in _IN_TF32):
+        return [
+            f"{_CUDA} may compute float32 products and convolutions in TF32, with 10 bits of mantissa; "
+            "provider.cuda.use_tf32=0 forbids it"
+        ]
     if list(providers) != [CPU]:
         return []
     suspects = [elem for elem in _HALVES if any(text % elem in model.data for text in _TYPE_BYTES)]
