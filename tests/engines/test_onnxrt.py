@@ -1,5 +1,6 @@
 """ONNX Runtime: providers, optimization levels, settings."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,68 @@ def test_a_provider_that_does_not_start_is_missing_and_never_replaced(monkeypatc
         build("onnxrt")
 
 
+def with_unknown_operator() -> bytes:
+    return model([helper.make_node("Foo", ["x"], ["y"])], [info("x")], [info("y")]).SerializeToString()
+
+
+def test_a_provider_that_starts_with_no_model_is_missing_and_no_model_is_blamed(monkeypatch: pytest.MonkeyPatch):
+    def fails(source: bytes, options: object = None, **more: object) -> None:
+        del source, options, more
+        raise RuntimeError(f"/src/cuda_call.cc:154 bool CudaCall(int) {failure} ; GPU=-1 ; hostname=here ;")
+
+    failure = "CUDA failure 100: no CUDA-capable device is detected"
+    monkeypatch.setattr(ort, "InferenceSession", fails)
+    with pytest.raises(errors.EngineMissing) as caught:
+        build("onnxrt:providers=azure,provider.azure.zone=1")
+    assert caught.value.message.endswith(f"with provider.azure.zone=1, whatever the model: {failure}")
+
+
+@pytest.mark.parametrize("provider", ["azure", "cpu"])
+def test_a_model_that_fails_where_its_provider_starts_is_to_blame(provider: str):
+    with pytest.raises(errors.EngineFailure, match="Foo"):
+        build(f"onnxrt:providers={provider}", with_unknown_operator())
+
+
+def sessions_begun(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The providers of each session that begins from now on."""
+    begun: list[list[str]] = []
+
+    class Session(ort.InferenceSession):  # type: ignore[misc]
+        def __init__(self, *words: object, providers: list[str], **more: object) -> None:
+            begun.append(providers)
+            super().__init__(*words, providers=providers, **more)
+
+    monkeypatch.setattr(ort, "InferenceSession", Session)
+    return begun
+
+
+def test_a_process_that_is_to_be_forked_starts_no_provider_but_the_cpu(monkeypatch: pytest.MonkeyPatch):
+    begun = sessions_begun(monkeypatch)
+    create("onnxrt:providers=azure+cpu,provider.azure.zone=1").warm_up()
+    assert begun == [["CPUExecutionProvider"]]
+
+
+@pytest.mark.parametrize(("provider", "times"), [("cuda", 1), ("tensorrt", 1), ("azure", 0)])
+def test_cuda_as_pip_installs_it_is_found_and_what_it_lacks_is_not_printed(
+    provider: str, times: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    every = ort.get_all_providers()
+    monkeypatch.setattr(ort, "get_available_providers", lambda: every)
+    monkeypatch.setattr(ort.InferenceSession, "get_providers", lambda self: ["CPUExecutionProvider"])
+    loaded: list[str] = []
+
+    def preload() -> None:
+        sys.stdout.write("Failed to load libcublas.so")
+        loaded.append(provider)
+
+    monkeypatch.setattr(ort, "preload_dlls", preload)
+    with pytest.raises(errors.EngineMissing) as caught:
+        build(f"onnxrt:providers={provider}")
+    assert loaded == [provider] * times
+    assert ("onnxruntime-gpu[cuda,cudnn]" in str(caught.value.next_steps)) == bool(times)
+    assert capsys.readouterr().out == ""
+
+
 def test_a_provider_that_runs_no_node_is_told():
     told = build("onnxrt:providers=azure").remarks
     if hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):
@@ -87,6 +150,15 @@ def test_options_of_a_provider_are_handed_on_and_told_where_they_are_not_confirm
     assert told == ("CPUExecutionProvider does not say whether it has an option 'speed': it may have ignored it",)
 
 
+@pytest.mark.parametrize(("used", "told"), [("1", "uses speed=1 instead of speed=false"), ("0", None)])
+def test_a_switch_of_a_provider_may_be_a_word(used: str, told: str | None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        ort.InferenceSession, "get_provider_options", lambda self: {"CPUExecutionProvider": {"speed": used}}
+    )
+    remarks = build("onnxrt:provider.cpu.speed=false").remarks
+    assert remarks == (() if told is None else (f"CPUExecutionProvider {told}",))
+
+
 @pytest.mark.parametrize("setting", ["provider.cuda.device_id=1", "provider.cpu=1"])
 def test_options_of_a_provider_that_is_not_in_use_are_refused(setting: str):
     with pytest.raises(errors.UsageError, match=r"provider\.NAME\.OPTION=VALUE; in use: CPUExecutionProvider"):
@@ -94,6 +166,19 @@ def test_options_of_a_provider_that_is_not_in_use_are_refused(setting: str):
 
 
 # Precision
+
+
+@pytest.mark.parametrize(
+    ("op_type", "used", "is_told"), [("MatMul", "1", True), ("MatMul", "0", False), ("Add", "1", False)]
+)
+def test_tf32_is_told_where_cuda_uses_it_for_what_the_model_has(
+    op_type: str, used: str, is_told: bool, monkeypatch: pytest.MonkeyPatch
+):
+    told_by_cuda = {"CUDAExecutionProvider": {"use_tf32": used}}
+    monkeypatch.setattr(ort.InferenceSession, "get_provider_options", lambda self: told_by_cuda)
+    made = model([helper.make_node(op_type, ["x", "x"], ["y"])], [info("x")], [info("y")])
+    remarks = build("onnxrt", made.SerializeToString()).remarks
+    assert [("TF32" in remark) for remark in remarks] == [True] * is_told
 
 
 def in_halves(*, declared: bool) -> onnx.ModelProto:

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from benchmarks.models import transformer
 from biopsy import errors
 from biopsy.cli.app import main
+from biopsy.engines import trt
 from biopsy.engines.base import ModelInput, Session
 from biopsy.engines.registry import create
 from biopsy.engines.trt import TensorRt
@@ -162,6 +163,11 @@ def test_what_parses_and_cannot_be_built_fails_at_build():
             "Invalid Node - m\nI::f: Error Code 4: API Usage Error (m: why. In v at /_src/a.cpp:1)\n[checkMacros]",
             "m: why.",
         ),
+        (
+            "Error Code 1: Cuda Runtime (In g at /_src/a.cpp:25 (cudaError 35: driver is too old))",
+            "driver is too old",
+        ),
+        ("Error Code 1: Cuda Runtime (why. In g at /_src/a.cpp:25 (cudaError 35: too old a driver))", "why."),
     ],
 )
 def test_reasons_are_freed_from_what_is_about_the_source(text: str, told: str):
@@ -335,6 +341,18 @@ def test_without_a_gpu_nothing_is_concluded_after_it_is_built(here: Path, capsys
     told = capsys.readouterr().err.splitlines()
     assert "has built the model; running it needs an NVIDIA GPU" in told[0]
     assert "--build-only" in told[1]
+
+
+@without_gpu
+@pytest.mark.parametrize("saved", [False, True], ids=["built", "saved"])
+def test_a_driver_that_starts_no_engine_is_not_the_models_fault(
+    saved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(trt, "require_gpu", lambda *words: None)  # as if there were a GPU with an old driver
+    session = build(RTX, chain(2))
+    session.save(tmp_path / "m.engine")
+    with pytest.raises(errors.EngineMissing, match="runs nothing here, whatever the model: CUDA driver version"):
+        create(RTX).load(tmp_path / "m.engine") if saved else session.run({"t0": np.ones((2, 2), np.float32)})
 
 
 @without_gpu

@@ -122,15 +122,15 @@ class OnnxRuntime(Engine):
             options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
         session = self._session(ort, model, options, providers)
         remarks = provider_remarks(session, providers.names, providers.options)
-        remarks += precision_remarks(model, session.get_providers())
+        remarks += precision_remarks(model, session.get_providers(), session.get_provider_options())
         try:
             return OnnxRuntimeSession(ort, session, self, model, remarks)
         except UnicodeDecodeError as error:  # it loads such names, and fails when it returns them
             raise errors.ModelError(f"the model {model.path or 'in memory'} holds a name that is not text") from error
 
     def warm_up(self) -> None:
-        """Build and run a model of one node, on one thread: more threads would not survive a fork."""
-        Engine.warm_up(type(self)({**self.options, "threads": 1}, self.label))
+        """Build and run a model of one node on one thread of the CPU: neither more threads nor a GPU survive a fork."""
+        Engine.warm_up(type(self)({**self.options, "threads": 1, "providers": (CPU,), "provider": {}}, self.label))
 
     def load(self, path: Path) -> Session:
         """Load a model that ``save`` wrote; it is not optimized again."""
@@ -166,6 +166,7 @@ class OnnxRuntime(Engine):
 
     def _session(self, ort: Any, model: ModelInput, options: Any, providers: Providers) -> Any:
         ort.set_default_logger_severity(_SILENT)
+        providers.load_libraries(ort)
         try:
             with self.source(model) as source:
                 session = ort.InferenceSession(
@@ -180,6 +181,7 @@ class OnnxRuntime(Engine):
         except Exception as error:
             if model.path is None or model.path.suffix != ".ort":
                 load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
+            providers.require_startable(ort)
             raise self.failure(str(error).strip(), _stage(error), type(error).__name__) from error
         providers.require_active(session.get_providers())
         return session

@@ -7,7 +7,10 @@ ONNX Runtime falls back to other providers and types silently. This reports only
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +18,10 @@ from biopsy import errors
 from biopsy.engines.base import LayerRecord, ModelInput
 from biopsy.model import infer, load
 from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.slice import identity_bytes
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.model.walk import reached
-from biopsy.text import did_you_mean
+from biopsy.text import did_you_mean, first_line
 
 if TYPE_CHECKING:
     import onnx
@@ -29,6 +33,7 @@ class Providers:
     def __init__(self, ort: Any, options: Mapping[str, Any]) -> None:
         self.names = list(dict.fromkeys(_find_provider(ort, word) for word in options["providers"]))
         self.options: dict[str, dict[str, str]] = {}
+        self._option_words = [f"provider.{key}={value}" for key, value in options["provider"].items()]
         for key, value in options["provider"].items():
             word, _, own_key = key.partition(".")
             name = _best_match(word, self.names)
@@ -39,6 +44,28 @@ class Providers:
                 )
             self.options.setdefault(name, {})[own_key] = value
 
+    def load_libraries(self, ort: Any) -> None:
+        """Load the CUDA libraries that pip installed: ONNX Runtime, from 1.21 on, finds them only if it is told to."""
+        if not _ON_CUDA.isdisjoint(self.names) and hasattr(ort, "preload_dlls"):
+            with redirect_stdout(StringIO()):  # it prints what is missing: require_active says what follows
+                ort.preload_dlls()
+
+    def require_startable(self, ort: Any) -> None:
+        """After a failed build: raise EngineMissing if a model of one node fails too, so that no model is to blame."""
+        if self.names == [CPU]:
+            return
+        try:
+            ort.InferenceSession(identity_bytes(), providers=self.session_argument, enable_fallback=0)
+        except Exception as error:
+            told = _PLACE_IN_SOURCE.sub("", first_line(str(error)))
+            of_cuda = _CUDA_FAILURE.search(told)
+            with_options = f" with {', '.join(self._option_words)}" if self._option_words else ""
+            raise errors.EngineMissing(
+                f"onnxruntime cannot start {', '.join(self.names)} here{with_options}, whatever the model: "
+                f"{of_cuda[0] if of_cuda else told}",
+                next_steps=self._next_steps,
+            ) from error
+
     def require_active(self, active: Sequence[str]) -> None:
         """Raise EngineMissing if a provider that was asked for is not active."""
         missing = [name for name in self.names if name not in active]
@@ -46,8 +73,14 @@ class Providers:
             unused, used = ", ".join(missing), ", ".join(active)
             raise errors.EngineMissing(
                 f"onnxruntime could not start {unused} here and would have used {used} instead",
-                next_steps=["check the driver and the libraries that this provider needs"],
+                next_steps=self._next_steps,
             )
+
+    @property
+    def _next_steps(self) -> list[str]:
+        cuda = 'pip install "onnxruntime-gpu[cuda,cudnn]"    brings those of CUDA; the driver is the machine\'s own'
+        needs = "check the driver and the libraries that this provider needs"
+        return [needs, *([] if _ON_CUDA.isdisjoint(self.names) else [cuda])]
 
     @property
     def session_argument(self) -> list[str | tuple[str, dict[str, str]]]:
@@ -85,6 +118,12 @@ def _best_match(word: str, providers: Sequence[str]) -> str | None:
 
 
 CPU = "CPUExecutionProvider"
+_CUDA = "CUDAExecutionProvider"
+_ON_CUDA = frozenset({_CUDA, "TensorrtExecutionProvider"})
+_IN_TF32 = (b"MatMul", b"Gemm", b"Conv")
+_SWITCHES = {"true": "1", "false": "0"}
+_PLACE_IN_SOURCE = re.compile(r"^/\S+:\d+ .*\) (?=[A-Z])")
+_CUDA_FAILURE = re.compile(r"CUDA failure \d+: [^;]*[^; ]")
 RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 """The config entry that makes a session record which provider got which node."""
 
@@ -105,7 +144,7 @@ def provider_remarks(session: Any, wanted: Sequence[str], options: Mapping[str, 
             used = used_options.get(name, {}).get(key)
             if used is None:
                 remarks.append(f"{name} does not say whether it has an option {key!r}: it may have ignored it")
-            elif used != value:
+            elif used not in (value, _SWITCHES.get(value.lower())):
                 remarks.append(f"{name} uses {key}={used} instead of {key}={value}")
     return remarks + _assignment_remarks(session, wanted)
 
@@ -129,8 +168,15 @@ def _assignment_remarks(session: Any, wanted: Sequence[str]) -> list[str]:
     return []
 
 
-def precision_remarks(model: ModelInput, providers: Sequence[str]) -> list[str]:
-    """Remarks on types of the model that ONNX Runtime replaces by float32 on the CPU."""
+def precision_remarks(
+    model: ModelInput, providers: Sequence[str], used_options: Mapping[str, Mapping[str, str]]
+) -> list[str]:
+    """Remarks on types of the model that ONNX Runtime replaces: by float32 on the CPU, and by TF32 with CUDA."""
+    if used_options.get(_CUDA, {}).get("use_tf32") == "1" and any(op in model.data for op in _IN_TF32):
+        return [
+            f"{_CUDA} may compute float32 products and convolutions in TF32, with 10 bits of mantissa; "
+            "provider.cuda.use_tf32=0 forbids it"
+        ]
     if list(providers) != [CPU]:
         return []
     suspects = [elem for elem in _HALVES if any(text % elem in model.data for text in _TYPE_BYTES)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from biopsy.engines.trt_execution import Execution, gpu_names, numpy_name, requi
 from biopsy.engines.trt_settings import OPTIONS, Package, Settings, ShapeRange, profiles_of, unknown_names
 from biopsy.model import load
 from biopsy.model.index import ModelIndex
+from biopsy.model.slice import identity_bytes
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
 from biopsy.processes.writing import write_whole
 from biopsy.tensors.generate import resolve_shapes
@@ -85,6 +87,7 @@ class TensorRt(Engine):
             failure = trt_settings.build_failure(package)
             if failure.kind == "CudaRuntime":
                 require_gpu(f"what was asked of {package.name} {package.version}")
+                require_working(package)
             raise failure
         settings.keep_cache(config)
         ports = [network.get_input(number) for number in range(network.num_inputs)]
@@ -107,7 +110,8 @@ class TensorRt(Engine):
         package = self._package()
         plan = memoryview(read_built(path))
         require_gpu(f"{path} is an engine of TensorRT: reading it")
-        engine = deserialized(package, plan)
+        with _no_model_blamed(package):
+            engine = deserialized(package, plan)
         names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
         inputs = {
             name: _type_of(engine, name)
@@ -324,6 +328,37 @@ def deserialized(package: Package, plan: memoryview) -> Any:
     return engine
 
 
+@contextmanager
+def _no_model_blamed(package: Package) -> Iterator[None]:
+    """Raise EngineMissing instead of a failure to start an engine, if this machine starts none."""
+    try:
+        yield
+    except errors.EngineFailure:
+        require_working(package)
+        raise
+
+
+def require_working(package: Package) -> None:
+    """Raise EngineMissing if an engine of one node does not start here, as with a driver that is too old."""
+    builder = package.module.Builder(package.logger)
+    network = builder.create_network(0)
+    parser = package.module.OnnxParser(network, package.logger)
+    parser.parse(identity_bytes())
+    package.logged.clear()
+    plan = builder.build_serialized_network(network, builder.create_builder_config())
+    del parser  # kept until here, since the network uses its weights
+    try:
+        if plan is None:
+            raise trt_settings.build_failure(package)
+        Execution(package, deserialized(package, memoryview(plan)))
+    except errors.EngineFailure as failure:
+        reason = failure.message.partition(": ")[2]
+        raise errors.EngineMissing(
+            f"{package.name} {package.version} runs nothing here, whatever the model: {reason}",
+            next_steps=["nvidia-smi    shows the driver and the GPUs: is the driver new enough for this TensorRT?"],
+        ) from failure
+
+
 def _type_of(engine: Any, name: str) -> TensorType | None:
     elem = ELEM_OF_DTYPE.get(numpy_name(engine.get_tensor_dtype(name)))
     if elem is None:
@@ -363,8 +398,8 @@ class TensorRtSession(BuiltModel):
                 f"{self._package.name} {self._package.version} has built the model; running it",
                 "--build-only    asks only whether it can be built",
             )
-            engine = self._engine or deserialized(self._package, self._plan)
-            self._execution = Execution(self._package, engine)
+            with _no_model_blamed(self._package):
+                self._execution = Execution(self._package, self._engine or deserialized(self._package, self._plan))
         return dict(self._execution.run({name: np.asarray(value) for name, value in feed.items()}, self._outputs))
 
 

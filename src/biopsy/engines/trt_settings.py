@@ -145,10 +145,14 @@ def plain_reason(text: str) -> str:
     if quoted is not None:
         return quoted[1]
     reason = re.sub(r"^Assertion failed: .*?: ", "", reason)
+    of_cuda = _CUDA_ERROR.search(reason)
     reason = re.sub(r"\s*In \w+ at /\S+:\d+\)*( \(cudaError .*)?$", "", reason)
+    if not reason and of_cuda is not None:
+        return of_cuda[1]
     return "" if reason in {"false", "0"} else reason
 
 
+_CUDA_ERROR = re.compile(r"\(cudaError \d+: ([^)]*)\)*$")
 _CODED = re.compile(r"Error Code (?:\d+): ([^(]*?) \((.*)\)")
 
 

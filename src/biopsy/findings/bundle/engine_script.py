@@ -276,6 +276,8 @@ def _building_by_onnxrt(settings: Mapping[str, Any], model: str) -> Iterator[str
     lines += [f"options.add_session_config_entry({key!r}, {value!r})" for key, value in settings.get("config", ())]
     yield from ["options = onnxruntime.SessionOptions()", *lines] if lines else []
     given = {"providers": ["CPUExecutionProvider"], **settings}
+    if "CUDAExecutionProvider" in given["providers"]:
+        yield "onnxruntime.preload_dlls()  # finds CUDA as pip installs it, from 1.21 on"
     names = [name for name in ("providers", "provider_options", "disabled_optimizers") if name in given]
     more = "".join(f", {name}={given[name]!r}" for name in names)
     yield f"session = onnxruntime.InferenceSession({model}{', options' if lines else ''}{more})"

@@ -23,6 +23,8 @@ def load(
     options.intra_op_num_threads, options.inter_op_num_threads = threads
     for key, value in config:
         options.add_session_config_entry(key, value)
+    if "CUDAExecutionProvider" in providers and hasattr(onnxruntime, "preload_dlls"):
+        onnxruntime.preload_dlls()
     session = onnxruntime.InferenceSession(path, options, providers=list(providers), enable_fallback=0, **more)
     idle = set(providers).difference(session.get_providers())
     if idle:
