@@ -352,7 +352,7 @@ class Engine(ABC):
     options_declared: ClassVar[tuple[Option, ...]] = ()
     capabilities: ClassVar[Capabilities] = Capabilities()
     forks_warm: ClassVar[bool] = False
-    """Whether a process may be forked after ``warm_up``, which then leaves no thread of the engine behind."""
+    """Whether a process may be forked after ``warm_up``, which then leaves no thread behind and has used no GPU."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
