@@ -146,7 +146,7 @@ def test_a_link_on_the_way_to_a_folder_that_leads_nowhere_is_not_made_real(here:
     assert diagnose("--dir", "deep/diagnosis") == 2
 
 
-@pytest.mark.parametrize("name", ["piece.onnx", "run.json"])
+@pytest.mark.parametrize("name", ["piece.onnx", pytest.param("run.json", marks=pytest.mark.slow)])
 def test_a_file_swapped_beside_a_genuine_record_is_not_shown(here: Path, victim: Path, capsys, name: str) -> None:
     assert main(["diagnose", "model.onnx", "--engine", "fake:refuse.Exp=build"]) == 1
     record = json.loads((here / "model_diagnosis" / "diagnosis.json").read_text())
