@@ -111,7 +111,7 @@ def test_a_simulated_failure_by_a_regular_expression_works_as_ever(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save(seeds_example(), tmp_path / "m.onnx")
-    check = ["--check", "biopsy", "inspect", "model", "polygraphy_debug.onnx", "--mode=basic"]
+    check = ["--check", "sh", "-c", "grep -q Mul polygraphy_debug.onnx && echo Op: Mul; exit 0"]
     assert main(["debug", "reduce", "m.onnx", "-o", "r.onnx", "--fail-regex", "Op: Mul", *check]) == 0
     assert names(onnx.load("r.onnx")) == ["onnx_graphsurgeon_node_3"]
 
@@ -121,7 +121,7 @@ def test_a_regular_expression_that_matches_anything_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save(seeds_example(), tmp_path / "m.onnx")
-    check = ["--check", "biopsy", "inspect", "model", "{}", "--mode=basic"]
+    check = ["--check", "echo", "Op:", "{}"]
     assert main(["debug", "reduce", "m.onnx", "-o", "r.onnx", "--fail-regex", "Op:", *check]) == 4
     assert "fails on anything" in capsys.readouterr().err
 

@@ -41,6 +41,7 @@ LONG = {
     "find-a-bad-build.md",
     "find-an-accuracy-error.md",
     "find-a-slowdown.md",
+    "find-the-first-bad-layer.md",
     "find-the-release.md",
     "find-a-workaround.md",
     "find-the-setting.md",

@@ -62,11 +62,10 @@ def test_with_match_message_the_last_line_tells_failures_apart_and_with_any_noth
 
 def test_an_engine_that_is_missing_stops_at_once_and_is_named(place) -> None:
     place.model()
-    for engine, named in ((["--engine", "nosuch"], "nosuch"), (["--trt"], "tensorrt")):
-        ran = place.reduce("m.onnx", "-o", "r.onnx", "--check", "biopsy", "run", "{}", *engine)
-        assert ran.status == 4
-        assert "could not be run" in ran.told
-        assert named in ran.told.lower()
+    ran = place.reduce("m.onnx", "-o", "r.onnx", "--check", "biopsy", "run", "{}", "--trt")
+    assert ran.status == 4
+    assert "could not be run" in ran.told
+    assert "tensorrt" in ran.told.lower()
     assert place.files() == {"m.onnx"}
 
 

@@ -136,6 +136,7 @@ def test_another_biopsy_must_say_more_than_its_status(broken: Broken, answer: st
     assert answer or "an older biopsy" in ran.told
 
 
+@pytest.mark.slow
 def test_the_status_of_a_script_that_calls_biopsy_decides_as_ever(broken: Broken) -> None:
     script = broken.folder / "check.sh"
     script.write_text('#!/bin/sh\ngrep -q n1 "$1" || exit 0\nbiopsy run "$1" --onnxrt --validate\nexit 1\n')

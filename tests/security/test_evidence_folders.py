@@ -127,9 +127,18 @@ def test_a_folder_that_a_person_names_is_refused_and_left(
         biopsy.diagnose("model.onnx", ["onnxrt"], directory="model_diagnosis")
 
 
-@pytest.mark.parametrize("name", ["layers.json", "inputs.safetensors", "candidate.onnx", "piece.onnx.journal", "x/y"])
-@pytest.mark.parametrize("link", [os.symlink, os.link])
-def test_no_link_in_our_own_folder_is_written_through(here: Path, victim: Path, capsys, link, name: str) -> None:
+IN_OUR_FOLDER = ("x/y", "layers.json", "inputs.safetensors", "candidate.onnx", "piece.onnx.journal")
+
+
+@pytest.mark.parametrize(
+    ("name", "link"),
+    [
+        pytest.param(name, link, marks=[] if number % 2 == index else pytest.mark.slow)
+        for number, name in enumerate(IN_OUR_FOLDER)
+        for index, link in enumerate((os.symlink, os.link) if number else (os.symlink,))
+    ],
+)
+def test_no_link_in_our_own_folder_is_written_through(here: Path, victim: Path, capsys, name: str, link) -> None:
     assert diagnose() == 5
     if name == "x/y":
         (here / "model_diagnosis" / "x").symlink_to(victim.parent)
@@ -146,7 +155,7 @@ def test_a_link_on_the_way_to_a_folder_that_leads_nowhere_is_not_made_real(here:
     assert diagnose("--dir", "deep/diagnosis") == 2
 
 
-@pytest.mark.parametrize("name", ["piece.onnx", "run.json"])
+@pytest.mark.parametrize("name", ["piece.onnx", pytest.param("run.json", marks=pytest.mark.slow)])
 def test_a_file_swapped_beside_a_genuine_record_is_not_shown(here: Path, victim: Path, capsys, name: str) -> None:
     assert main(["diagnose", "model.onnx", "--engine", "fake:refuse.Exp=build"]) == 1
     record = json.loads((here / "model_diagnosis" / "diagnosis.json").read_text())

@@ -91,13 +91,17 @@ COMMANDS = {
 
 
 STARTS_AS_OTHERS_DO = ("diagnose", "help", "page", "inspect", "convert", "sanitize", "extract", "known", "cold script")
-MARKS = {"machine of a cluster": [pytest.mark.ray], **{name: [pytest.mark.slow] for name in STARTS_AS_OTHERS_DO}}
-TYPED = [
-    *(("the command", command) for command in COMMANDS),
-    *(("python -m", command) for command in ("nothing", "onnxrt", "json", "warm", "layers")),
-]
 MUST_BE_SAFE = ("warm", "layers", "build", "settings", "capability", "transform")
 """Commands that start an interpreter for modules of ours."""
+
+SLOW = {*STARTS_AS_OTHERS_DO, *MUST_BE_SAFE}
+"""What takes long and is typed in this folder elsewhere, or starts as another command does."""
+MARKS = {"machine of a cluster": [pytest.mark.ray], **{name: [pytest.mark.slow] for name in SLOW}}
+TYPED = [
+    *(pytest.param("the command", command, marks=MARKS.get(command, [])) for command in COMMANDS),
+    *(("python -m", command) for command in ("nothing", "onnxrt", "json", "warm")),
+    pytest.param("python -m", "layers", marks=pytest.mark.slow),
+]
 
 NOTES = """
 import json, os, sys
@@ -172,10 +176,7 @@ def typed(start: list[str], words: Sequence[str], folder: Path, **variables: str
     )
 
 
-@pytest.mark.parametrize(
-    ("start", "command"),
-    [pytest.param(*typed, marks=MARKS.get(typed[1], [])) for typed in TYPED],
-)
+@pytest.mark.parametrize(("start", "command"), TYPED)
 def test_nothing_is_imported_from_it(folder: Path, start: str, command: str) -> None:
     status, words = COMMANDS[command]
     for name in of_python_m(folder) if start == "python -m" else ():

@@ -6,8 +6,11 @@ file is that process.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
+import re
 import resource
 import signal
 import subprocess
@@ -58,15 +61,22 @@ class Confinement:
         return Ended(**json.loads(self._server.stdout.readline()))
 
 
+_NOT_IMPORTED = re.compile(r"\.(__main__|torch|script_start|script_parts|runner|ray_cluster)\b")
+"""Modules of biopsy that are programs, or that need what is not installed everywhere; commands do not import them."""
+
+
 def _serve() -> None:
     import onnx.reference
     import onnx.shape_inference
     import onnxruntime
     import onnxscript.optimizer
 
-    import biopsy.cli.app
+    import biopsy.cli
 
-    assert all((onnx, onnxruntime, onnxscript, biopsy))
+    assert all((onnx, onnxruntime, onnxscript))
+    for found in pkgutil.walk_packages(biopsy.__path__, "biopsy."):
+        if not _NOT_IMPORTED.search(found.name):
+            importlib.import_module(found.name)
     for line in sys.stdin:
         folder, words = json.loads(line)
         sys.stdout.write(json.dumps(_one(Path(folder), words)) + "\n")

@@ -103,7 +103,7 @@ TRUSTED = "onnxrt:optimization=none"
         pytest.param(
             ["--reference-engine", "reference", "--engine", TWO_WRONG], "reference", TWO_WRONG, marks=pytest.mark.slow
         ),
-        (["--threads", "1"], TRUSTED, "onnxrt:threads=1"),
+        pytest.param(["--threads", "1"], TRUSTED, "onnxrt:threads=1", marks=pytest.mark.slow),
     ],
 )
 def test_engines_are_named_as_for_run_and_the_first_of_two_is_trusted(
@@ -186,6 +186,7 @@ def test_a_layer_that_cannot_be_run_stands_in_the_table(here: Path, capsys) -> N
     assert "1 cannot be run in isolation (SIGSEGV)" in shown and "Neg 'n7'       fails" in shown
 
 
+@pytest.mark.slow
 def test_a_group_is_shown_with_what_marking_does(here: Path, capsys) -> None:
     assert layers("--suspect", "fake:scale.n7=1.5,unless_marked=t8") == 1
     shown = capsys.readouterr().out

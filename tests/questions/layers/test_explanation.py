@@ -1,5 +1,6 @@
 """What neither the whole model nor isolated layers explain."""
 
+import pytest
 from onnx import helper
 
 from biopsy.comparison.tolerance import Tolerances
@@ -7,6 +8,7 @@ from biopsy.questions.layers.question import Judge
 from support.models import info, model, weight
 
 
+@pytest.mark.slow
 def test_rounding_that_adds_up_is_no_layers_fault(examine) -> None:
     """Each layer is off by half a bit; two hundred of them together are out of the tolerances."""
     nodes = [helper.make_node("Mul", [f"t{i}", "w"], [f"t{i + 1}"], name=f"n{i}") for i in range(200)]

@@ -28,6 +28,7 @@ def test_a_failure_that_marking_a_tensor_hides_is_told_and_located_by_cuts(exami
     assert {layer.verdict for layer in found.layers} == {"right"}
 
 
+@pytest.mark.slow
 def test_it_is_found_too_where_what_follows_hides_it(examine) -> None:
     found = examine(chain(200, ["Softplus", "Relu", "Tanh"]), "fake:scale.n100=1.5,unless_marked=t101")
     assert all(output.passed for output in found.outputs) and found.is_masked

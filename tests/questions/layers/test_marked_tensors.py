@@ -12,6 +12,7 @@ from support.examinations import growing, labels, verdicts
 from support.models import INT64, info, model, weight
 
 
+@pytest.mark.slow
 def test_both_introducers_of_300_layers_are_named_the_worst_first_and_none_after_them_is_accused(examine) -> None:
     found = examine(growing(300), "fake:scale.n100=1.01,scale.n200=1.5")
     assert labels(found) == ["Neg 'n200'", "Neg 'n100'"]

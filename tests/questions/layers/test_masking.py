@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import onnx
+import pytest
 
 from support.examinations import Examine
 from support.planting import planted as planted
@@ -18,6 +19,7 @@ HIDING = model("[square] a = Mul (x, x) [negative] b = Neg (a) [cut] c = Relu (b
 SHOWING = model("[square] a = Mul (x, x) [tanh] b = Tanh (a) [sum] y = Add (b, x)")
 
 
+@pytest.mark.slow
 def test_an_error_that_the_rest_of_the_model_hides_is_masked(examine: Examine, planted: Callable[..., str]) -> None:
     findings = examine(HIDING, planted({"op": "negative", "does": "scale"}))
     assert [suspect.labels for suspect in findings.suspects] == [("Neg 'negative'",)]

@@ -1,6 +1,7 @@
 """Where NaN and infinities begin."""
 
 import numpy as np
+import pytest
 from onnx import helper
 
 from biopsy.engines.runner import Inputs
@@ -8,6 +9,7 @@ from support.examinations import REFERENCE, growing, labels
 from support.models import info, model, weight
 
 
+@pytest.mark.slow
 def test_nan_begins_at_the_layer_whose_inputs_are_finite(examine) -> None:
     found = examine(growing(30), "fake:nan.n7=0.5,seed=1")
     assert [(one.engine, one.label, one.tensor) for one in found.non_finite_origins] == [

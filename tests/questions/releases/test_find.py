@@ -111,7 +111,13 @@ def test_the_release_that_mended_it_is_found_from_a_newest_one_that_passes(model
 CRASHES = "def look(): import os; os.abort()"
 
 
-@pytest.mark.parametrize("kinds", ["ccceeerrr", "rrrccceee", "eeecccccc", "rcccccccr", "cccrreeee", "ceceeeeer"])
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        *("ccceeerrr", "eeecccccc", "ceceeeeer"),
+        *(pytest.param(kinds, marks=pytest.mark.slow) for kinds in ("rrrccceee", "rcccccccr", "cccrreeee")),
+    ],
+)
 def test_each_border_between_crash_error_and_right_is_bisected(kinds: str, model: Path) -> None:
     sources = {"c": CRASHES, "e": OTHERWISE, "r": PASSES}
     releases_ = here(model, *(sources[kind] for kind in kinds))
