@@ -76,14 +76,9 @@ class OnnxrtOptions(Options, title=f"settings of --onnxrt {_WRITTEN}"):
 
     def onnxrt_settings(self) -> dict[str, str]:
         """The settings of the engine onnxrt that were given."""
-        settings = {}
-        if self.providers is not None:
-            settings["providers"] = "+".join(self.providers)
-        if self.optimization_level is not None:
-            settings["optimization"] = self.optimization_level
-        if self.threads is not None:
-            settings["threads"] = str(self.threads)
-        return settings
+        providers = None if self.providers is None else "+".join(self.providers)
+        given = {"providers": providers, "optimization": self.optimization_level, "threads": self.threads}
+        return {name: str(value) for name, value in given.items() if value is not None}
 
 
 _BUILDER_FLAGS = {
