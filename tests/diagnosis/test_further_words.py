@@ -13,8 +13,9 @@ from biopsy.diagnosis.facts import (
     StepReport,
     TransformationFacts,
 )
+from biopsy.diagnosis.following import next_lines
 from biopsy.diagnosis.question import Effort
-from biopsy.diagnosis.verdict import next_lines, verdict_of
+from biopsy.diagnosis.verdict import verdict_of
 from biopsy.findings.verdict import Verdict
 from biopsy.records import plain, record_of
 from support.diagnoses import facts, question, settings, switch
