@@ -13,7 +13,6 @@ from biopsy.checks.words import as_word
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
-    Words,
     path_of,
     shape_words,
     with_inputs,
@@ -21,7 +20,7 @@ from biopsy.diagnosis.question import (
 )
 from biopsy.diagnosis.steps.causes import reasons_against
 from biopsy.diagnosis.verdict import ELSEWHERE, measure, nodes_reason, pasted_line, sentence, sole_optimizer, subject
-from biopsy.engines.registry import create, find_class, parse_spec
+from biopsy.engines.registry import create
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
 from biopsy.findings.bundle.make import ISSUE, make_bundle
 from biopsy.findings.page.document import reports_of
@@ -57,26 +56,13 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
         if question.line:
             yield line_of(["biopsy", "report", as_word(question.folder)]), "a page to read, and a bundle to send"
         yield line_of(["biopsy", "inspect", "model", as_word(path), "--mode=full"]), "what the piece computes"
-        if not question.effort.thorough and not any(reasons_against(facts, question).values()):
-            yield from _deeper(facts, question, repeated, as_word(path))
+        is_asked = question.effort.thorough or any(reasons_against(facts, question).values())
+        if question.line and not is_asked:
+            place = question.line.index("diagnose") + 1
+            words = ["biopsy", *question.line[:place], "--thorough", *question.line[place:]]
+            yield line_of(words), "which change avoids it, and which release broke it (minutes; installs releases)"
     elif facts.fault == "refused":
         yield line_of(["biopsy", "check", "lint", as_word(question.model)]), "what is wrong with the model"
-
-
-def _deeper(facts: KnownFacts, question: DiagnosisQuestion, of_piece: Words, path: str) -> Iterator[tuple[str, str]]:
-    """Questions that take minutes and were not asked: which release broke it, and which change avoids it."""
-    suspect, check = facts.suspect or "", facts.known_failure.check
-    engine: list[str] = []
-    if question.template is not None:
-        engine, check, of_piece = ["--engine", suspect], question.template, question.template
-    elif not isinstance(parse(check), OwnRun):
-        return
-    if packages := find_class(parse_spec(suspect).name).distributions:
-        words = ["biopsy", "debug", "version", path, "--package", packages[0], *engine, "--check", *of_piece]
-        yield line_of(words), f"which release of {packages[0]} broke it (installs releases)"
-    weights = [] if question.weights_folder is None else ["--external-data-dir", as_word(question.weights_folder)]
-    words = ["biopsy", "debug", "workaround", as_word(question.model), "--piece", path, *weights, *engine, "--check"]
-    yield line_of([*words, *check]), "which change of the model avoids it, and what that costs"
 
 
 def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, report: bytes) -> BundleJob | None:

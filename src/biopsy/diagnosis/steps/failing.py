@@ -202,7 +202,7 @@ class _FailureSearch:
                 self.rows.append(plain)
         if trusted is not None or len(_names(failing)) < 2:
             return failure
-        text = f"every engine that was tried fails on the model: {', '.join(failing)}"
+        text = f"every engine that was tried fails on the model ({', '.join(failing)})"
         return replace(failure, fault=FaultBeforeEngines(kind="refused", every=tuple(failing), text=text))
 
     def _not_finite(self) -> ModelFailure | None:
