@@ -196,7 +196,7 @@ def main(path: Path) -> tuple[str, ...]:
     found: biopsy.ReducedModel = biopsy.reduce(path, has_mul, "r.onnx", max_checks=9)
     findings: biopsy.LayerFindings = biopsy.layers(path, "onnxrt")
     assert findings.passed, findings.suspects
-    print(found.page("page.html").name, found.issue())
+    print(found.page("page.html").name)
     diagnosed: biopsy.DiagnosedModel = biopsy.diagnose(path, max_time=60, jobs=2)
     print(diagnosed.verdict.text, diagnosed.issue())
     return found.nodes

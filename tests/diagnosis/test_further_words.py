@@ -13,8 +13,9 @@ from biopsy.diagnosis.facts import (
     StepReport,
     TransformationFacts,
 )
+from biopsy.diagnosis.following import next_lines
 from biopsy.diagnosis.question import Effort
-from biopsy.diagnosis.verdict import next_lines, verdict_of
+from biopsy.diagnosis.verdict import verdict_of
 from biopsy.findings.verdict import Verdict
 from biopsy.records import plain, record_of
 from support.diagnoses import facts, question, settings, switch
@@ -123,11 +124,11 @@ def test_what_the_optimizer_makes_of_the_piece_is_evidence() -> None:
 
 
 def test_what_was_not_asked_is_proposed_and_what_was_is_not() -> None:
-    proposed = [line for line, _ in next_lines(facts(), question())]
-    assert any(line.startswith("biopsy debug version diagnosis/piece.onnx --package onnxruntime ") for line in proposed)
-    assert any(line.startswith("biopsy debug workaround model.onnx --piece diagnosis/piece.onnx ") for line in proposed)
-    thorough = dataclasses.replace(question(), effort=Effort(thorough=True))
-    assert not any("debug" in line for line, _ in next_lines(facts(), thorough))
+    asked = dataclasses.replace(question(), line=("-v", "diagnose", "model.onnx", "--onnxrt"))
+    proposed = [line for line, _ in next_lines(facts(), asked)]
+    assert "biopsy -v diagnose --thorough model.onnx --onnxrt" in proposed
+    thorough = dataclasses.replace(asked, effort=Effort(thorough=True))
+    assert not any("--thorough" in line for line, _ in next_lines(facts(), thorough))
 
 
 def test_facts_come_back_from_the_file_of_the_evidence() -> None:

@@ -7,8 +7,8 @@ from biopsy.cli import commands
 from biopsy.cli.arguments.groups import InputOptions
 from biopsy.cli.parser import parser_of
 from biopsy.diagnosis.facts import EngineComparison, KnownFacts
+from biopsy.diagnosis.following import next_lines
 from biopsy.diagnosis.question import Samples
-from biopsy.diagnosis.verdict import next_lines
 from biopsy.engines.runner import Inputs
 from support.diagnoses import question
 

@@ -68,7 +68,7 @@ def says(short: str, value: int) -> bool:
     if match := re.fullmatch(r"(more|less) than (-?\d+)", words):
         return value > int(match[2]) if match[1] == "more" else value < int(match[2])
     numbers = [int(word) for word in re.findall(r"-?\d+", words)]
-    if words.startswith("any but "):
+    if words.startswith("not "):
         return value not in numbers
     if re.fullmatch(r"-?\d+(?:(?:, | or )-?\d+)*", words):
         return value in numbers

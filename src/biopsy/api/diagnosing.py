@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Literal, get_args
@@ -36,6 +36,7 @@ from biopsy.diagnosis.diagnose import diagnose as run_diagnosis
 from biopsy.diagnosis.diagnose import diagnosis_sections
 from biopsy.diagnosis.evidence import held_folder
 from biopsy.diagnosis.facts import Diagnosis
+from biopsy.diagnosis.following import issue_of
 from biopsy.diagnosis.question import (
     DEFAULT_SECONDS,
     DiagnosisQuestion,
@@ -46,8 +47,8 @@ from biopsy.diagnosis.question import (
     resolved_samples,
 )
 from biopsy.engines.registry import PLAIN, create, parse_spec
+from biopsy.findings.page.document import Reported
 from biopsy.findings.report import report_tree
-from biopsy.findings.reported import Reported
 from biopsy.model.index import index_file
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import require_writable
@@ -74,9 +75,19 @@ class DiagnosedModel(Diagnosis, Reported):
     """Why a model fails: ``verdict`` (``text``, ``certainty``, ``workarounds``, ``not_tried``), and ``failed``.
 
     ``steps`` are the questions with their answers, ``facts`` is what is known, ``folder`` keeps the evidence;
-    ``stopped`` says what ended the diagnosis early. ``page`` writes a page, ``issue`` gives a text for an issue, and a
-    notebook shows both table and page.
+    ``stopped`` says what ended the diagnosis early. ``page`` writes a page, and a notebook shows both table and page.
+    ``question`` is what was asked.
     """
+
+    question: DiagnosisQuestion = field(repr=False, compare=False)
+
+    def issue(self) -> str:
+        """The text of an issue for the engine's tracker, in Markdown: ``ISSUE.md`` of a bundle.
+
+        Its script is run, to show what it prints. Raises CheckError if there is nothing to file, because nothing fails
+        or the verdict blames no engine, or if the failure does not show any more.
+        """
+        return issue_of(self.question, self, self.report)
 
     def _repr_html_(self) -> str:
         return super()._repr_html_() + self.framed_page()
@@ -172,7 +183,7 @@ def diagnose(
                 seconds=diagnosis.seconds,
                 sections=diagnosis_sections(diagnosis, question, Path()),
             )
-            return DiagnosedModel(**vars(diagnosis), report=report)
+            return DiagnosedModel(**vars(diagnosis), report=report, question=question)
 
 
 def known(

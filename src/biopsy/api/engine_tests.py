@@ -29,9 +29,10 @@ from biopsy.checks.words import NO_SETTINGS, SETTINGS_VARIABLE, as_word
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.engines.registry import PLAIN, EngineSpec, create
 from biopsy.engines.runner import Inputs
+from biopsy.findings.page.reading import Branch
+from biopsy.findings.page.sections import verdict_in
 from biopsy.findings.report import Tree
-from biopsy.findings.reported import nodes_of
-from biopsy.findings.verdict import Verdict, Workaround, notes_of
+from biopsy.findings.verdict import notes_of
 from biopsy.processes import process
 from biopsy.processes.watch import Limits
 from biopsy.processes.writing import write_whole
@@ -168,7 +169,8 @@ class OnnxEngines:
             why = [f"{self.effort} ended with status {status}:", *_end(printed)[-2:]]
             return _message(model, [*_verdict_lines(tree), *why, f"kept       {folder}"], tree)
         kept = [f"{name:<10} {path}" for name, path in (("bundle", bundle), ("report", report)) if path.exists()]
-        if nodes := nodes_of(deeper):
+        parts = Branch(deeper).child("piece").parts("nodes")
+        if nodes := [f"{node.text('op_type')} {node.text('name')!r}" for node in parts]:
             kept.insert(0, f"{'piece':<10} {first_of(nodes, _MOST_NODES)}")
         return _message(model, [*_verdict_lines(tree)[:1], *_differences(tree), *_verdict_lines(deeper), *kept], deeper)
 
@@ -220,15 +222,7 @@ def _differences(report: Tree) -> list[str]:
 
 def _verdict_lines(report: Tree) -> list[str]:
     """The verdict of a report in words, and its notes."""
-    tree = report["verdict"]
-    verdict = Verdict(
-        kind=tree["kind"],
-        text=tree["text"],
-        reasons=tree.get("reasons") or (),
-        certainty=tree.get("certainty"),
-        workarounds=[Workaround(**each) for each in tree.get("workarounds") or ()],
-        not_tried=tree.get("not_tried") or (),
-    )
+    verdict = verdict_in(Branch(report))
     lines = [verdict.text, *verdict.reasons]
     for note in notes_of(verdict):
         lines += [f"{note.label:<10} {note.text}", *([f"{'':<10} {note.line}"] if note.line else [])]

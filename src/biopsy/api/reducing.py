@@ -31,9 +31,9 @@ from biopsy.checks.judge import CONFIDENCE, Rules
 from biopsy.checks.outcome import Form
 from biopsy.engines.runner import Inputs
 from biopsy.findings.model import model_tree
+from biopsy.findings.page.document import Reported
 from biopsy.findings.reduction import reduction_sections
 from biopsy.findings.report import report_tree, versions_tree
-from biopsy.findings.reported import Reported
 from biopsy.findings.search_history import SearchHistory
 from biopsy.questions.variation.result import Variation
 from biopsy.questions.variation.vary import USUAL_CHECKS, USUAL_SECONDS, VariationJob
@@ -60,7 +60,7 @@ class ReducedModel(Reduction, Reported):
     - ``checks``, ``outcomes``, ``other_failures``, ``cannot_say`` and ``seconds`` are what the search asked and took.
     - ``min_good`` is the file of a passing model, ``inputs`` that of the recorded values with which the result was fed.
 
-    ``page`` writes a page, ``issue`` gives a text for an issue, and a notebook shows both table and page.
+    ``page`` writes a page, and a notebook shows both table and page. For an issue, ask ``diagnose`` about ``output``.
     """
 
     def _repr_html_(self) -> str:

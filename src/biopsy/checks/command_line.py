@@ -211,6 +211,10 @@ class OwnRun(OwnCommand):
         """The same command without an option in any of its spellings, and without its values."""
         return self._with_groups(words for option, words in self._groups if option not in names)
 
+    def words_of(self, names: Sequence[str]) -> list[str]:
+        """The words of an option in any of its spellings, with its values."""
+        return [word for option, words in self._groups if option in names for word in words]
+
     def with_values(self, is_kept: Callable[[str, str], bool]) -> OwnRun:
         """The same command with only the option values for which ``is_kept(option, value)``.
 

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
-from biopsy.checks.command import CommandCheck
 from biopsy.cli import advice
 from biopsy.cli.arguments import checks, types
 from biopsy.cli.console import COLUMN, Console
 from biopsy.cli.debug import bundling, checking
 from biopsy.cli.diagnose_options import DiagnoseOptions, add
 from biopsy.cli.progress import Progress
-from biopsy.findings.verdict import notes_of
+from biopsy.findings.verdict import Note, notes_of
 from biopsy.model.load import require_file
 from biopsy.processes.writing import require_writable
 from biopsy.text import count
@@ -63,7 +62,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         from biopsy.cli.diagnose_question import question_of
         from biopsy.diagnosis.context import PERSON
         from biopsy.diagnosis.diagnose import diagnose, diagnosis_sections
-        from biopsy.diagnosis.verdict import next_lines
+        from biopsy.diagnosis.following import next_lines
 
         bundling.require_possible(options.bundle)
         require_file(options.model)
@@ -145,16 +144,22 @@ class DiagnosisProgress(Progress):
         self._live.update(step.name, " · ".join(parts), (step.number - 1) / step.total)
 
 
+_MOST_REASONS = 2
+"""Reasons that stand below the verdict's first line; the others are evidence."""
+
+
 def _say_result(console: Console, diagnosis: Diagnosis, following: Sequence[advice.Advice]) -> None:
-    """Show the verdict, how sure it is, what avoids the failure, what is left open, and what to do next."""
+    """Show the verdict in up to four lines, the last of which is what avoids the failure; then all that it rests on."""
     word = {True: "FAILED", False: "PASSED", None: "UNKNOWN"}[diagnosis.failed]
     console.note("")
-    console.say(f"{word} | {diagnosis.verdict.text}", *(f"{'':<{COLUMN}} {text}" for text in diagnosis.verdict.reasons))
-    for note in notes_of(diagnosis.verdict):
+    first, further = diagnosis.verdict.reasons[:_MOST_REASONS], diagnosis.verdict.reasons[_MOST_REASONS:]
+    console.say(f"{word} | {diagnosis.verdict.text}", *(f"{'':<{COLUMN}} {text}" for text in first))
+    notes = [*(Note(label="evidence", text=text) for text in further), *notes_of(diagnosis.verdict)]
+    for note in sorted(notes, key=lambda note: note.label != "workaround"):
         console.say(f"{note.label:<{COLUMN}} {note.text}")
         for line in (*note.code, *([] if note.line is None else [note.line])):
             console.say(f"{'':<{COLUMN}} {line}")
-    console.note(f"{'evidence':<{COLUMN}} {diagnosis.folder} · {diagnosis.seconds:.1f} s")
+    console.note(f"{'folder':<{COLUMN}} {diagnosis.folder} · {diagnosis.seconds:.1f} s")
     advice.say_advice(console, following)
 
 
@@ -163,36 +168,10 @@ def _pack(bundle: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, repor
 
     Raises CheckError if the script of the bundle does not show the failure.
     """
-    from biopsy.diagnosis.question import path_of, without_weights_folder
-    from biopsy.diagnosis.verdict import issue_notes, issue_title, no_issue
-    from biopsy.findings.bundle.job import BundleJob, EarlierFindings
-    from biopsy.reduction.result import inputs_file
+    from biopsy.diagnosis.following import bundle_job
 
-    facts, verdict = diagnosis.facts, diagnosis.verdict
-    failure, piece, known = facts.failure, facts.piece, facts.known_bug
-    if failure is None:
+    job = bundle_job(bundle, question, diagnosis, report)
+    if job is None:
         console.warn(f"{bundle} is not written: no failure was found that could be packed")
         return
-    links = {known.reference: known.issue} if known is not None and known.reference and known.issue else {}
-    words = list(without_weights_folder(failure.check))
-    model = question.model if piece is None else Path(piece.plain or piece.path)
-    given = None if piece is None else inputs_file(model) if piece.plain else path_of(piece.inputs)
-    often = "" if facts.steadiness is None else facts.steadiness.how_often
-    job = BundleJob(
-        target=bundle,
-        original=question.model,
-        model=model,
-        folder=(question.weights_folder if piece is None else None) or model.parent,
-        check=CommandCheck(words, "{}"),
-        rules=question.judging.rules,
-        inputs=given if given is not None and given.exists() else None,
-        reports=bundling.reports_of(report),
-        earlier=EarlierFindings(
-            title=issue_title(facts, question),
-            notes=list(issue_notes(facts, question, verdict)),
-            how_often=often,
-            links=links,
-        ),
-        no_issue=no_issue(facts, verdict),
-    )
-    bundling.pack(job, checking.own_run(words), console)
+    bundling.pack(job, checking.own_run(job.check.command.words), console)

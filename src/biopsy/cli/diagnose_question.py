@@ -9,6 +9,7 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import names_path
+from biopsy.cli import advice
 from biopsy.cli.arguments import checks, comparing
 from biopsy.cli.arguments.engines import default_engine
 from biopsy.cli.console import Console
@@ -74,8 +75,17 @@ def question_of(options: DiagnoseOptions, console: Console, held: ExitStack) -> 
         ),
         fresh=options.fresh,
         tool=tool,
-        line=tuple(options.words),
+        line=_asking(options.words),
     )
+
+
+_MADE_ANEW = ("--report", "--bundle")
+
+
+def _asking(words: Sequence[str]) -> Words:
+    """The words of a line that ask, without those that say what is made of the answers."""
+    asking = [word for word in words if word != "--answered"]
+    return tuple(advice.words_with(asking, checks.REST_OPTIONS, "", (), _MADE_ANEW)[1:])
 
 
 def _has_place(words: Sequence[str]) -> bool:

@@ -78,9 +78,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-_MADE_ANEW = ("--report", "--bundle", "--dir")
-
-
 def _of_diagnosis(folder: Path, page: Path) -> int:
     """Repeat the diagnosis that a folder holds, from its answers alone, to write its page and its bundle."""
     from biopsy.cli.app import main
@@ -89,7 +86,7 @@ def _of_diagnosis(folder: Path, page: Path) -> int:
 
     words = line_of_evidence(folder)
     made = ["--answered", "--dir", str(folder), "--report", str(page), "--bundle", str(_beside(folder, ".zip"))]
-    return main(advice.words_with(words, REST_OPTIONS, "diagnose", made, _MADE_ANEW)[1:])
+    return main(advice.words_with(words, REST_OPTIONS, "diagnose", made, ["--dir"])[1:])
 
 
 Sections: TypeAlias = "Callable[[], Mapping[str, Any]]"

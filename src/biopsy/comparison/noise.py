@@ -224,7 +224,7 @@ def _reason(deviation: Deviation, ratio: float, limit: float, part: str | None) 
     if math.isinf(ratio):
         return "it differs where float32 has no error"
     place = "" if part is None else f" {part}"
-    return f"its error{place} is {ratio:.3g} times that of plain float32"
+    return f"its error{place} is {ratio:.3g} times float32's own rounding error"
 
 
 _FEWEST_ELEMENTS = 8

@@ -15,10 +15,11 @@ from biopsy.comparison.mismatch import error_text
 from biopsy.diagnosis.context import NOT_ASKED, PERSON, TIME, DiagnosisStep, StepContext, TimeUpError, is_user_interrupt
 from biopsy.diagnosis.evidence import PLAN, EvidenceFile, KnownSteps, identity_of
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts, ModelFailure, Outcome, RoundingFacts, StepReport
+from biopsy.diagnosis.following import next_lines
 from biopsy.diagnosis.question import DiagnosisQuestion, path_of, require_no_placeholder
 from biopsy.diagnosis.steps import causes, parts
 from biopsy.diagnosis.steps.failing import read_run, read_tree
-from biopsy.diagnosis.verdict import next_lines, verdict_of
+from biopsy.diagnosis.verdict import nodes_at_fault, verdict_of
 from biopsy.findings.model import MeasuredErrors, graph_tree, map_tree, model_tree, numbers_in
 from biopsy.findings.reduction import file_tree
 from biopsy.findings.report import Tree, versions_tree
@@ -167,7 +168,7 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
     judged = examined if facts.failure is None or facts.failure.is_of_values else None  # of layers that did run
     measured = _measured(judged or {}, numbers if of_piece else range(len(question.index.nodes)))
     is_broken = facts.transformation is not None and facts.transformation.breaks
-    sections = {
+    sections: dict[str, Any] = {
         "verdict": diagnosis.verdict,
         "model": model_tree(question.index, question.model),
         "versions": versions_tree(facts.versions),
@@ -206,6 +207,10 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
             "failure": {"signature": piece.signature, "reason": reason},
             **graph_tree(small, original=question.index, kept=piece.kept, tensor_errors=tensor_errors),
         }
+        at_fault, fault = nodes_at_fault(facts)
+        sections["piece"]["fault"] = fault
+        for node, label in zip(sections["piece"]["nodes"], piece.nodes, strict=False):
+            node["at_fault"] = label in at_fault
     return {key: plain(section) for key, section in sections.items()}
 
 

@@ -216,7 +216,8 @@ class FailingPiece:
     ``reads`` gives for each node the places of the nodes that it reads from, ``kept`` its number in the original.
     ``stopped`` names the limit that ended the search, so that a smaller part may exist; None if no single node can be
     removed. ``other_failures`` are (reason, count) of failures met during the search. ``error`` is that of its check.
-    ``places`` are the source lines that the nodes come from, if an exporter noted them. ``variation`` says in a
+    ``types`` are the names of its inputs and outputs, each with its type in words. ``places`` are the source lines that
+    the nodes come from, if an exporter noted them. ``variation`` says in a
     sentence what may vary; "" if nothing was varied, None if that was not asked. ``plain`` is the file of the piece
     with the least sizes and the simplest values with which it still fails, None if there is none; its inputs are beside
     it.
@@ -232,6 +233,7 @@ class FailingPiece:
     stopped: str | None = None
     other_failures: tuple[tuple[str, int], ...] = ()
     error: ErrorSize | None = None
+    types: tuple[tuple[str, str], ...] = ()
     places: tuple[str, ...] = ()
     variation: str | None = None
     plain: str | None = None

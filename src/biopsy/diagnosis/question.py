@@ -152,14 +152,14 @@ def with_inputs(words: Words, inputs: Path | None) -> Words:
     return command.with_inputs(inputs).words
 
 
-_TOLERANCES = (
+TOLERANCES = (
     "--atol", "--abs-tol", "--absolute-tolerance", "--rtol", "--rel-tol", "--relative-tolerance",
 )  # fmt: skip
 
 
 def with_limits(command: OwnRun, limits: Words) -> Words:
     """The words of a run with its tolerances replaced by ``limits``."""
-    return command.without_option(_TOLERANCES).with_options(*limits).words
+    return command.without_option(TOLERANCES).with_options(*limits).words
 
 
 def without_weights_folder(words: Words) -> Words:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
-from biopsy.comparison.mismatch import FORMS, NOT_FINITE, SLOWER, form_text, special_of
+from biopsy.comparison.mismatch import FORMS, NOT_FINITE, SLOWER, Mismatch, form_text, special_of
+from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.diagnosis.context import LEAVES_OPEN, NOT_ASKED
 from biopsy.diagnosis.facts import FailingPiece, KnownFacts, MendingSwitch, ModelFailure, StepReport, grouped
 from biopsy.diagnosis.question import (
+    TOLERANCES,
     DiagnosisQuestion,
     Words,
     path_of,
-    shape_words,
     tiny_fixed_inputs,
     with_engine,
     with_engine_place,
@@ -23,18 +25,20 @@ from biopsy.diagnosis.question import (
     with_limits,
     without_weights_folder,
 )
-from biopsy.diagnosis.steps.causes import reasons_against
 from biopsy.diagnosis.steps.causes import releases as release_step
 from biopsy.engines import registry
-from biopsy.engines.registry import find_class, parse_spec
+from biopsy.engines.registry import parse_spec
 from biopsy.engines.run_contract import MISSING_OUTPUT
 from biopsy.findings.bundle.engine_script import calls_of
-from biopsy.findings.verdict import Note, Verdict, Workaround, notes_of
-from biopsy.text import can_be_typed, count, first_line, first_of, line_of, series
+from biopsy.findings.verdict import Verdict, Workaround
+from biopsy.model.tensor_type import spaced
+from biopsy.text import can_be_typed, count, first_line, first_of, line_of, series, shortened
 
 _MOST_NODES = 8
 _MOST_PLACES = 2
-_LONGEST_MESSAGE = 300
+_MOST_ENDS = 4
+_MOST_NAMED_NODES = 2
+_LONGEST_MESSAGE = 200
 
 
 def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: DiagnosisQuestion) -> Verdict:
@@ -90,7 +94,7 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
 def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, str]:
     failure, precision = facts.known_failure, facts.precision
     fault = failure.fault
-    message = first_line(failure.report.message)[:_LONGEST_MESSAGE]
+    message = essence(failure.report.message)
     says = f" {title_of(failure.suspect)} says: {message}" if message and failure.suspect else ""
     piece = "" if facts.piece is None else f" The smallest part that shows it: {_where(facts)}."
     if fault is not None and fault.kind == "input":
@@ -117,21 +121,29 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
         return "refused", f"{sentence(fault.text)}: either none of them supports it, or {wrong}.{small}{piece}{says}"
     is_flaky = facts.is_flaky or facts.is_self_contradiction
     kind = "masked" if failure.masked else "flaky" if is_flaky else "reduced" if facts.piece else "fails"
-    return kind, sentence(_subject(facts, question))
+    return kind, f"{sentence(subject(facts, question))}{measure(facts, question)}"
 
 
 def _reasons(facts: KnownFacts) -> Iterator[str]:
     """What the failure depends on, and what else is known of it, the most useful first."""
+    yield from nodes_reason(facts)
     yield from _causes(facts)
     yield from _rest(facts)
-    yield from _narrower(facts)
+    yield from _of_narrower_type(facts)
     yield from _circumstances(facts)
+
+
+def nodes_reason(facts: KnownFacts) -> Iterator[str]:
+    """The nodes of the piece, if there are several and not too many."""
+    piece = facts.piece
+    if piece is not None and 1 < len(piece.nodes) <= _MOST_NODES:
+        yield f"Nodes ({len(piece.nodes)} of {piece.nodes_before}): {piece.joined(piece.nodes)}"
 
 
 def _rounding_text(facts: KnownFacts) -> str:
     failure, rounding = facts.known_failure, facts.rounding
     assert rounding is not None
-    times = "" if rounding.times is None else f", at most {rounding.times:.3g} times the error of plain float32"
+    times = "" if rounding.times is None else f", at most {rounding.times:.3g} times float32's own rounding error"
     ratio = None if failure.mismatch is None else failure.mismatch.times_tolerance
     beyond = "" if ratio is None else f" by {ratio:.3g} times what the tolerances allow"
     verb = "differs" if len(rounding.verdicts) == 1 else "differ"
@@ -140,12 +152,12 @@ def _rounding_text(facts: KnownFacts) -> str:
     if rounding.reason:  # both may have the same bug
         head, end = "The difference is rounding", f" But {rounding.reason}."
     sides = f"{_suspect(facts)} differs from {_trusted(failure)}"
-    return f"{head}: {sides}{beyond}; held against float64, that is rounding{times} ({inputs}).{end}"
+    return f"{head}: {sides}{beyond}; measured against float64, the error is rounding{times} ({inputs}).{end}"
 
 
-def _subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
+def subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     """Which engine fails, how, and in which part of the model."""
-    failure, where, optimizer, engine = facts.known_failure, _where(facts), _sole_optimizer(facts), _suspect(facts)
+    failure, where, optimizer, engine = facts.known_failure, _where(facts), sole_optimizer(facts), _suspect(facts)
     report, on = failure.report, f"{'on' if where == 'the model' else 'for'} {where}"
     who = engine if optimizer is None else f"{engine}'s optimizer {optimizer}"
     if failure.masked:
@@ -162,10 +174,10 @@ def _subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
         return f"{who} {_differs(facts)} {on}."
     if not (report.stage and report.kind):  # a signal without a stage, or no answer in time
         return f"{who} fails {on}: {report.signature}."
-    message = first_line(report.message)[:_LONGEST_MESSAGE]
+    message = essence(report.message)
     if report.kind == MISSING_OUTPUT:
         return f"{engine}, {on}: {message}."
-    detail = f": {message.rstrip('.')}" if message else f" ({report.signature})"
+    detail = f": {message}" if message else f" ({report.signature})"
     with_it = "" if optimizer is None else f"With its optimizer {optimizer}, "
     if errors.is_crash(report.stage, report.kind):
         return f"{with_it}{engine} crashes when it {errors.STAGE_VERBS[report.stage]} {where} ({report.kind})."
@@ -179,9 +191,7 @@ def _differs(facts: KnownFacts) -> str:
         other = "float64" if is_sure else trusted
         gives = not report_kind.endswith("-expected")
         return f"gives {special} where {other} does not," if gives else f"does not give {special} where {other} does,"
-    worst, of_piece = failure.mismatch, None if facts.piece is None else facts.piece.error
-    if of_piece is not None and of_piece.worst.kind == report_kind:
-        worst = of_piece.worst
+    worst = _worst(facts)
     if report_kind == SLOWER:
         return f"is slower than {trusted}"
     if report_kind in FORMS:
@@ -196,9 +206,59 @@ def _differs(facts: KnownFacts) -> str:
     if rounding is None or not rounding.exceeds_rounding:
         return f"differs from {trusted}"
     if failure.suspect in rounding.wrong and failure.trusted not in rounding.wrong:
-        return "computes something else, by more than rounding,"
+        return "computes wrong values"
     both = "both are wrong by float64" if len(rounding.wrong) > 1 else "which of the two is wrong is not known"
     return f"differs from {trusted} by more than rounding ({both})"
+
+
+def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
+    """A sentence on the worst element and the tolerance, or on what the failing part reads; "" if nothing is known."""
+    failure, piece, worst = facts.known_failure, facts.piece, _worst(facts)
+    kind = failure.report.kind
+    types = dict(piece.types) if piece is not None else {}
+    if not failure.is_of_values and failure.suspect is not None:
+        read = [f"{name!r} {types[name]}" for name in list(types)[:_MOST_ENDS]]
+        return f" Its inputs and outputs: {', '.join(read)}." if read else ""
+    if worst is None or worst.kind != kind or failure.masked or facts.is_self_contradiction:
+        return ""
+    declared = question.index.declared_type(worst.output)
+    form = types.get(worst.output) or (spaced(declared) if declared else "")
+    output = f"{worst.output!r}{f' ({form})' if form else ''}"
+    share = f"{worst.wrong} of {count(worst.elements, 'element')}"
+    if special_of(kind) and worst.wrong:
+        return f" It is in {share} of {output}."
+    if kind != "mismatch" or worst.actual is None or worst.expected is None:
+        return ""
+    values = f"{worst.actual:.7g} at {list(worst.index)}, expected {worst.expected:.7g}"
+    return f" {output} is {values}; {share} are off by more than the tolerance ({_tolerance(failure, question)})."
+
+
+def _tolerance(failure: ModelFailure, question: DiagnosisQuestion) -> str:
+    """The tolerances of the check, and where they come from."""
+    command = parse(failure.check)
+    given = " ".join(command.words_of(TOLERANCES)) if isinstance(command, OwnRun) else ""
+    if not isinstance(command, OwnRun):
+        return "that of the check"
+    source = "of your check" if question.check is not None else "as given"
+    return f"{given}, {source}" if given else f"atol and rtol {DEFAULT_TOLERANCE:g}, the default"
+
+
+def _worst(facts: KnownFacts) -> Mismatch | None:
+    """The worst mismatch of the piece, or of the model if that fails in another way."""
+    of_piece = None if facts.piece is None else facts.piece.error
+    is_same = of_piece is not None and of_piece.worst.kind == facts.known_failure.report.kind
+    return of_piece.worst if of_piece is not None and is_same else facts.known_failure.mismatch
+
+
+_PLACE_IN_SOURCE = re.compile(r"\.(?:cc|cpp|h|hpp):\d+ [^()]*\((?:[^()]|\([^()]*\))*\)(?: const)?:? (.+)")
+"""What ONNX Runtime writes after a file, a line and the signature of a function."""
+
+
+def essence(message: str) -> str:
+    """What an engine says in the first line of a message, without the place in its own source that may precede it."""
+    line = first_line(message)
+    told = _PLACE_IN_SOURCE.search(line)
+    return shortened((line if told is None else told[1]).rstrip(".: "), _LONGEST_MESSAGE)
 
 
 def _suspect(facts: KnownFacts) -> str:
@@ -240,7 +300,24 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
         yield f"{how}: {first_of(alone, _MOST_NODES)}."
     elif any(len(group) == len(piece.nodes) for group in layers.together):
         prevented = ", but not if the tensors between them are outputs" if layers.hides else ""
-        yield f"None of these nodes fails alone; they fail together{prevented}."
+        yield f"None of these nodes fails alone, only all of them together{prevented}."
+
+
+def nodes_at_fault(facts: KnownFacts) -> tuple[Sequence[str], str]:
+    """The nodes of the piece that fail by themselves, and what is known of which node is at fault."""
+    piece, layers = facts.piece, facts.layers
+    if piece is None:
+        return (), ""
+    if len(piece.nodes) == 1:
+        return piece.nodes, ""
+    alone = [node for node in piece.nodes if any(each.partition(",")[0] == node for each in _wrong_alone(facts))]
+    if alone:
+        return alone, f"Fails by itself: {first_of(alone, _MOST_NODES)}"
+    of_piece = layers.together if layers is not None and layers.of_piece and layers.complete else ()
+    number = len(piece.nodes)
+    if any(len(group) == number for group in of_piece):
+        return (), f"The {number} nodes fail only together"
+    return (), f"Which of the {number} nodes is at fault is not known"
 
 
 def _wrong_alone(facts: KnownFacts) -> Sequence[str]:
@@ -250,19 +327,19 @@ def _wrong_alone(facts: KnownFacts) -> Sequence[str]:
 
 
 _ROUNDED = {
-    "inputs": "what its nodes read is",
-    "results": "what its nodes compute is",
-    "both": "what its nodes read and compute is",
+    "inputs": "the inputs of each node",
+    "results": "the result of each node",
+    "both": "inputs and result of each node",
 }
 
 
-def _narrower(facts: KnownFacts) -> Iterator[str]:
+def _of_narrower_type(facts: KnownFacts) -> Iterator[str]:
     """The narrower type whose error it is, as far as a simulation shows that."""
     narrower = None if facts.rounding is None else facts.rounding.narrower
     if narrower is not None and narrower.types and narrower.left is not None:
         yield (
-            f"The error is that of computing in {' or '.join(narrower.types)}: if {_ROUNDED[narrower.rounded]} rounded "
-            f"to that, float64 gives the same result, up to {narrower.left:.1%} of the error."
+            f"The error is that of {' or '.join(narrower.types)} arithmetic: with {_ROUNDED[narrower.rounded]} rounded "
+            f"to that, a run in float64 gives the same values, up to {narrower.left:.1%} of the error."
         )
 
 
@@ -292,24 +369,24 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
     """What switches the failure off, which known bug it resembles, and which tool or release causes it."""
     settings, known, tool, releases = facts.settings, facts.known_bug, facts.transformation, facts.releases
     mending = facts.mending_switches
+    if known is not None and known.reference:
+        yield f"It {known.sentence}."
     if settings is not None and settings.tried and not settings.switches:
-        yield f"None of the {settings.tried} settings that were tried switches it off."
-    if mending and not _sole_optimizer(facts):
+        yield f"With each of the {settings.tried} settings that were tried, it still fails."
+    if mending and not sole_optimizer(facts):
         yield f"It goes away {', or '.join(switch.text for switch in mending)}."
     for switch in settings.switches if settings is not None else ():
         if switch.verified and not switch.mends_original:
-            yield f"In the piece it goes away {switch.text}; that does not mend the whole model."
+            yield f"The piece passes {switch.text}; the whole model does not."
     if facts.known_failure.passes_with:
         yield f"With larger inputs, {' '.join(facts.known_failure.passes_with)}, it does not fail."
-    if known is not None and known.reference:
-        yield f"It {known.sentence}."
     if tool is not None and not tool.of_piece:
         yield tool.sentence if tool.breaks else f"{sentence(tool.sentence).rstrip('.')}."
     if releases is not None and releases.is_sure:
         yield f"{releases.text}."
 
 
-def _sole_optimizer(facts: KnownFacts) -> str | None:
+def sole_optimizer(facts: KnownFacts) -> str | None:
     """The optimizer at fault: switching it off mends the model, and no other equally small change does."""
     mending = facts.mending_switches
     if facts.settings is None or not facts.settings.complete or len(mending) != 1:
@@ -324,12 +401,12 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     if steadiness is not None and not steadiness.is_flaky:
         yield f"It failed in {steadiness.failed} of {steadiness.runs} runs."
     if rounding is not None and rounding.exceeds_rounding:
-        times = "" if rounding.times is None else f": {rounding.times:.3g} times the error of plain float32"
-        yield f"A run in float64 shows more than rounding{times}."
+        times = "" if rounding.times is None else f": {rounding.times:.3g} times float32's own rounding error"
+        yield f"It is more than rounding, by a run in float64{times}."
     elif rounding is not None and rounding.verdicts and not rounding.is_rounding:
         yield f"Whether it is rounding is not known: {rounding.reason or 'float64 gave no answer'}."
     if piece is not None:
-        yield f"The piece was checked again as it was written, in a process of its own; {_minimality(piece, facts)}."
+        yield f"The file of the piece was checked again, in a process of its own; {_minimality(piece, facts)}."
     if tool is not None and tool.of_piece and tool.operators:
         yield (
             f"The optimizer turns the piece into {tool.operators}, which the engine computes wrongly even with its "
@@ -345,8 +422,8 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
         yield f"Of workarounds, {changes.doubt}; nothing else confirms it."
     if facts.settings is not None and facts.settings.switches:
         is_sure = all(switch.verified for switch in facts.settings.switches)
-        confirmed = "With the switch, fresh processes pass; without it, they fail."
-        yield confirmed if is_sure else "The switch was not confirmed by fresh processes."
+        confirmed = "With that setting, fresh processes pass; without it, they fail."
+        yield confirmed if is_sure else "The setting was not confirmed by fresh processes."
 
 
 def _minimality(piece: FailingPiece, facts: KnownFacts) -> str:
@@ -354,7 +431,7 @@ def _minimality(piece: FailingPiece, facts: KnownFacts) -> str:
     if piece.stopped is not None:
         return "a smaller one may exist"
     needs_all = "without any one of its nodes, the check does not fail in the same way"
-    return needs_all if _wrong_alone(facts) else "no single node of it can go"
+    return needs_all if _wrong_alone(facts) else "none of its nodes can be left out"
 
 
 def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
@@ -376,37 +453,6 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
         yield f"Other releases of {title_of(facts.suspect)} were not tried."
 
 
-def issue_title(facts: KnownFacts, question: DiagnosisQuestion) -> str:
-    """The failure in a line for a tracker: what the verdict says first, and what switches it off."""
-    if facts.known_failure.suspect is None or facts.piece is None:
-        return ""
-    does = _without_message(facts, question)
-    switches = [" + ".join(switch.optimizers) for switch in facts.mending_switches if switch.optimizers]
-    return f"{does}, unless {series(switches, 'or')} is disabled" if switches and not _sole_optimizer(facts) else does
-
-
-def _without_message(facts: KnownFacts, question: DiagnosisQuestion) -> str:
-    """What fails and where, without the message of the whole model: that of the piece is told beside it."""
-    message = first_line(facts.known_failure.report.message)[:_LONGEST_MESSAGE].rstrip(".")
-    return sentence(_subject(facts, question)).rstrip(".").removesuffix(f": {message}")
-
-
-def issue_notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> Iterator[Note]:
-    """What an issue says beside the failure: what fails, what it depends on, and what avoids it."""
-    yield Note(label="found", text=f"{_without_message(facts, question)}.")
-    known = facts.known_bug
-    unpublished = f"It {known.sentence}." if known is not None and not known.issue else ""
-    yield from (Note(label="cause", text=text) for text in verdict.reasons if text != unpublished)
-    yield from (note for note in notes_of(verdict) if note.label == "workaround")
-
-
-def no_issue(facts: KnownFacts, verdict: Verdict) -> str:
-    """Why no engine is to blame, so that nothing is to be filed; "" if one is."""
-    if facts.fault is not None or verdict.kind in ("rounding", "precision"):
-        return f"the verdict is that no engine is at fault ({verdict.kind})"
-    return ""
-
-
 def sentence(text: str) -> str:
     """The text with a capital first letter, unless its first word is a spec or a quoted name."""
     first = text.partition(" ")[0]
@@ -426,6 +472,8 @@ def full_title(spec: str, version: str) -> str:
 
 
 _MOST_NAMED = 5
+ELSEWHERE = "Another engine:"
+"""The beginning of a workaround that is none for the engine at fault."""
 
 
 def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
@@ -435,13 +483,13 @@ def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[W
         return
     if rounding is not None and rounding.is_rounding and rounding.passes_noise and failure.suspect is not None:
         words = (*question.without_limits.original_words([failure.suspect]), "--compare-with", "noise")
-        yield Workaround(text="A check that allows what rounding explains passes.", line=_line(words, model))
+        yield Workaround(text="A check that allows what rounding explains passes.", line=pasted_line(words, model))
     command = parse(failure.check)
     if rounding is not None and rounding.is_rounding and rounding.passing_limits and isinstance(command, OwnRun):
-        line = _line(with_limits(command, rounding.passing_limits), model)
+        line = pasted_line(with_limits(command, rounding.passing_limits), model)
         yield Workaround(text=f"With {' '.join(rounding.passing_limits)} it passes.", line=line)
     if failure.passes_with:
-        line = _line(with_inputs(failure.check, path_of(failure.passing_inputs)), model)
+        line = pasted_line(with_inputs(failure.check, path_of(failure.passing_inputs)), model)
         yield Workaround(text=f"With inputs of {' '.join(failure.passes_with)} it does not fail.", line=line)
     for switch in facts.mending_switches:
         yield _of_switch(switch, facts, question)
@@ -449,13 +497,18 @@ def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[W
     if precision is not None and precision.passes and precision.high and precision.output is not None:
         path = Path(precision.output)
         text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_NAMED)} in float32, passes."
-        yield Workaround(text=text, line=_line(without_weights_folder(failure.check), path))
+        yield Workaround(text=text, line=pasted_line(without_weights_folder(failure.check), path))
     # The engine always fails to load, build or run the model, or crashes.
     is_refused = failure.report.stage != "compare" and not facts.is_flaky
-    if failure.trusted is not None and question.check is None and is_refused:
-        line = _line(question.original_words([failure.trusted]), model)
-        calls = _calls(failure.trusted, question)
-        yield Workaround(text=f"Another engine: {failure.trusted} runs it.", line=line, code=calls)
+    if failure.trusted is not None and failure.suspect is not None and question.check is None and is_refused:
+        is_other = parse_spec(failure.trusted).name != parse_spec(failure.suspect).name
+        if facts.mending_switches and not is_other:
+            return
+        # Its usual settings, if they were seen to give the same.
+        other = facts.agreeing[-1] if failure.trusted in facts.agreeing else failure.trusted
+        text = f"{ELSEWHERE if is_other else ''} {full_title(other, '')} runs the model.".strip()
+        line = pasted_line(question.original_words([other]), model)
+        yield Workaround(text=text, line=line, code=_calls(other, question))
 
 
 def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQuestion) -> Workaround:
@@ -472,7 +525,7 @@ def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQues
     what = f"{series(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")
     assigned = [f"{name}={value}" for name, value in switch.change.environment.items() if can_be_typed(value)]
     prefix = f"{line_of(['env', *assigned])} " if assigned else ""
-    line = f"{prefix}{_line(_with_engine(switch.engine, facts, question), question.model)}"
+    line = f"{prefix}{pasted_line(_with_engine(switch.engine, facts, question), question.model)}"
     return Workaround(
         text=f"{what}: the model passes{exact}{more}.", line=line, code=_calls(switch.engine, question, assigned)
     )
@@ -505,60 +558,15 @@ def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Work
             cost += f"; {change.latency}" if change.latency else ""
             path, text = path_of(change.path), f"{change.text[:1].upper()}{change.text[1:]}"
             what = "the model" if path is None else f"{as_word(path)}, the model with that,"
-            line = None if path is None else _line(without_weights_folder(facts.known_failure.check), path)
+            line = None if path is None else pasted_line(without_weights_folder(facts.known_failure.check), path)
             yield Workaround(text=f"{text}: {what} is right{cost}.", line=line)
     if releases is not None and not releases.doubt and releases.changes and releases.changes[-1].verified:
         last = releases.changes[-1]
-        line = _line(_with_engine(last.engine, facts, question), question.model)
+        line = pasted_line(_with_engine(last.engine, facts, question), question.model)
         calls = _calls(last.engine, question)
         yield Workaround(text=f"{releases.package} {last.right}: the model passes.", line=line, code=calls)
 
 
-def _line(words: Words, model: Path) -> str:
+def pasted_line(words: Words, model: Path) -> str:
     """The words of a check on a model as a line to paste."""
     return line_of([as_word(model) if word == "{}" else word for word in words])
-
-
-def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple[str, str]]:
-    """What to do next: lines to paste, each with its purpose."""
-    failure, piece, inputs, made_up = facts.failure, facts.piece, question.samples.inputs, question.samples.made_up
-    if failure is None and facts.agreeing and made_up and question.engines and question.check is None:
-        ranges = {name: f"[{least!r},{greatest!r}]" for name, (least, greatest) in inputs.val_range.items()}
-        making = {
-            "--input-shapes": shape_words(inputs.shapes),
-            "--input-symbols": [f"{name}={size}" for name, size in inputs.symbols.items()],
-            "--val-range": [f"{name}:{ends}" if name else ends for name, ends in ranges.items()],
-        }
-        words = ["biopsy", "diagnose", as_word(question.model)]
-        words += [word for engine in question.engines for word in ("--engine", engine)]
-        words += ["--seed", str(inputs.seed + 1), "--iterations", "8"]
-        words += [word for option, values in making.items() if values for word in (option, *values)]
-        yield line_of([*words, *question.judging.limits]), "other random inputs"
-    if failure is not None and piece is not None:
-        path = Path(piece.path)
-        repeated = with_inputs(without_weights_folder(failure.check), path_of(piece.inputs))
-        if not failure.masked:
-            yield _line(repeated, path), "the failure, in the piece"
-        if question.line:
-            yield line_of(["biopsy", "report", as_word(question.folder)]), "a page to read, and a bundle to send"
-        yield line_of(["biopsy", "inspect", "model", as_word(path), "--mode=full"]), "what the piece computes"
-        if not question.effort.thorough and not any(reasons_against(facts, question).values()):
-            yield from _deeper(facts, question, repeated, as_word(path))
-    elif facts.fault == "refused":
-        yield line_of(["biopsy", "check", "lint", as_word(question.model)]), "what is wrong with the model"
-
-
-def _deeper(facts: KnownFacts, question: DiagnosisQuestion, of_piece: Words, path: str) -> Iterator[tuple[str, str]]:
-    """Questions that take minutes and were not asked: which release broke it, and which change avoids it."""
-    suspect, check = facts.suspect or "", facts.known_failure.check
-    engine: list[str] = []
-    if question.template is not None:
-        engine, check, of_piece = ["--engine", suspect], question.template, question.template
-    elif not isinstance(parse(check), OwnRun):
-        return
-    if packages := find_class(parse_spec(suspect).name).distributions:
-        words = ["biopsy", "debug", "version", path, "--package", packages[0], *engine, "--check", *of_piece]
-        yield line_of(words), f"which release of {packages[0]} broke it (installs releases)"
-    weights = [] if question.weights_folder is None else ["--external-data-dir", as_word(question.weights_folder)]
-    words = ["biopsy", "debug", "workaround", as_word(question.model), "--piece", path, *weights, *engine, "--check"]
-    yield line_of([*words, *check]), "which change of the model avoids it, and what that costs"

@@ -19,12 +19,16 @@ class DocumentBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A text with a colour, and a sign that says the same. ``tone``: good, bad, unsure or plain."""
+    """A text with a colour, and a sign that says the same. ``tone``: good, bad, unsure or plain.
+
+    ``link`` is where the text leads: a file beside the page, or an issue; "" if nowhere.
+    """
 
     text: str
     tone: str = "plain"
     sign: str = ""
     code: bool = False
+    link: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

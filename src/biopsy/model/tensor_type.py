@@ -93,6 +93,11 @@ class MapType:
         return f"map of {DTYPE_OF_ELEM.get(self.key, self.key)} to {self.value}"
 
 
+def spaced(kind: ValueType) -> str:
+    """A type as ``float32 [1, N, ?]``."""
+    return str(kind).replace("[", " [", 1).replace(",", ", ")
+
+
 ValueType: TypeAlias = TensorType | SequenceType | OptionalType | MapType
 """The type of an input or output of a model."""
 

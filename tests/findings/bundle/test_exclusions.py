@@ -19,18 +19,18 @@ def excluded(runs: int, how_often: str = "") -> list[tuple[str, bool]]:
 
 
 def test_chance_is_excluded_only_for_what_failed_each_time() -> None:
-    assert excluded(1) == [("chance: it failed in the check and in reproduce.py, each in a process of its own", False)]
-    assert excluded(3) == [("chance: it failed only in run 3 of the check", True)]
+    assert excluded(1) == [("chance (it failed in the check and in reproduce.py, each in a process of its own)", False)]
+    assert excluded(3) == [("chance (it failed only in run 3 of the check)", True)]
 
 
 def test_a_script_that_passed_once_does_not_exclude_it() -> None:
     observation = Observation(evidence=Evidence(status=1), reason="exit status 1", runs=1)
     ((cause, is_open),) = exclusions(observation, FAILURE, replace(SHOWN, steady=False))
-    assert cause.startswith("chance: ") and is_open
+    assert cause.startswith("chance (") and is_open
 
 
 def test_it_is_not_excluded_for_a_flaky_failure_that_showed_in_the_first_run() -> None:
     history = SearchHistory()
     assert history.how_often == ""
     history(events.FlakyFailure(11, 20, 5, 0.99))
-    assert excluded(1, history.how_often) == [("chance: it fails in 11 of 20 runs", True)]
+    assert excluded(1, history.how_often) == [("chance (it fails in 11 of 20 runs)", True)]

@@ -25,7 +25,11 @@ def facts(
         reproduction=Reproduction(reproduced=reproduced, status=status, output=message),
         script="pass",
         versions=versions_tree([engine]),
-        excluded=[("rounding: it is larger", False), ("chance: it is flaky", True)],
+        excluded=[
+            ("rounding (it is larger)", False),
+            ("chance (it is flaky)", True),
+            ("the model (another engine agrees)", False),
+        ],
         members=["model.onnx"],
     )
 
@@ -53,8 +57,8 @@ def test_headings_and_fields_are_those_of_the_form(engine: str, headings: list[s
 def test_it_says_what_happens_what_was_excluded_and_on_what() -> None:
     text = issue_text(facts("onnxrt"))
     assert text.startswith("# It fails\n")
-    assert "- Excluded: rounding: it is larger" in text
-    assert "- Not excluded: chance: it is flaky" in text
+    assert "- Excluded: rounding (it is larger); the model (another engine agrees)." in text
+    assert "- Not excluded: chance (it is flaky)." in text
     assert "Attached: `model.onnx`." in text
     assert "- Processor: " in text
 
@@ -65,6 +69,24 @@ def test_it_is_short_however_much_is_known() -> None:
     notes += [Note(label="workaround", text="it passes", code=["session = 1"], line="biopsy run m")] * 5
     full = replace(facts("onnxrt", long), script=long, places=["m.py:1"] * 9, earlier=EarlierFindings(notes=notes))
     assert len(issue_text(full).splitlines()) <= 60
+
+
+def printed_in(text: str) -> str:
+    """What the text says that the script prints."""
+    return text.partition("It prints:")[2].partition("```text\n")[2].partition("\n```")[0]
+
+
+def test_what_a_script_prints_is_cut_between_lines_that_tell_nothing() -> None:
+    rows = [f"       [{row}, {row}]," for row in range(40)]
+    numpy = ["AssertionError: ", "Not equal to tolerance rtol=1e-05", "", "Mismatched elements: 2 / 80 (2.5%)"]
+    numpy += ["Mismatch at indices:", " [0, 1]: 1.5 (ACTUAL), 1.0 (DESIRED)", " [3, 0]: 7 (ACTUAL), 3.0 (DESIRED)"]
+    made = facts("onnxrt")
+    long = replace(made.reproduction, output="\n".join([*numpy, " ACTUAL: array([[0, 0],", *rows]))
+    assert printed_in(issue_text(replace(made, reproduction=long))).splitlines() == [numpy[3], *numpy[5:]]
+    colours = "\x1b[1;31m2026 [E:onnxruntime] no\x1b[m\nTraceback (most recent call last):\n"
+    raised = f'{colours}  File "a.py", line 1, in f\n    f()\n    ~^^\nFail: no\n  by the way'
+    ended = replace(made.reproduction, output=raised)
+    assert printed_in(issue_text(replace(made, reproduction=ended))) == "Fail: no\n  by the way"
 
 
 def test_lines_of_the_script_s_own_traceback_are_left_out() -> None:
@@ -110,7 +132,7 @@ def test_what_a_diagnosis_has_found_stands_beside_the_failure() -> None:
     workaround = Note(label="workaround", text="Fusion off: it passes.", line="biopsy run m")
     text = issue_text(replace(facts("onnxrt"), earlier=replace(earlier, notes=[*earlier.notes, workaround])))
     assert "\nIts optimizer is wrong.\n" in text and "\n- It needs any x.\n" in text
-    assert "Workaround: Fusion off: it passes.\n\n```python\nbiopsy run m\n```" in text
+    assert "- Workaround: Fusion off: it passes: `biopsy run m`" in text
 
 
 ISSUE = "https://github.com/owner/name/issues/7"

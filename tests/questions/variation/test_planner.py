@@ -85,7 +85,7 @@ def test_a_simple_condition_is_found_in_few_checks(present, planted, short):
 
 def test_one_size_that_is_no_failure_is_named():
     [seen] = examined([number(6)], lambda _, one: "passes" if one.value == 7 else "fails")
-    assert finding_of(seen).short == "any but 7"
+    assert finding_of(seen).short == "not 7"
 
 
 def test_what_was_tried_in_one_way_only_is_never_called_free():

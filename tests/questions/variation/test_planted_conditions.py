@@ -227,8 +227,8 @@ def holds(short: str, values: Any) -> bool:
         nothing: lambda limit: bool((values == limit).all()),
     }
     plain = {
-        "any but zeros": bool(values.any()),
-        "any but 0": bool(values.any()),
+        "not all zeros": bool(values.any()),
+        "not 0": bool(values.any()),
         "all other than zero": bool(values.all()),
         "not all the same": bool(values.size and (values != values.flat[0]).any()),
         "all the same": bool((values == values.flat[0]).all()),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.console import Console
-from biopsy.cli.report import page_in
 from biopsy.text import size_text
 
 if TYPE_CHECKING:
@@ -48,11 +47,6 @@ def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
     from biopsy.findings.bundle.disclosures import words_of_model
 
     return None if args.bundle is None or not args.anonymize else words_of_model(args.model)
-
-
-def reports_of(report: bytes) -> dict[str, bytes]:
-    """The files of a report in a bundle: its JSON, and its page."""
-    return {"report.json": report, "report.html": page_in(report)}
 
 
 def pack(job: BundleJob, own: RunOptions | None, console: Console, words: Mapping[str, str] | None = None) -> None:

@@ -163,6 +163,8 @@ def _pack(
 
     Raises CheckError if the packed model does not fail, or if the script of the bundle does not show it.
     """
+    from biopsy.findings.page.document import reports_of
+
     assert options.bundle is not None
     with temporary_folder("biopsy-", options.work_dir) as scratch:
         model, inputs, names = options.model, scratch / "inputs.safetensors", list(question.index.ids)
@@ -189,7 +191,7 @@ def _pack(
             rules=Rules(),
             inputs=inputs,
             folder=(options.external_data_dir if model is options.model else None) or model.parent,
-            reports=bundling.reports_of(report),
+            reports=reports_of(report),
         )
         bundling.pack(job, checking.own_run(words), console)
 
@@ -325,7 +327,7 @@ def _row(suspect: Suspect, layer: LayerFinding) -> tuple[str, str, str, str, str
     if layer.is_of_model:
         more += " · as the model says"
     elif layer.rounding_ratio is not None and layer.rounding_ratio <= DEFAULT_RATIO:
-        more += f" · no more than rounding: {_number(layer.rounding_ratio)} times the error of plain float32"
+        more += f" · no more than rounding: {_number(layer.rounding_ratio)} times float32's own rounding error"
     if suspect.failure is not None:
         return label, "fails", "-", whole, f"{printable(suspect.failure.text)}{more}"
     error = suspect.error
@@ -387,7 +389,7 @@ def _cause_lines(group: LayerGroup) -> Iterator[str]:
     """Whether the error of a group is rounding, is flaky, or comes from fusion."""
     if not group.is_of_model and group.rounding_ratio is not None:
         narrower = explained_by(group.rounding_ratio)
-        times = f"{_number(group.rounding_ratio)} times the error of plain float32"
+        times = f"{_number(group.rounding_ratio)} times float32's own rounding error"
         yield _headed("", f"not rounding: {times}" + (f", as if rounded to {narrower}" if narrower else ""))
     if group.flaky is not None:
         yield _headed("", f"flaky: it is so {group.flaky.text}")

@@ -170,6 +170,7 @@ def _reduced(
         say_result(console, result, line, advice, variation)
         if options.bundle is not None:
             from biopsy.findings.bundle.job import BundleJob, EarlierFindings
+            from biopsy.findings.page.document import reports_of
             from biopsy.findings.verdict import Note
 
             assert options.check is not None
@@ -184,7 +185,7 @@ def _reduced(
                 rules=options.rules(),
                 inputs=result.inputs,
                 # A report describes the whole original.
-                reports={} if hidden is not None else bundling.reports_of(written),
+                reports={} if hidden is not None else reports_of(written),
                 earlier=EarlierFindings(notes=notes, how_often=progress.history.how_often),
             )
             bundling.pack(job, own_run, console, hidden)

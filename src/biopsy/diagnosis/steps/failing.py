@@ -196,9 +196,13 @@ class _FailureSearch:
         suspect = next((engine for engine in own if engine != engines[0]), own[0])
         trusted = next((engine for engine, each in alone.items() if not fails(each)), None)
         failure = failure_of(alone[suspect], question.original_words([suspect]), trusted=trusted, suspect=suspect)
+        if trusted is not None and _names([trusted]) != _names([suspect]):
+            plain = (trusted, parse_spec(trusted).name)
+            if plain[0] != plain[1] and not fails(self._run(plain, description=f"{plain[1]} as it is")):
+                self.rows.append(plain)
         if trusted is not None or len(_names(failing)) < 2:
             return failure
-        text = f"every engine that was tried fails on the model: {', '.join(failing)}"
+        text = f"every engine that was tried fails on the model ({', '.join(failing)})"
         return replace(failure, fault=FaultBeforeEngines(kind="refused", every=tuple(failing), text=text))
 
     def _not_finite(self) -> ModelFailure | None:

@@ -5,7 +5,7 @@ layers that need a higher precision, and what may vary in the piece.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from biopsy.engines.runner import Inputs, checked_feed, feeds_for
 from biopsy.findings.reduction import search_tree
 from biopsy.findings.search_history import SearchHistory
 from biopsy.model.index import ModelIndex, index_file
-from biopsy.model.tensor_type import TensorType
+from biopsy.model.tensor_type import TensorType, spaced
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole
 from biopsy.questions.known_failures.catalogue import ORIGIN
@@ -163,6 +163,7 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
         **{key: getattr(reduction, key) for key in ("nodes", "reads", "kept", "nodes_before", "signature", "stopped")},
         other_failures=tuple(reduction.other_failures.items()),
         error=reduction.error_after,
+        types=tuple(_types_of_ends(reduction.output)),
         places=tuple(dict.fromkeys(str(source) for source in reduction.sources if source is not None)),
     )
     fault = failure.fault
@@ -178,6 +179,15 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     shown = piece.joined(piece.nodes[:_MOST_SHOWN])
     line = f"{len(piece.nodes)} of {count(piece.nodes_before, 'node')}: {shown}{more}{ended}"
     return StepAnswer(replace(facts, piece=piece, rounding=rounding, failure=failure), line)
+
+
+def _types_of_ends(path: Path) -> Iterator[tuple[str, str]]:
+    """The inputs and outputs of a model, each with its declared type."""
+    index = index_file(path)
+    for tensor in (*index.fed_inputs(), *index.outputs):
+        kind = index.value_type(tensor)
+        if kind is not None:
+            yield index.names[tensor], spaced(kind)
 
 
 def _reads_nan(piece: FailingPiece) -> bool:
@@ -468,7 +478,7 @@ _MOST_FIXED_SHOWN = 3
 
 @diagnosis_step(
     "may vary",
-    "what may vary, and it still fails?",
+    "which sizes, types, attributes and values does it need?",
     unless=lambda facts, context: {
         NO_PIECE: facts.piece is None,
         "it fails now and then: each question would take many runs": facts.is_flaky,
@@ -503,10 +513,10 @@ def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
         known = [each.condition for each in variation.fixed if each.short]
         unclear, free = len(variation.fixed) - len(known), len(variation.free)
         more = len(known) - _MOST_FIXED_SHOWN
-        parts = [f"fails only with: {'; '.join(known[:_MOST_FIXED_SHOWN])}"] if known else []
-        parts += [f"{count(more, 'condition')} more in {VARIATION_REPORT}"] if more > 0 else []
-        parts += [f"it depends on {count(unclear, 'more feature' if known else 'feature')}"] if unclear else []
-        parts += [f"{count(free, 'feature')} may be anything that was tried"] if free else []
+        parts = [f"needs {'; '.join(known[:_MOST_FIXED_SHOWN])}"] if known else []
+        parts += [f"{count(more, 'more condition')} in {VARIATION_REPORT}"] if more > 0 else []
+        parts += [f"{count(unclear, 'property', 'properties')} of unclear influence"] if unclear else []
+        parts += [f"{count(free, 'property', 'properties')} without influence, as far as was tried"] if free else []
         line = " · ".join(parts)
     piece = replace(piece, variation="" if variation.kept else variation.sentence)
     return StepAnswer(replace(facts, piece=piece), line)

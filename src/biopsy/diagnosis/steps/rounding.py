@@ -156,7 +156,7 @@ def with_corrected_suspect(failure: ModelFailure, rounding: RoundingFacts) -> Mo
 
 
 def _line(rounding: RoundingFacts) -> str:
-    times = "" if rounding.times is None else f" · {rounding.times:.3g} times the error of plain float32"
+    times = "" if rounding.times is None else f" · {rounding.times:.3g} times float32's own rounding error"
     inputs = f" · {len(rounding.verdicts)} of {rounding.inputs} sets of inputs fail" if rounding.inputs > 1 else ""
     inputs += f" · wrong: {', '.join(rounding.wrong)}" if rounding.wrong else ""
     if not rounding.verdicts:

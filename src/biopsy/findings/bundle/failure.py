@@ -24,6 +24,9 @@ from biopsy.text import first_line, printable, shortened
 
 Kind: TypeAlias = Literal["comparison", "non-finite", "engine failure", "crash", "timeout", "command"]
 
+GOLDEN = "golden values"
+"""What expected values are from that were recorded before."""
+
 _LONGEST_MESSAGE = 300
 
 
@@ -138,7 +141,7 @@ def _wrong_outputs(question: RunQuestion, observation: Observation) -> ObservedF
         kind="comparison", title=title, engine=engine, stage="compare", name=verdict.kind, right_type=right_type
     )
     first = [(engines[0].label, results[0])] if place and 0 in results else []
-    golden = (("golden values", result) for path in question.golden for result in read_results(path))
+    golden = ((GOLDEN, result) for path in question.golden for result in read_results(path))
     for against, expected in chain(first, golden):
         if of_type or question.unscriptable or not _agrees(question.judge, actual, expected):
             samples = [  # golden values may hold every tensor of the original
@@ -173,22 +176,21 @@ def exclusions(
     """Each cause that was looked at, and whether it is still open. ``how_often`` is that of ``EarlierFindings``."""
     rounding = observation.evidence.verdict.rounding
     if failure.kind == "comparison" and failure.name == "mismatch" and rounding is not None:
+        times = "" if rounding.times is None else f"{rounding.times:.3g} times float32's own rounding error, "
         if rounding.verdict == "bug":
-            times = "" if rounding.times is None else f", {rounding.times:.3g} times that of plain float32"
-            yield f"rounding: the error is larger than rounding explains, measured against float64{times}", False
+            yield f"rounding ({times}measured against float64)", False
         else:
-            why = f" ({rounding.reason})" if rounding.reason else ""
-            yield f"rounding: measured against float64, the verdict is '{rounding.verdict}'{why}", True
+            yield f"rounding ({rounding.reason or f'{times}measured against float64'})", True
     if how_often:
-        yield f"chance: {how_often}", True
+        yield f"chance ({how_often})", True
     elif not reproduction.steady:
-        yield "chance: reproduce.py fails in some runs and not in others", True
+        yield "chance (reproduce.py fails in some runs and not in others)", True
     elif observation.runs > 1:
-        yield f"chance: it failed only in run {observation.runs} of the check", True
+        yield f"chance (it failed only in run {observation.runs} of the check)", True
     elif reproduction.reproduced != "not":
-        yield "chance: it failed in the check and in reproduce.py, each in a process of its own", False
+        yield "chance (it failed in the check and in reproduce.py, each in a process of its own)", False
     engine = failure.engine
     if engine is not None and failure.against.partition(":")[0] == engine.name:
-        yield f"the model: the same engine, run as '{failure.against}', gives the expected values", False
-    elif failure.against and failure.against != "golden values":
-        yield f"the model: {failure.against} gives the expected values", False
+        yield f"the model ({failure.against!r}, the same engine, gives the expected values)", False
+    elif failure.against and failure.against != GOLDEN:
+        yield f"the model ({failure.against!r} gives the expected values)", False

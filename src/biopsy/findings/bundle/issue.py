@@ -1,4 +1,4 @@
-"""``ISSUE.md``: the failure in the form of the engine's tracker, at most some 60 lines; and a regression test.
+"""``ISSUE.md``: the failure in the form of the engine's tracker, at most 60 lines; and a regression test.
 
 Whoever maintains an engine reads two sentences, runs a script of some ten lines, and looks for a version. All further
 evidence is in the report beside it.
@@ -6,29 +6,50 @@ evidence is in the report beside it.
 
 from __future__ import annotations
 
+import ast
 import platform
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from biopsy.findings.bundle.failure import ObservedFailure
+from biopsy.findings.bundle.failure import GOLDEN, ObservedFailure
 from biopsy.findings.bundle.job import EarlierFindings
 from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.findings.bundle.script import docstring
 from biopsy.findings.document import Bullets, Cell, DocumentBlock, Facts, Listing, Passage
 from biopsy.text import first_of, printable, shortened
 
-_MOST_OF_SCRIPT = 40
-_MOST_OF_OUTPUT = 8
-_MOST_OF_MESSAGE = 4
-_MOST_REASONS = 6
+MOST_LINES = 60
 _MOST_PLACES = 3
-"""Lines that the text shows of each; all of them are in the attached files."""
+_MOST_REMARKS = 2
+_TELLING = 100
+"""Characters at the beginning of a message by which it is known."""
 
 _LONGEST_LINE = 240
+
+
+class Allowance(NamedTuple):
+    """The most lines of each part that the text shows; all of them are in the attached files."""
+
+    script: int = 40
+    output: int = 7
+    reasons: int = 6
+    message: int = 4
+
+
+_ALLOWANCES = (
+    Allowance(),
+    Allowance(output=5, reasons=5),
+    Allowance(output=4, reasons=4, message=2),
+    Allowance(output=3, reasons=4, message=1),
+    Allowance(output=3, reasons=3, message=1),
+    Allowance(output=2, reasons=2, message=1),
+    Allowance(script=0, output=4, reasons=4, message=2),
+)
+"""From the fullest text to the shortest, which always fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +75,12 @@ class IssueFacts:
 
 
 def issue_text(facts: IssueFacts) -> str:
-    """The text of ``ISSUE.md``, in Markdown."""
+    """The text of ``ISSUE.md``, in Markdown: the fullest that has at most 60 lines."""
+    texts = (_text_within(facts, allowance) for allowance in _ALLOWANCES)
+    return next(text for text in texts if len(text.splitlines()) <= MOST_LINES)
+
+
+def _text_within(facts: IssueFacts, allowance: Allowance) -> str:
     engine, reproduction = facts.failure.engine, facts.reproduction
     parts = [f"# {_prose(facts.failure.title)}"]
     if reproduction.reproduced == "not":
@@ -69,8 +95,8 @@ def issue_text(facts: IssueFacts) -> str:
     form = FORMS.get("" if engine is None else engine.name, FORMS[""])
     rows = [(name, value if isinstance(value, str) else value(facts)) for name, value in form.fields]
     sections = {
-        form.description: _description(facts),
-        form.reproduction: _steps(facts),
+        form.description: _description(facts, allowance),
+        form.reproduction: _steps(facts, allowance),
         form.environment: [Facts(rows=[(name, value) for name, value in rows if value])],
     }
     for heading, blocks in sections.items():
@@ -81,46 +107,70 @@ def issue_text(facts: IssueFacts) -> str:
 # The functions below give the blocks under a heading. They quote names from a model with ``repr``.
 
 
-def _description(facts: IssueFacts) -> Iterator[DocumentBlock]:
+def _description(facts: IssueFacts, allowance: Allowance) -> Iterator[DocumentBlock]:
     failure, earlier = facts.failure, facts.earlier
     yield from (Passage(text=note.text) for note in earlier.notes if note.label == "found")
-    if failure.message and not any(failure.message[:_LONGEST_LINE] in note.text for note in earlier.notes):
-        yield _listing(failure.message.splitlines(), _MOST_OF_MESSAGE)
-    reasons = [note.text for note in earlier.notes if note.label == "cause"]
-    if failure.against:
-        reasons.append(f"The expected values are those of {failure.against!r}.")
-    reasons += [f"{'Not excluded' if is_open else 'Excluded'}: {text}" for text, is_open in facts.excluded]
+    told = [facts.reproduction.output, *(note.text for note in earlier.notes)]
+    if failure.message and not any(failure.message[:_TELLING] in text for text in told):
+        yield _listing(failure.message.splitlines(), allowance.message)
+    causes = [note.text for note in earlier.notes if note.label == "cause"]
+    reasons = causes[:1]
+    for heading, is_open in (("Excluded:", False), ("Not excluded:", True)):
+        if excluded := [text for text, open_still in facts.excluded if open_still is is_open]:
+            reasons.append(f"{heading} {'; '.join(excluded)}.")
+    reasons += causes[1:]
+    if failure.against == GOLDEN:
+        reasons.append("The expected values are recorded ones (golden values).")
     if facts.settings:
         reasons.append(f"The check was run with options that a settings file gave: {facts.settings!r}")
     if facts.places:
         reasons.append(f"The exporter noted that the nodes come from {first_of(facts.places, _MOST_PLACES)}")
     if reasons:
-        yield Bullets(items=reasons[:_MOST_REASONS])
+        yield Bullets(items=reasons[: allowance.reasons])
     for note in [note for note in earlier.notes if note.label == "workaround"][:1]:
-        yield Passage(text=f"Workaround: {note.text}")
-        if note.code or note.line:
-            yield Listing(lines=note.code or [note.line or ""], language="python")
+        code = "; ".join(note.code) or note.line
+        yield Facts(rows=[(f"Workaround: {note.text.rstrip('.')}", code)]) if code else Bullets(items=[note.text])
 
 
-def _steps(facts: IssueFacts) -> Iterator[DocumentBlock]:
-    lines = facts.script.strip().splitlines()
-    if len(lines) <= _MOST_OF_SCRIPT:
+def _steps(facts: IssueFacts, allowance: Allowance) -> Iterator[DocumentBlock]:
+    lines = _without_docstring(facts.script).strip().splitlines()
+    if len(lines) <= allowance.script:
         yield Listing(lines=lines, language="python")
+        yield Passage(text="It prints:")
     else:
-        yield Passage(text="Unpack the attached files and run 'python reproduce.py'.")
-    yield Passage(text="It prints:")
-    yield _listing(_without_frames(facts.reproduction.output.strip().splitlines()), _MOST_OF_OUTPUT)
+        yield Passage(text="Unpack the attached files and run 'python reproduce.py'. It prints:")
+    yield _listing(telling_lines(facts.reproduction.output, allowance.output), allowance.output)
     if facts.members:
         yield Passage(text=f"Attached: {', '.join(map(repr, facts.members))}.")
     if facts.remarks:
-        yield Bullets(items=facts.remarks)
+        yield Bullets(items=facts.remarks[:_MOST_REMARKS])
 
 
-def _without_frames(lines: Sequence[str]) -> Sequence[str]:
-    """The lines without the frames of a traceback at their beginning, which the script itself shows."""
-    last = max((at for at, line in enumerate(lines) if line.startswith('  File "')), default=-1)
-    after = [line for line in lines[last + 1 :] if last < 0 or not line.startswith("    ")]
-    return after if after and lines[0].startswith("Traceback") else lines
+def _without_docstring(script: str) -> str:
+    """A script without its first statement if that is a docstring, which the title of the issue says, too."""
+    try:
+        first = ast.parse(script).body[0]
+    except (SyntaxError, ValueError, IndexError):
+        return script
+    is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and first.end_lineno
+    return "\n".join(script.splitlines()[first.end_lineno :]) if is_docstring else script
+
+
+def telling_lines(output: str, most: int) -> Sequence[str]:
+    """The lines of what a script has printed, without empty ones, colours, and a traceback before its exception.
+
+    If there are more than ``most``, only those of NumPy that name differing elements are left, if there are any.
+    """
+    lines = [line for line in _COLOUR.sub("", output).splitlines() if line.strip()]
+    frames = [at for at, line in enumerate(lines) if line.startswith('  File "')]
+    if frames and any(line.startswith("Traceback") for line in lines):
+        after = next((at for at in range(frames[-1], len(lines)) if not lines[at].startswith("  ")), None)
+        lines = lines if after is None else lines[after:]
+    differing = [line for line in lines if line.startswith("Mismatched elements") or "(ACTUAL)" in line]
+    return differing[:most] if len(lines) > most and len(differing) > 1 else lines
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def _listing(lines: Sequence[str], most: int) -> Listing:

@@ -44,6 +44,7 @@ from biopsy.tensors.files import write_feeds
 from biopsy.tensors.npz import FORM
 from biopsy.tensors.results import Feed, Iteration, RunnerResult
 
+ISSUE = "ISSUE.md"
 _NOT_REPRODUCED = "NOT-REPRODUCED.txt"
 _LEAST_SECONDS = 60.0
 _TIMES_OF_CHECK = 20
@@ -159,7 +160,7 @@ def _write_texts(job: BundleJob, facts: IssueFacts, folder: Path) -> list[Path]:
         )
         texts[_NOT_REPRODUCED] = text.encode("utf-8", "backslashreplace")
     if not job.no_issue:
-        texts["ISSUE.md"] = issue_text(facts).encode("utf-8", "backslashreplace")
+        texts[ISSUE] = issue_text(facts).encode("utf-8", "backslashreplace")
     for name, data in texts.items():
         write_whole(folder / name, [data])
     return [folder / name for name in texts]

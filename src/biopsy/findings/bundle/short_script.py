@@ -204,7 +204,8 @@ def _model_as_text(model: onnx.ModelProto) -> _ModelLines | None:
     head, _, graph = text.partition(">\n")
     head = " ".join(head.removeprefix("<").split())
     body = [line.rstrip() for line in graph.strip().splitlines()]
-    source = ['model = onnx.parser.parse_model("""', f"<{head}>", *body, '""")']
+    source = ['model = onnx.parser.parse_model("""', f"<{head}>", *body]
+    source[-1] += '""")'
     return _ModelLines(lines=[*source, *lines], given="model.SerializeToString()")
 
 

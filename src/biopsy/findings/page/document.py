@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from biopsy.findings.page.reading import Branch
 from biopsy.findings.page.search import search_blocks
 from biopsy.findings.page.sections import LABELS, top
 from biopsy.findings.page.wording import cut
+from biopsy.findings.report import Tree
+from biopsy.processes.writing import require_writable, write_whole
 from biopsy.text import printable
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -34,8 +38,9 @@ _LONGEST = 2000
 
 _SECTIONS: Sequence[tuple[str, str | None, str, Callable[[Branch], Iterable[DocumentBlock]]]] = (
     ("torch", "torch", "Lines of the module", sections.module),
-    ("steps", None, "What was asked", sections.steps),
     ("piece", "piece", "The failing piece", piece_blocks),
+    ("evidence", None, "Evidence", sections.evidence),
+    ("steps", None, "What was asked", sections.steps),
     ("failure", "failure", "What fails", failure.failure_blocks),
     ("run", "run", "What ran", failure.run_blocks),
     ("map", "whole", "The whole model", model_map.map_blocks),
@@ -97,6 +102,33 @@ def page_of(report: Mapping[str, Any]) -> str:
         policy="; ".join(f"{name} {value}" for name, value in allowed.items()),
         **{name: Markup(text) for name, text in unescaped.items()},  # noqa: S704 -- our own files, and JSON
     )
+
+
+def reports_of(report: bytes) -> dict[str, bytes]:
+    """The files of a report in a bundle by name: its JSON, and its page."""
+    return {"report.json": report, "report.html": page_of(json.loads(report)).encode()}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Reported:
+    """A result with its ``report``: what ``--report`` of the command writes (docs/reference/report.md)."""
+
+    report: Tree = field(default_factory=dict, repr=False, compare=False)
+
+    def page(self, path: str | PathLike[str]) -> Path:
+        """Write a page that shows the result, one HTML file that loads nothing, and return its path.
+
+        Raises UsageError if it cannot be written.
+        """
+        require_writable(Path(path))
+        write_whole(Path(path), [page_of(self.report).encode()])
+        return Path(path)
+
+    def framed_page(self) -> str:
+        """The page in a frame that runs no script, for a notebook; "" if there is none to show."""
+        page = page_of(self.report) if self.report else ""
+        style = "width: 100%; height: 40rem; border: 0"
+        return page and f'<iframe sandbox title="the report" style="{style}" srcdoc="{escape(page)}"></iframe>'
 
 
 def _environment() -> Environment:

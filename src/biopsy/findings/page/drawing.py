@@ -89,6 +89,8 @@ class Drawing(DocumentBlock):
 class Box:
     """A node, an input or an output of the drawn graph; ``lines`` are shown when it is pointed at.
 
+    ``at_fault``: the node fails by itself.
+
     ``rows`` are the texts in it, each with its style. ``reads`` and ``writes`` are names of tensors.
     """
 
@@ -98,6 +100,7 @@ class Box:
     lines: Sequence[str]
     reads: Sequence[str]
     writes: Sequence[str]
+    at_fault: bool = False
     x: float = 0.0
     y: float = 0.0
     width: float = 236.0
@@ -119,9 +122,10 @@ class DrawnEdge:
 
 @dataclass(frozen=True, kw_only=True)
 class Graph(DocumentBlock):
-    """The piece as boxes and edges."""
+    """The piece as boxes and edges; ``note`` says which node is at fault."""
 
     title: str
+    note: str = ""
     width: float
     height: float
     boxes: Sequence[Box]

@@ -95,7 +95,7 @@ def _facts(piece: Branch) -> list[DocumentBlock]:
     if ratio:
         output = f" of '{middle_cut(worst.text('output'))}'"
         known["worst element"] = f"{worst_text(worst, output)}, {times(ratio)} the tolerance"
-    return [*facts(known, ["file", "SHA-256", "inputs"])]
+    return [*facts(known, ["file", "SHA-256", "inputs"], ["file", "inputs"])]
 
 
 def _grid_of_tensors(tensors: Mapping[str, Branch], *, folded: bool) -> Grid:
@@ -135,7 +135,8 @@ def piece_drawing(piece: Branch, nodes: Sequence[Branch], tensors: Mapping[str, 
         for name in box.reads
         if name in writer and writer[name] < place
     }
-    return _positioned(boxes, list(reads), tensors)
+    graph = _positioned(boxes, list(reads), tensors)
+    return replace(graph, note=cut(piece.text("fault"), 200))
 
 
 def _positioned(unplaced: Sequence[Box], reads: Sequence[tuple[int, int, str]], tensors: Mapping[str, Branch]) -> Graph:
@@ -207,7 +208,7 @@ def _node_box(node: Branch, tensors: Mapping[str, Branch]) -> Box:
     for tensor in [tensors[name] for name in outputs[:4] if name in tensors]:
         rows += [(f"→ {type_text(tensor)}", "type"), *_error_rows(tensor)]
     return Box(
-        style="node", title=cut(node.text("op_type") or "?", 24),
+        style="node", title=cut(node.text("op_type") or "?", 24), at_fault=node.flag("at_fault") is True,
         rows=[(cut(text, _CHARACTERS), style) for text, style in rows],
         lines=node_lines(node, tensors), reads=inputs, writes=outputs,
     )  # fmt: skip

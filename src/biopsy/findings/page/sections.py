@@ -4,6 +4,7 @@ other findings, repeated runs and builds, and the model and versions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,7 @@ from biopsy.findings.page.wording import (
     cut,
     duration,
     facts,
+    link_of,
     listed,
     middle_cut,
     number_of,
@@ -42,7 +44,7 @@ from biopsy.text import count, size_text
 _LONGEST_LINE = 20_000
 """Characters of a command line that is shown: half a line would be another command."""
 
-LABELS = ("sure", "workaround", "open", "repeat", "next")
+LABELS = ("workaround", "repeat", "next")
 """The labels of the notes at the top."""
 
 _KINDS = {
@@ -90,12 +92,13 @@ def _sentence(text: str) -> str:
 class Top:
     """The top of the page.
 
-    ``figures`` are numbers, each with what it counts; ``settings`` are the options that settings files gave.
+    ``text`` is the first sentence of the verdict, ``measure`` the others. ``figures`` are numbers, each with what it
+    counts; ``settings`` are the options that settings files gave.
     """
 
     headline: Cell
     text: str
-    reasons: Sequence[str]
+    measure: str
     settings: str
     figures: Sequence[tuple[str, str]]
     notes: Sequence[Note]
@@ -103,15 +106,13 @@ class Top:
     model: str
 
 
-def top(report: Branch) -> Top:
-    """The top of the page of a report."""
-    finding, model = report.child("verdict"), report.child("model")
-    kind = finding.text("kind") or ("unknown" if "verdict" in report else "")
-    tone, sign, label = _KINDS.get(kind, ("unsure", "•", cut(kind.replace("-", " ").capitalize(), 60) or "Report"))
-    verdict = Verdict(
-        kind=kind,
-        text=cut(finding.text("text").replace(" -> ", " → "), 2000),
-        reasons=[text.replace(" -> ", " → ") for text in finding.texts("reasons")[:50]],
+def verdict_in(report: Branch) -> Verdict:
+    """The verdict of a report, without what is beyond any bounds."""
+    finding = report.child("verdict")
+    return Verdict(
+        kind=finding.text("kind") or ("unknown" if "verdict" in report else ""),
+        text=cut(finding.text("text"), 2000),
+        reasons=finding.texts("reasons")[:50],
         certainty=finding.loose("certainty"),
         workarounds=[
             Workaround(text=each.text("text"), line=each.text("line"), code=each.texts("code")[:20])
@@ -119,6 +120,13 @@ def top(report: Branch) -> Top:
         ],
         not_tried=finding.texts("not_tried")[:50],
     )
+
+
+def top(report: Branch) -> Top:
+    """The top of the page of a report."""
+    verdict, model = verdict_in(report), report.child("model")
+    unknown = ("unsure", "•", cut(verdict.kind.replace("-", " ").capitalize(), 60) or "Report")
+    tone, sign, label = _KINDS.get(verdict.kind, unknown)
     notes = [*notes_of(verdict, [(each.text("line"), each.text("why")) for each in report.parts("next")[:20]])]
     notes += [Note(label="repeat", line=report.text("line"))] if "line" in report else []
     too_long = "(too long to be shown: it is in the file of the report)"
@@ -128,11 +136,13 @@ def top(report: Branch) -> Top:
         else note
         for note in notes
     ]
+    said, stop, more = verdict.text.replace(" -> ", " → ").partition(". ")
+    said += stop.strip()
     return Top(
         headline=Cell(text=label, tone=tone, sign=sign),
-        text=verdict.text,
-        reasons=verdict.reasons,
-        settings=finding.loose("settings"),
+        text=said,
+        measure=more,
+        settings=report.child("verdict").loose("settings"),
         figures=_figures(report, model),
         notes=notes,
         command=cut(report.text("command"), 100),
@@ -185,6 +195,17 @@ def steps(report: Branch) -> Iterator[DocumentBlock]:
             figures=" · ".join(spent + ([duration(seconds)] if seconds else [])),
             evidence=step.text("evidence"),
         )
+
+
+def evidence(report: Branch) -> Iterator[DocumentBlock]:
+    """What the verdict rests on, and what was left open."""
+    verdict = verdict_in(report)
+    if verdict.reasons:
+        yield Bullets(items=[text.replace(" -> ", " → ") for text in verdict.reasons])
+    if verdict.certainty:
+        yield Bullets(caption="How sure that is", items=re.split(r"(?<=\.) (?=[A-Z])", verdict.certainty))
+    if verdict.not_tried:
+        yield Bullets(caption="Not tried", items=verdict.not_tried)
 
 
 def module(part: Branch) -> Iterator[DocumentBlock]:
@@ -317,7 +338,8 @@ def known(part: Branch) -> Iterator[DocumentBlock]:
         text = _sentence(cut(f"it {match.text('sentence') or '?'}", 600))
         yield Passage(text=text, tone="strong" if match.flag("looks_like_it") else "plain")
         evidence = match.parts("evidence")[:MOST_ROWS]
-        yield Facts(rows=[(cut(each.text("about"), 40), cut(each.text("text"), 600)) for each in evidence])
+        rows = [(each.text("about"), cut(each.text("text"), 600)) for each in evidence]
+        yield Facts(rows=[(cut(about, 40), Cell(text=text, link=link_of(text))) for about, text in rows])
     if lines := part.text("graph").splitlines()[:40]:
         caption = f"The pattern of the piece, {cut(part.text('fingerprint') or '?', 60)}"
         yield Listing(caption=caption, lines=[cut(line, 300) for line in lines])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
+from urllib.parse import quote
 
 from biopsy.findings.document import Cell, Facts, Grid
 from biopsy.findings.page.reading import Branch
@@ -106,10 +108,35 @@ def plain_table(caption: str, keys: Sequence[str], entries: Sequence[Branch]) ->
     return table(caption, entries, {key: code_of(key) for key in keys})
 
 
-def facts(known: Mapping[str, str | None], in_code: Collection[str] = ()) -> list[Facts]:
-    """A block of terms and their values, without terms that have none; an empty list if no term has a value."""
-    rows = [(cut(term, 60), Cell(text=cut(text, 2000), code=term in in_code)) for term, text in known.items() if text]
+def facts(
+    known: Mapping[str, str | None], in_code: Collection[str] = (), are_files: Collection[str] = ()
+) -> list[Facts]:
+    """A block of terms and their values, without terms that have none; an empty list if no term has a value.
+
+    The values of ``are_files`` are paths from the page, and lead there.
+    """
+    rows = [
+        (
+            cut(term, 60),
+            Cell(text=cut(text, 2000), code=term in in_code, link=_beside(text) if term in are_files else ""),
+        )
+        for term, text in known.items()
+        if text
+    ]
     return [Facts(rows=rows)] if rows else []
+
+
+def _beside(path: str) -> str:
+    """The address of a file by its path from the page; "" for another path. It is never that of another host."""
+    return "" if path.startswith("/") else f"./{quote(path, errors='replace')}"
+
+
+_ISSUE = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(?:issues|pull)/\d+")
+
+
+def link_of(text: str) -> str:
+    """The text if it is the address of an issue on GitHub, else ""."""
+    return text if _ISSUE.fullmatch(text) else ""
 
 
 def error_text(tensor: Branch | None) -> str | None:

@@ -365,7 +365,7 @@ def consistent_forms(failing: Collection[int], passing: Collection[int], named: 
     forms += [NumberForm(text, holds, least_failing=3, least_passing=2) for text, holds in _RARE_FORMS.items()]
     if len(passing) == 1:
         meaning = f" ({named[low]})" if low in named else ""
-        forms.append(NumberForm(f"any but {low}{meaning}", lambda number: number != low, least_failing=3))
+        forms.append(NumberForm(f"not {low}{meaning}", lambda number: number != low, least_failing=3))
     return [form for form in forms if all(map(form.holds, failing)) and not any(map(form.holds, passing))]
 
 

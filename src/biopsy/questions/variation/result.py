@@ -57,7 +57,7 @@ class Finding:
 
     @property
     def requirement(self) -> str:
-        """The condition as a clause: "axis of Softmax = 1", "the values of w are any but zeros"."""
+        """The condition as a clause: "axis of Softmax = 1", "the values of w are not all zeros"."""
         tried = f" ({len(self.still) + len(self.gone)} tried)"
         if self.what == "attribute" and not self.short[:1].isalpha():
             return f"{self.title} = {self.short}{tried}"

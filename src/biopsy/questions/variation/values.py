@@ -202,7 +202,7 @@ _OF_SEVERAL: dict[str, tuple[Callable[[float], str], Callable[[float], str]]] = 
     "largest": (lambda limit: f"not all at most {limit:.4g}", lambda limit: f"all below {limit:.4g}"),
     "smallest": (lambda limit: f"all above {limit:.4g}", lambda limit: f"not all at least {limit:.4g}"),
     "farthest": (
-        lambda limit: f"not all within {limit:.4g} of zero" if limit else "any but zeros",
+        lambda limit: f"not all within {limit:.4g} of zero" if limit else "not all zeros",
         lambda limit: f"all nearer to zero than {limit:.4g}",
     ),
     "nearest": (
@@ -216,7 +216,7 @@ _OF_SEVERAL: dict[str, tuple[Callable[[float], str], Callable[[float], str]]] = 
 _OF_ONE: dict[str, tuple[Callable[[float], str], Callable[[float], str]]] = {
     "largest": (lambda limit: f"above {limit:.4g}", lambda limit: f"below {limit:.4g}"),
     "farthest": (
-        lambda limit: f"farther from zero than {limit:.4g}" if limit else "any but 0",
+        lambda limit: f"farther from zero than {limit:.4g}" if limit else "not 0",
         lambda limit: f"nearer to zero than {limit:.4g}",
     ),
 }

@@ -1,0 +1,144 @@
+"""What follows from a diagnosis: the lines to type next, the issue for the engine's tracker, and its bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.words import as_word
+from biopsy.diagnosis.facts import Diagnosis, KnownFacts
+from biopsy.diagnosis.question import (
+    DiagnosisQuestion,
+    path_of,
+    shape_words,
+    with_inputs,
+    without_weights_folder,
+)
+from biopsy.diagnosis.steps.causes import reasons_against
+from biopsy.diagnosis.verdict import ELSEWHERE, measure, nodes_reason, pasted_line, sentence, sole_optimizer, subject
+from biopsy.engines.registry import create
+from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
+from biopsy.findings.bundle.make import ISSUE, make_bundle
+from biopsy.findings.page.document import reports_of
+from biopsy.findings.report import Tree, as_json
+from biopsy.findings.verdict import Note, Verdict, notes_of
+from biopsy.model.extract import OutputChoice
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.reading import read_plain
+from biopsy.reduction.result import inputs_file
+from biopsy.text import line_of, series
+
+
+def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple[str, str]]:
+    """What to do next: lines to paste, each with its purpose."""
+    failure, piece, inputs, made_up = facts.failure, facts.piece, question.samples.inputs, question.samples.made_up
+    if failure is None and facts.agreeing and made_up and question.engines and question.check is None:
+        ranges = {name: f"[{least!r},{greatest!r}]" for name, (least, greatest) in inputs.val_range.items()}
+        making = {
+            "--input-shapes": shape_words(inputs.shapes),
+            "--input-symbols": [f"{name}={size}" for name, size in inputs.symbols.items()],
+            "--val-range": [f"{name}:{ends}" if name else ends for name, ends in ranges.items()],
+        }
+        words = ["biopsy", "diagnose", as_word(question.model)]
+        words += [word for engine in question.engines for word in ("--engine", engine)]
+        words += ["--seed", str(inputs.seed + 1), "--iterations", "8"]
+        words += [word for option, values in making.items() if values for word in (option, *values)]
+        yield line_of([*words, *question.judging.limits]), "other random inputs"
+    if failure is not None and piece is not None:
+        path = Path(piece.path)
+        repeated = with_inputs(without_weights_folder(failure.check), path_of(piece.inputs))
+        if not failure.masked:
+            yield pasted_line(repeated, path), "the failure, in the piece"
+        if question.line:
+            yield line_of(["biopsy", "report", as_word(question.folder)]), "a page to read, and a bundle to send"
+        yield line_of(["biopsy", "inspect", "model", as_word(path), "--mode=full"]), "what the piece computes"
+        is_asked = question.effort.thorough or any(reasons_against(facts, question).values())
+        if question.line and not is_asked:
+            place = question.line.index("diagnose") + 1
+            words = ["biopsy", *question.line[:place], "--thorough", *question.line[place:]]
+            yield line_of(words), "which change avoids it, and which release broke it (minutes; installs releases)"
+    elif facts.fault == "refused":
+        yield line_of(["biopsy", "check", "lint", as_word(question.model)]), "what is wrong with the model"
+
+
+def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, report: bytes) -> BundleJob | None:
+    """Packs the piece, or the whole model if there is none, with the check that it fails; None if nothing fails."""
+    facts, verdict = diagnosis.facts, diagnosis.verdict
+    failure, piece, known = facts.failure, facts.piece, facts.known_bug
+    if failure is None:
+        return None
+    links = {known.reference: known.issue} if known is not None and known.reference and known.issue else {}
+    model = question.model if piece is None else Path(piece.plain or piece.path)
+    given = None if piece is None else inputs_file(model) if piece.plain else path_of(piece.inputs)
+    return BundleJob(
+        target=target,
+        original=question.model,
+        model=model,
+        folder=(question.weights_folder if piece is None else None) or model.parent,
+        check=CommandCheck(without_weights_folder(failure.check), "{}"),
+        rules=question.judging.rules,
+        inputs=given if given is not None and given.exists() else None,
+        reports=reports_of(report),
+        earlier=EarlierFindings(
+            title=_title(facts, question),
+            notes=list(_notes(facts, question, verdict)),
+            how_often="" if facts.steadiness is None else facts.steadiness.how_often,
+            links=links,
+        ),
+        no_issue=_no_issue(facts, verdict),
+    )
+
+
+_MOST_BYTES = 1 << 20
+
+
+def issue_of(question: DiagnosisQuestion, diagnosis: Diagnosis, report: Tree) -> str:
+    """The text of ``ISSUE.md``, whose script is run for it.
+
+    Raises CheckError if nothing is to be filed, because nothing fails or no engine is at fault, and the errors of
+    ``make_bundle``.
+    """
+    with temporary_folder("biopsy-issue-") as folder:
+        job = bundle_job(folder / "bundle", question, diagnosis, as_json(report))
+        if job is None or job.no_issue:
+            raise errors.CheckError(f"there is nothing to file: {job.no_issue if job else 'no failure was found'}")
+        own = parse(job.check.command.words)
+        if question.check is None and isinstance(own, OwnRun):
+            engines = [create(spec) for spec in own.engines]
+            run = RunQuestion(engines=engines, outputs=OutputChoice(), judge=question.judging.judge)
+            job = replace(job, run=run)
+        return read_plain(make_bundle(job).path / ISSUE, _MOST_BYTES).decode("utf-8")
+
+
+def _title(facts: KnownFacts, question: DiagnosisQuestion) -> str:
+    """The failure in a line for a tracker: what the verdict says first, and what switches it off."""
+    if facts.known_failure.suspect is None or facts.piece is None:
+        return ""
+    does = sentence(subject(facts, question)).rstrip(".")
+    switches = [" + ".join(switch.optimizers) for switch in facts.mending_switches if switch.optimizers]
+    return f"{does}, unless {series(switches, 'or')} is disabled" if switches and not sole_optimizer(facts) else does
+
+
+def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> Iterator[Note]:
+    """What an issue says beside the failure: what fails, what it depends on, and what avoids it."""
+    size = measure(facts, question).strip()
+    found = f" In the model where this was found: {size}" if size else ""
+    yield Note(label="found", text=f"{sentence(subject(facts, question))}{found}")
+    known = facts.known_bug
+    nodes = next(nodes_reason(facts), "")  # the script shows them
+    unpublished = f"It {known.sentence}." if known is not None and not known.issue else ""
+    yield from (Note(label="cause", text=text) for text in verdict.reasons if text not in (unpublished, nodes))
+    yield from (
+        note for note in notes_of(verdict) if note.label == "workaround" and not note.text.startswith(ELSEWHERE)
+    )
+
+
+def _no_issue(facts: KnownFacts, verdict: Verdict) -> str:
+    """Why no engine is to blame, so that nothing is to be filed; "" if one is."""
+    if facts.fault is not None or verdict.kind in ("rounding", "precision"):
+        return f"the verdict is that no engine is at fault ({verdict.kind})"
+    return ""
