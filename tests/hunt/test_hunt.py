@@ -1,79 +1,17 @@
 """``biopsy hunt`` over folders of models, with an engine that has planted bugs: what it finds, and what it does not."""
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from support.command_line import Ran, typed
-from support.models import chain, info, model, save, weight
+from support.command_line import typed
+from support.hunts import RULES, ZOO, hunt, kinds, read, unary, zoo
+from support.models import info, model, weight
 from support.planting import planted as planted
-
-RULES: tuple[dict[str, Any], ...] = (
-    {"op": "Tanh", "does": "scale"},
-    {"op": "Exp", "does": "crash run"},
-    {"op": "Cos", "does": "hang run"},
-    {"op": "Sinh", "does": "refuse build"},
-    {"op": "Cosh", "does": "refuse run"},
-    {"op": "Add", "does": "scale", "by": 1.0000001},
-    {"op": "Atan", "does": "nan"},
-)
-
-
-def unary(*ops: str) -> onnx.ModelProto:
-    return chain(len(ops), ops)
-
-
-ZOO = {
-    "good": unary("Relu", "Neg"),
-    "deep/wrong_one": unary("Tanh"),
-    "deep/wrong_two": unary("Relu", "Abs", "Tanh", "Neg", "Abs", "Neg"),
-    "crash": unary("Relu", "Exp"),
-    "refuse": unary("Sinh"),
-    "fail": unary("Cosh"),
-    "rounding": model(
-        [helper.make_node("Add", ["x", "large"], ["sum"]), helper.make_node("Sub", ["sum", "large"], ["y"])],
-        [info("x")],
-        [info("y")],
-        [weight("large", 1e4)],
-    ),
-    "nan": unary("Atan"),
-    "random": model([helper.make_node("RandomNormalLike", ["x"], ["y"])], [info("x")], [info("y")]),
-    "own_nan": model(
-        [helper.make_node("Log", ["x"], ["l"]), helper.make_node("Tanh", ["l"], ["y"])], [info("x")], [info("y")]
-    ),
-}
-
-
-def zoo(folder: Path, models: Mapping[str, onnx.ModelProto] = ZOO) -> Path:
-    for name, made in models.items():
-        path = folder / f"{name}.onnx"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save(made, path)
-    return folder
-
-
-def read(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "hunt.json").read_text())
-
-
-def kinds(folder: Path, engine: str) -> dict[str, str]:
-    """The kind of each model in an engine, by the model's name."""
-    return {
-        Path(each["model"]).stem: cell["kind"]
-        for each in read(folder)["models"]
-        for cell in each["cells"]
-        if cell["engine"] == engine
-    }
-
-
-def hunt(folder: Path, *words: object, **options: Any) -> Ran:
-    return typed("hunt", *words, "--dir", folder / "found", "--jobs", 2, folder=folder, **options)
 
 
 @pytest.fixture
@@ -191,3 +129,28 @@ def test_the_same_line_tries_only_what_has_changed(tmp_path: Path, planted: Call
     other = hunt(tmp_path, "zoo", "--onnxrt", "--no-diagnosis")
     assert other.status == 2 and "--fresh" in other.told
     assert hunt(tmp_path, *words, "--fresh").status == 1
+
+
+def test_against_an_earlier_hunt_it_tells_what_is_new_gone_and_still_there(
+    tmp_path: Path, planted: Callable[..., str]
+) -> None:
+    suspect = planted({"op": "Tanh", "does": "scale"}, {"op": "Atan", "does": "scale"})
+    rules = Path(suspect.partition("=")[2])
+    zoo(tmp_path / "zoo", {"tanh": unary("Tanh"), "atan": unary("Atan"), "exp": unary("Exp"), "abs": unary("Abs")})
+    words = ("zoo", "--onnxrt", "--engine", suspect, "--no-diagnosis")
+    assert hunt(tmp_path, *words).status == 1
+    (tmp_path / "found").rename(tmp_path / "before")
+    rules.write_text('[{"op": "Tanh", "does": "scale"}, {"op": "Exp", "does": "scale"}]')
+    ran = hunt(tmp_path, *words, "--against", tmp_path / "before")
+    assert ran.status == 1
+    lines = dict(line.split(maxsplit=1) for line in ran.told.splitlines())
+    told = {head: lines[head].partition("-wrong-")[2].partition("-")[0] for head in ("new", "gone", "still")}
+    assert told == {"new": "Exp", "gone": "Atan", "still": "Tanh"}
+    assert lines["open"] == lines["changed"] == "0"
+    assert typed("hunt", "found", "--against", "before", folder=tmp_path).status == 1
+    assert typed("hunt", "found", "--against", "found", folder=tmp_path).status == 0
+    (tmp_path / "zoo" / "tanh.onnx").unlink()
+    (tmp_path / "zoo" / "exp.onnx").unlink()
+    (tmp_path / "found" / "hunt.jsonl").unlink()
+    ran = hunt(tmp_path, *words, "--against", tmp_path / "before")
+    assert ran.status == 4 and "open       1" in ran.told, ran.told

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from biopsy import errors, events
 from biopsy.cli import advice
@@ -17,7 +17,7 @@ from biopsy.cli.console import COLUMN, Console, headed
 from biopsy.cli.debug.checking import ended_politely
 from biopsy.cli.progress import Progress, time_left
 from biopsy.processes.own_process import processors
-from biopsy.text import count, line_of, shortened
+from biopsy.text import count, first_of, shortened
 
 if TYPE_CHECKING:
     from biopsy.hunt.records import Hunt
@@ -33,9 +33,11 @@ examples:
   biopsy hunt models/ --onnxrt --openvino
   biopsy hunt models/ --engine onnxrt:release=1.20.1 --onnxrt       what changes with an upgrade
   biopsy hunt models/ --onnxrt --openvino --no-diagnosis --max-time 10m
+  biopsy hunt models_hunt --against hunt-of-november                new, gone, still there
 
 exit status: 0 everything was compared, and no bug was found; 1 there is a bug; 2 wrong usage; 4 no bug was found, but
-not everything could be compared; 5 interrupted, or the time was over: the same command goes on"""
+not everything could be compared; 5 interrupted, or the time was over: the same command goes on. With --against: 0
+nothing is new; 1 a bug is new or of another kind; 4 nothing is new, but an earlier bug could not be looked for"""
 
 _MOST_BUGS = 12
 
@@ -86,7 +88,20 @@ class HuntOptions(
         meaning="how much memory each model may take in all engines, such as 4GB (default: by engines and model)",
     )
     seed: int = option("--seed", type=int, default=1, meaning="the seed of random inputs (default: 1)")
+    against: Path | None = option(
+        "--against",
+        type=types.FOLDER_READ,
+        metavar="DIR",
+        meaning="the folder of an earlier hunt: show what is new, gone and still there. MODELS may then be the folder "
+        "of a hunt, which is only read",
+    )
     words: Sequence[str] = ()
+
+    @property
+    def only_compares(self) -> bool:
+        """Whether nothing is tried: two hunts are compared."""
+        is_hunt = len(self.places) == 1 and (Path(self.places[0]) / "hunt.json").is_file()
+        return self.against is not None and is_hunt and not self.names_engine
 
     @property
     def folder(self) -> Path:
@@ -108,7 +123,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         jobs="try N models at once (default: one per processor)",
     )
     group = parser.add_argument_group("results")
-    HuntOptions.add(group, only=["dir"])
+    HuntOptions.add(group, only=["dir", "against"])
     checks.FreshOption.add(group, fresh="try everything again; the old journal is kept aside")
     checks.EventsOption.add(group)
     TensorrtOptions.add_tensorrt(parser)
@@ -116,15 +131,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def derived_files(args: argparse.Namespace) -> types.Derived:
     """The folder of what is found, unless an option names it."""
-    return {"the folder of the hunt": (None if args.dir else HuntOptions.of(args).folder, types.FOLDER_WRITTEN)}
+    options = HuntOptions.of(args)
+    folder = None if options.dir or options.only_compares else options.folder
+    return {"the folder of the hunt": (folder, types.FOLDER_WRITTEN)}
 
 
 @HuntOptions.reading
 def execute(options: HuntOptions, console: Console) -> int:
     """Hunt; returns 0 if nothing was found and everything compared, 1 for a bug, 4 if not everything was compared."""
     from biopsy.engines.registry import create
+    from biopsy.hunt.against import read_hunt
     from biopsy.hunt.hunting import HuntQuestion, hunt
 
+    before = None if options.against is None else read_hunt(options.against)
+    if before is not None and options.only_compares:
+        return _say_changes(console, read_hunt(Path(options.places[0])), before)
     specs = tuple(dict.fromkeys(spec.text for spec in options.specs()))
     for spec in specs:
         create(spec)
@@ -151,6 +172,23 @@ def execute(options: HuntOptions, console: Console) -> int:
             kept=f"{options.folder}, with what was found",
             resume=advice.resume_line(options.words, checks.REST_OPTIONS),
         )
+    return found.status if before is None else _say_changes(console, found.as_json(), before)
+
+
+def _say_changes(console: Console, now: Mapping[str, Any], before: Mapping[str, Any]) -> int:
+    """Show what has changed since an earlier hunt; returns the exit status."""
+    from biopsy.hunt.against import changes
+
+    found = changes(now, before)
+    changed = [f"{name} ({then}, now {kind})" for name, (then, kind) in found.changed.items()]
+    for head, names in (
+        ("new", found.new),
+        ("changed", changed),
+        ("gone", found.gone),
+        ("still", found.still),
+        ("open", found.open),
+    ):
+        console.say(headed(head, f"{len(names)}{': ' if names else ''}{first_of(names, _MOST_BUGS)}"))
     return found.status
 
 
@@ -205,4 +243,4 @@ def summary(found: Hunt, folder: Path) -> Iterator[str]:
         yield f"{head}: {shortened(bug.text, 150)}"
     if len(found.bugs) > _MOST_BUGS:
         yield f"{'':<{COLUMN}} and {len(found.bugs) - _MOST_BUGS} more"
-    yield headed("written", line_of([str(folder / "hunt.json")]))
+    yield headed("written", f"{folder / 'hunt.html'} and {folder / 'hunt.json'}")

@@ -19,7 +19,7 @@ from biopsy.engines.registry import PLAIN, parse_spec
 from biopsy.findings.page.document import page_of
 from biopsy.findings.report import Tree
 from biopsy.findings.reported import nodes_of
-from biopsy.hunt.records import BUGS, Bug, BugDiagnosis, MatrixCell, ModelResult
+from biopsy.hunt.records import BUGS, Bug, BugExamination, MatrixCell, ModelResult
 from biopsy.hunt.sweep import INPUTS
 from biopsy.hunt.vote import EXPECTED
 from biopsy.processes.writing import write_whole
@@ -110,7 +110,7 @@ class Examiner:
         run_biopsy(*words, *kept, "--bundle", str(bundle), seconds=2 * self.seconds + _SPARE_SECONDS)
         tree = read_tree(report)
         if not tree:
-            ended = BugDiagnosis(verdict="the diagnosis was ended at its limit of time")
+            ended = BugExamination(verdict="the diagnosis was ended at its limit of time")
             return _with_pattern(replace(bug, examination=ended), Path(result.model), result.nodes)
         write_whole(page, [page_of(tree).encode()])
         files = (("bundle", bundle), ("page", page))
@@ -132,13 +132,13 @@ class Examiner:
             yield from ("--load-inputs", as_word(self.folder / INPUTS / result.file))
 
 
-def _examination(tree: Tree, piece: Path | None) -> BugDiagnosis:
+def _examination(tree: Tree, piece: Path | None) -> BugExamination:
     """What the report of a diagnosis says."""
     verdict = tree["verdict"]
     avoids = [each["text"] for each in verdict.get("workarounds") or ()]
     matches = (tree.get("known") or {}).get("matches") or ()
     known = next((each for each in matches if each["looks_like_it"]), {"sentence": None, "issue": None})
-    return BugDiagnosis(
+    return BugExamination(
         verdict=verdict["text"],
         confirmed=verdict["kind"] in _FAILS,
         refuted=verdict["kind"] in _NO_BUG,

@@ -14,14 +14,14 @@ from biopsy import events
 from biopsy.checks.journal_file import set_aside
 from biopsy.diagnosis.context import PERSON, TIME
 from biopsy.engines.registry import parse_spec, release_now
+from biopsy.hunt.against import RESULT
 from biopsy.hunt.bugs import Examiner, groups_of, merged
+from biopsy.hunt.gallery import PAGE, gallery_of
 from biopsy.hunt.models import FoundModel, find_models
 from biopsy.hunt.records import Bug, Hunt, ModelResult
 from biopsy.hunt.sweep import JOURNAL, HuntJournal, Sweeper, SweepQuestion
 from biopsy.processes.writing import cannot_write, write_whole
 from biopsy.records import plain, record_of
-
-RESULT = "hunt.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +83,7 @@ def hunt(question: HuntQuestion, listener: events.Listener = events.ignore) -> H
         run.examine()
         found = run.found(versions, time.monotonic() - started)
     write_whole(question.folder / RESULT, [json.dumps(found.as_json(), indent=1).encode()])
+    write_whole(question.folder / PAGE, [gallery_of(found).encode()])
     return found
 
 

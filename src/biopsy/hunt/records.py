@@ -113,7 +113,7 @@ def worst(kinds: Iterable[Kind]) -> Kind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BugDiagnosis:
+class BugExamination:
     """What the diagnosis of one member says of a bug: the ``verdict`` in words, which ``confirmed`` or ``refuted`` it.
 
     ``piece`` is the file of the smallest part that fails, ``nodes`` are its first nodes, ``known`` the known failure
@@ -149,7 +149,7 @@ class Bug:
     fingerprint: str = ""
     graph: str = ""
     line: str = ""
-    examination: BugDiagnosis | None = None
+    examination: BugExamination | None = None
 
     @property
     def kind(self) -> Kind:
