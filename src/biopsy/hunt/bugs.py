@@ -71,7 +71,9 @@ def groups_of(results: Iterable[ModelResult]) -> list[Group]:
         alike: dict[tuple[str, ...], list[MatrixCell]] = {}
         for cell in result.cells:
             if cell.is_bug:
-                alike.setdefault((parse_spec(cell.engine).name, cell.kind, *cell.signature[1:]), []).append(cell)
+                # Of engines that differ, each does from the others: that is one bug of one of them.
+                name = "" if cell.kind == "differs" else parse_spec(cell.engine).name
+                alike.setdefault((name, cell.kind, *cell.signature[1:]), []).append(cell)
         for signature, cells in alike.items():
             specs = tuple(sorted(cell.engine for cell in cells))
             key = (*specs, *signature)

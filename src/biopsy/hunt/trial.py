@@ -176,7 +176,7 @@ class ModelTrial:
         except errors.EngineFailure as failure:
             return failure
         except errors.CannotCompare as error:  # the engine wants other inputs than the model declares
-            return engine.failure(error.message, "run", "CannotCompare")
+            return engine.failure(error.message, "run", "UnsupportedType")
         return with_declared_types([result], [engine], self._model)[0]
 
     def _vote(self, number: int, sample: ModelSample, results: Mapping[str, RunnerResult]) -> dict[str, MatrixCell]:
