@@ -305,6 +305,19 @@ class StepDone(Event):
     checks: int
 
 
+class ModelTried(Event):
+    """A model of a hunt was tried in all engines; ``counts`` are the models by the worst that any engine makes of them.
+
+    ``done`` of ``total`` models were tried, with those of earlier calls.
+    """
+
+    model: str
+    worst: str
+    done: int
+    total: int
+    counts: dict[str, int]
+
+
 class InstallationStarted(Event):
     """Packages are about to be installed in a separate environment for a ``python``, by "uv" or "pip"."""
 

@@ -14,6 +14,7 @@ from biopsy import errors
 from biopsy.engines import onnxrt
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
+from biopsy.tensors.types import dtype_named
 from support.models import chain, info, model, weight
 
 
@@ -353,3 +354,10 @@ def test_a_node_without_a_kernel_fails_at_build():
     with pytest.raises(errors.EngineFailure) as caught:
         build("onnxrt", made.SerializeToString())
     assert caught.value.stage in {"load", "build"}
+
+
+def test_a_scalar_of_a_type_that_numpy_lacks_is_fed_as_a_scalar():
+    kind = onnx.TensorProto.BFLOAT16
+    made = model([helper.make_node("Identity", ["x"], ["y"])], [info("x", (), kind)], [info("y", (), kind)])
+    session = create("onnxrt").build(ModelInput(made.SerializeToString(), Path()))
+    assert session.run({"x": np.array(2, dtype_named("bfloat16"))})["y"].shape == ()

@@ -283,3 +283,15 @@ def test_a_release_that_reads_arrays_from_wrong_memory_is_refused_by_name(monkey
     monkeypatch.setitem(sys.modules, "openvino", old)
     with pytest.raises(errors.EngineMissing, match=r"openvino 2023\.3\.0 reads arrays of NumPy .* from wrong memory"):
         OpenVino.package_imported()
+
+
+@pytest.mark.parametrize("elem", [onnx.TensorProto.INT4, onnx.TensorProto.UINT4, onnx.TensorProto.FLOAT4E2M1])
+def test_outputs_with_several_elements_in_a_byte_have_the_shape_and_values_of_the_model(elem: int):
+    made = model(
+        [helper.make_node("Cast", ["x"], ["y"], to=elem)], [info("x", (3, 3))], [info("y", (3, 3), elem)], opset=23
+    )
+    given = {"x": np.array([[0, 1, 2], [3, 4, 6], [2, 1, 0]], np.float32)}
+    made.ir_version = 11
+    (expected,) = build("reference", made).run(given).values()
+    (computed,) = build("openvino", made).run(given).values()
+    assert computed.dtype == expected.dtype and np.array_equal(computed, expected)

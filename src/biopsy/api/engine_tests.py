@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -25,7 +24,8 @@ from biopsy.api.running import (
     tolerance_words,
     tolerances_by_name,
 )
-from biopsy.checks.words import NO_SETTINGS, SETTINGS_VARIABLE, as_word
+from biopsy.checks.command import run_biopsy
+from biopsy.checks.words import as_word
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.engines.registry import PLAIN, EngineSpec, create
 from biopsy.engines.runner import Inputs
@@ -33,8 +33,6 @@ from biopsy.findings.page.reading import Branch
 from biopsy.findings.page.sections import verdict_in
 from biopsy.findings.report import Tree
 from biopsy.findings.verdict import notes_of
-from biopsy.processes import process
-from biopsy.processes.watch import Limits
 from biopsy.processes.writing import write_whole
 from biopsy.tensors.files import write_feeds
 from biopsy.text import first_of, printable, shortened, similar
@@ -145,7 +143,7 @@ class OnnxEngines:
     def _failure(self, model: str, words: Sequence[str]) -> str:
         """The message about a model that fails; "" if it passes."""
         report = _new(self.scratch, "run.json")
-        status, printed = _biopsy("run", model, *words, "--report", str(report))
+        status, printed = run_biopsy("run", model, *words, "--report", str(report))
         if status == 0:
             return ""
         if status != errors.EngineFailure.status:
@@ -161,9 +159,9 @@ class OnnxEngines:
         if self.effort == "reduce":
             result = ["-o", str(folder / "reduced.onnx"), "--hide-fail-output"]
             check = ["--check", "biopsy", "run", "{}", *words]
-            status, printed = _biopsy("debug", "reduce", model, *result, *asked, *check)
+            status, printed = run_biopsy("debug", "reduce", model, *result, *asked, *check)
         else:
-            status, printed = _biopsy("diagnose", model, *words, "--dir", str(folder / "diagnosis"), *asked)
+            status, printed = run_biopsy("diagnose", model, *words, "--dir", str(folder / "diagnosis"), *asked)
         deeper = _read(report)
         if deeper is None or deeper["verdict"]["kind"] in ("passes", "unknown"):
             why = [f"{self.effort} ended with status {status}:", *_end(printed)[-2:]]
@@ -173,13 +171,6 @@ class OnnxEngines:
         if nodes := [f"{node.text('op_type')} {node.text('name')!r}" for node in parts]:
             kept.insert(0, f"{'piece':<10} {first_of(nodes, _MOST_NODES)}")
         return _message(model, [*_verdict_lines(tree)[:1], *_differences(tree), *_verdict_lines(deeper), *kept], deeper)
-
-
-def _biopsy(*words: str) -> tuple[int, str]:
-    """Run a command of biopsy without settings files; returns its status and all that it printed."""
-    line = [sys.executable, "-m", "biopsy", *words]
-    done = process.run(line, Limits, environment={SETTINGS_VARIABLE: NO_SETTINGS})
-    return done.status, done.output.decode("utf-8", "replace")
 
 
 def _specs(engines: Mapping[str, Settings]) -> list[str]:

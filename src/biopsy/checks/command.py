@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -406,3 +407,10 @@ def cannot_start(words: Sequence[str], error: Exception, given: Sequence[str]) -
     else:
         reason = str(error)
     return errors.CheckError(f"the check could not be run: {reason}", next_steps=steps)
+
+
+def run_biopsy(*words: str, seconds: float | None = None) -> tuple[int, str]:
+    """Run a command of biopsy without settings files, for at most some seconds; its status, and all that it printed."""
+    line = [sys.executable, "-m", "biopsy", *words]
+    ended = process.run(line, lambda: Limits(seconds=seconds), environment={SETTINGS_VARIABLE: NO_SETTINGS})
+    return ended.status, ended.output.decode("utf-8", "replace")

@@ -54,6 +54,7 @@ _READS_A_MODEL: dict[str, Any] = {**_READS_A_FILE, **_RUNS_ENGINES}
 COMMANDS: tuple[Command, ...] = (
     _command("run", "run a model in one or more engines and compare the outputs", **_RUNS_ENGINES),
     _command("diagnose", "find out why a model fails, and what avoids it"),
+    _command("hunt", "find the distinct bugs of engines in many models"),
     _command("torch", "find the line of a PyTorch module that its ONNX model is wrong for"),
     _command("debug reduce", "find the smallest part of a model that still fails"),
     _command("debug precision", "find the layers that need high precision"),

@@ -317,7 +317,8 @@ class OnnxRuntimeSession(BuiltModel):
             raise self._unsupported(cannot)
         if not hasattr(values, "ortvalue_from_numpy_with_onnx_type"):
             raise self._unsupported(f"{cannot} to {self._ort.__version__}")
-        return values.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array), declared.elem)
+        whole = np.ascontiguousarray(array).reshape(array.shape)  # it makes a scalar one-dimensional
+        return values.ortvalue_from_numpy_with_onnx_type(whole, declared.elem)
 
     def _from_value(self, value: Any) -> Array | None:
         if not value.has_value():

@@ -262,9 +262,16 @@ class OpenVinoSession(BuiltModel):
             outputs = {}
             for name, port in self._output_ports.items():
                 tensor = self._request.get_tensor(port)
-                array = np.array(tensor.data)
-                dtype = _ML_DTYPES.get(tensor.element_type.get_type_name())
-                outputs[name] = array if dtype is None else array.view(dtype_named(dtype))
+                array, of_type = np.array(tensor.data), tensor.element_type.get_type_name()
+                if of_type in _PACKED:
+                    elem, dims = ELEM_OF_DTYPE[_NUMPY_NAMES[of_type]], list(tensor.shape)
+                    import onnx
+
+                    packed = onnx.TensorProto(data_type=elem, dims=dims, raw_data=array.tobytes())
+                    array = onnx.numpy_helper.to_array(packed)
+                elif of_type in _ML_DTYPES:
+                    array = array.view(dtype_named(_ML_DTYPES[of_type]))
+                outputs[name] = array
             return outputs
 
     def _tensor(self, array: Array, port: Any) -> Any:
@@ -365,6 +372,9 @@ def _failure(error: Exception, stage: errors.Stage) -> errors.EngineFailure:
     kind = failure_name.group(1) if failure_name else type(error).__name__
     return OpenVino.failure("\n".join(informative) or kind, stage, kind)
 
+
+_PACKED = frozenset({"i4", "u4", "u2", "f4e2m1"})
+"""Types of which OpenVINO gives the bytes, with several elements in one, in the same order as ONNX."""
 
 _ML_DTYPES = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu"}
 """OpenVINO's name of a type that NumPy lacks -> the name in ml_dtypes. Tensors of these are read as their bits."""

@@ -69,7 +69,6 @@ def page_of(report: Mapping[str, Any]) -> str:
 
     Raises DamagedReport if a key holds a value of the wrong kind.
     """
-    environment = _environment()
     tree = Branch(report)
     first = top(tree)
     shown = []
@@ -78,29 +77,47 @@ def page_of(report: Mapping[str, Any]) -> str:
         if part is not None and (blocks := [*blocks_of(part)]):
             shown.append(Section(name=name, title=title, blocks=blocks))
     title = " · ".join(text for text in (first.headline.text, first.model, "biopsy") if text)
-    # Without angle brackets and ampersands, no HTML parser finds an end or a comment in this data.
-    marks = json.dumps(_marks(shown), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    for char in "<>&":
-        marks = marks.replace(char, f"\\u{ord(char):04x}")
-    own = {name: (_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
-    hashes = {name: b64encode(sha256(text.encode()).digest()).decode() for name, text in own.items()}
-    allowed = {
-        "default-src": "'none'",
-        "style-src": f"'sha256-{hashes['page.css']}'",
-        "script-src": f"'sha256-{hashes['page.js']}'",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-        "require-trusted-types-for": "'script'",
-    }
-    unescaped = {"marks": marks, "style": own["page.css"], "script": own["page.js"]}
-    return environment.get_template("page.jinja").render(
+    return document_of(
+        "page",
+        _marks(shown),
         title=cut(title, 200),
         top=first,
         notes={label: [note for note in first.notes if note.label == label] for label in LABELS},
         sections=shown,
         anchors={section.name: section.name for section in shown},
-        policy="; ".join(f"{name} {value}" for name, value in allowed.items()),
-        **{name: Markup(text) for name, text in unescaped.items()},  # noqa: S704 -- our own files, and JSON
+    )
+
+
+def document_of(template: str, marks: object, **values: object) -> str:
+    """The document that a template makes of ``values``, with its own script, which gets ``marks`` as JSON.
+
+    The style is that of the page of a report, and what the template adds to it.
+    """
+    # Without angle brackets and ampersands, no HTML parser finds an end or a comment in this data.
+    data = json.dumps(marks, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    for char in "<>&":
+        data = data.replace(char, f"\\u{ord(char):04x}")
+    names = dict.fromkeys(("page.css", f"{template}.css"))
+    style = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in names)
+    script = (_TEMPLATES / f"{template}.js").read_text(encoding="utf-8")
+    hashes = [b64encode(sha256(text.encode()).digest()).decode() for text in (style, script)]
+    allowed = {
+        "default-src": "'none'",
+        "style-src": f"'sha256-{hashes[0]}'",
+        "script-src": f"'sha256-{hashes[1]}'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "require-trusted-types-for": "'script'",
+    }
+    unescaped = {"marks": data, "style": style, "script": script}
+    return (
+        _environment()
+        .get_template(f"{template}.jinja")
+        .render(
+            policy="; ".join(f"{name} {value}" for name, value in allowed.items()),
+            **values,
+            **{name: Markup(text) for name, text in unescaped.items()},  # noqa: S704 -- our own files, and JSON
+        )
     )
 
 

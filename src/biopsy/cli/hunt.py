@@ -1,0 +1,246 @@
+"""``biopsy hunt``: tries many models in several engines, and shows which distinct bugs that finds."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from biopsy import errors, events
+from biopsy.cli import advice
+from biopsy.cli.arguments import checks, engines, types
+from biopsy.cli.arguments.declared import option
+from biopsy.cli.arguments.engines import TensorrtOptions
+from biopsy.cli.console import COLUMN, Console, headed
+from biopsy.cli.debug.checking import ended_politely
+from biopsy.cli.progress import Progress, time_left
+from biopsy.processes.own_process import processors
+from biopsy.text import count, first_of, shortened
+
+if TYPE_CHECKING:
+    from biopsy.hunt.records import Hunt
+
+_EPILOG = """\
+Every model runs in all engines, with the inputs that lie beside it (test_data_set_N, NAME.npz, .safetensors, .json, or
+'inputs' for the only model of a folder), else with random ones. Where engines disagree, the reference evaluator and
+ONNX Runtime without its optimizer vote too. What no engine can be blamed for is counted apart: random operators,
+rounding, NaN of the model itself, operators that an engine says it does not support. The smallest model of each kind of
+failure is diagnosed; failures with the same smallest part are one bug.
+
+examples:
+  biopsy hunt models/ --onnxrt --openvino
+  biopsy hunt models/ --engine onnxrt:release=1.20.1 --onnxrt       what changes with an upgrade
+  biopsy hunt models/ --onnxrt --openvino --no-diagnosis --max-time 10m
+  biopsy hunt models_hunt --against hunt-of-november                new, gone, still there
+
+exit status: 0 everything was compared, and no bug was found; 1 there is a bug; 2 wrong usage; 4 no bug was found, but
+not everything could be compared; 5 interrupted, or the time was over: the same command goes on. With --against: 0
+nothing is new; 1 a bug is new or of another kind; 4 nothing is new, but an earlier bug could not be looked for"""
+
+_MOST_BUGS = 12
+
+
+class HuntOptions(
+    engines.EngineOptions,
+    checks.BudgetOptions,
+    checks.FreshOption,
+    checks.EventsOption,
+):
+    """All options of ``hunt``."""
+
+    places: Sequence[str] = option(
+        nargs="+",
+        metavar="MODELS",
+        meaning="folders, which are searched to their bottom, files, and patterns such as 'zoo/*/model.onnx'",
+    )
+    dir: Path | None = option(
+        "--dir",
+        type=types.FOLDER_WRITTEN,
+        metavar="DIR",
+        meaning="the folder that keeps what was found; what it answers is not tried again (default: MODELS_hunt)",
+    )
+    per_bug: float = option(
+        "--per-bug",
+        type=types.duration,
+        metavar="TIME",
+        default=60.0,
+        meaning="how long the diagnosis of each bug may take (default: 60s)",
+    )
+    diagnoses: bool = option(
+        "--no-diagnosis",
+        action="store_false",
+        default=True,
+        meaning="only try the models and group what fails; the same command without it goes on",
+    )
+    model_timeout: float = option(
+        "--model-timeout",
+        type=types.duration,
+        metavar="TIME",
+        default=60.0,
+        meaning="how long each model may take in all engines; one that needs longer by itself hangs (default: 60s)",
+    )
+    model_memory: int | None = option(
+        "--model-memory",
+        type=types.byte_size,
+        metavar="SIZE",
+        meaning="how much memory each model may take in all engines, such as 4GB (default: by engines and model)",
+    )
+    seed: int = option("--seed", type=int, default=1, meaning="the seed of random inputs (default: 1)")
+    against: Path | None = option(
+        "--against",
+        type=types.FOLDER_READ,
+        metavar="DIR",
+        meaning="the folder of an earlier hunt: show what is new, gone and still there. MODELS may then be the folder "
+        "of a hunt, which is only read",
+    )
+    words: Sequence[str] = ()
+
+    @property
+    def only_compares(self) -> bool:
+        """Whether nothing is tried: two hunts are compared."""
+        is_hunt = len(self.places) == 1 and (Path(self.places[0]) / "hunt.json").is_file()
+        return self.against is not None and is_hunt and not self.names_engine
+
+    @property
+    def folder(self) -> Path:
+        """The folder that keeps what was found."""
+        stem = Path(self.places[0]).resolve().name.partition(".")[0].replace("*", "") or "models"
+        return self.dir or Path(f"{stem}_hunt")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``hunt``."""
+    parser.epilog = _EPILOG
+    HuntOptions.add(parser, only=["places"])
+    engines.EngineOptions.add_groups(parser, "engines (repeatable)")
+    HuntOptions.add(parser.add_argument_group("samples"), only=["seed"])
+    HuntOptions.add(
+        parser.add_argument_group("time and memory"),
+        only=["max_time", "per_bug", "diagnoses", "model_timeout", "model_memory", "jobs"],
+        max_time="stop after this time (90s, 10m, 2h), and show what is known by then",
+        jobs="try N models at once (default: one per processor)",
+    )
+    group = parser.add_argument_group("results")
+    HuntOptions.add(group, only=["dir", "against"])
+    checks.FreshOption.add(group, fresh="try everything again; the old journal is kept aside")
+    checks.EventsOption.add(group)
+    TensorrtOptions.add_tensorrt(parser)
+
+
+def derived_files(args: argparse.Namespace) -> types.Derived:
+    """The folder of what is found, unless an option names it."""
+    options = HuntOptions.of(args)
+    folder = None if options.dir or options.only_compares else options.folder
+    return {"the folder of the hunt": (folder, types.FOLDER_WRITTEN)}
+
+
+@HuntOptions.reading
+def execute(options: HuntOptions, console: Console) -> int:
+    """Hunt; returns 0 if nothing was found and everything compared, 1 for a bug, 4 if not everything was compared."""
+    from biopsy.engines.registry import create
+    from biopsy.hunt.against import read_hunt
+    from biopsy.hunt.hunting import HuntQuestion, hunt
+
+    before = None if options.against is None else read_hunt(options.against)
+    if before is not None and options.only_compares:
+        return _say_changes(console, read_hunt(Path(options.places[0])), before)
+    specs = tuple(dict.fromkeys(spec.text for spec in options.specs()))
+    for spec in specs:
+        create(spec)
+    question = HuntQuestion(
+        places=options.places,
+        engines=specs,
+        folder=options.folder,
+        seconds=options.model_timeout,
+        memory=options.model_memory,
+        per_bug=options.per_bug if options.diagnoses else 0.0,
+        max_time=options.max_time,
+        seed=options.seed,
+        jobs=options.jobs or processors(),
+        fresh=options.fresh,
+    )
+    with ended_politely(), HuntProgress(console, options.events) as progress:
+        found = hunt(question, progress)
+        progress.ended(errors.Interrupted.status if found.stopped else found.status)
+    for line in summary(found, options.folder):
+        console.say(line)
+    if found.stopped:
+        raise errors.Interrupted(
+            "what is known so far is shown above",
+            kept=f"{options.folder}, with what was found",
+            resume=advice.resume_line(options.words, checks.REST_OPTIONS),
+        )
+    return found.status if before is None else _say_changes(console, found.as_json(), before)
+
+
+def _say_changes(console: Console, now: Mapping[str, Any], before: Mapping[str, Any]) -> int:
+    """Show what has changed since an earlier hunt; returns the exit status."""
+    from biopsy.hunt.against import changes
+
+    found = changes(now, before)
+    changed = [f"{name} ({then}, now {kind})" for name, (then, kind) in found.changed.items()]
+    for head, names in (
+        ("new", found.new),
+        ("changed", changed),
+        ("gone", found.gone),
+        ("still", found.still),
+        ("open", found.open),
+    ):
+        console.say(headed(head, f"{len(names)}{': ' if names else ''}{first_of(names, _MOST_BUGS)}"))
+    return found.status
+
+
+class HuntProgress(Progress):
+    """Shows what was found so far, and the time left, on the live line."""
+
+    def __init__(self, console: Console, log: Path | None) -> None:
+        super().__init__(console, log)
+        self._first: tuple[int, float] | None = None
+
+    def show(self, event: events.Event) -> None:
+        """Show the counts by kind, and each bug that is examined."""
+        match event:
+            case events.ModelTried():
+                now = time.monotonic()
+                self._first = self._first or (event.done - 1, now)
+                done, since = event.done - self._first[0], now - self._first[1]
+                left = time_left(since / max(1, done - 1) * (event.total - event.done)) if done > 1 else ""
+                counts = ", ".join(f"{number} {kind}" for kind, number in sorted(event.counts.items()))
+                parts = [f"{event.done} of {event.total}", left, counts, event.model]
+                self._live.update("models", " · ".join(filter(None, parts)), event.done / event.total)
+            case events.StepStarted():
+                text = f"{event.number} of {event.total} · {event.name}"
+                self._live.update("bugs", text, (event.number - 1) / event.total)
+            case events.Resumed():
+                self.line("resumed", f"{count(event.runs, 'model')} remembered in {event.journal}; --fresh starts over")
+            case _:
+                super().show(event)
+
+
+def summary(found: Hunt, folder: Path) -> Iterator[str]:
+    """What was found, in at most 25 lines."""
+    from biopsy.hunt.records import BUGS, JUDGED, NOT_JUDGED
+
+    yield headed(
+        "engines", ", ".join(f"{spec} ({text})" if text not in spec else spec for spec, text in found.engines.items())
+    )
+    left = f" · {found.left} not tried yet" if found.left else ""
+    yield headed("models", f"{len(found.models)} tried in {found.seconds:.0f} s{left}")
+    for head, kinds in (("fail", BUGS), ("agree", JUDGED), ("unjudged", NOT_JUDGED)):
+        counts = [f"{number} {kind}" for kind, number in found.counts.items() if kind in kinds]
+        if counts:
+            yield headed(head, ", ".join(counts))
+    if found.refuted:
+        yield headed(
+            "refuted", f"{count(len(found.refuted), 'group')} that a diagnosis found to be no bug of an engine"
+        )
+    yield headed("bugs", str(len(found.bugs)) if found.bugs else "none found")
+    for number, bug in enumerate(found.bugs[:_MOST_BUGS], 1):
+        sure = "" if bug.is_confirmed else " (not confirmed)"
+        head = f"{number:>{COLUMN}} {bug.kind:<8} {count(len(bug.models), 'model'):<10} {', '.join(bug.engines)}{sure}"
+        yield f"{head}: {shortened(bug.text, 150)}"
+    if len(found.bugs) > _MOST_BUGS:
+        yield f"{'':<{COLUMN}} and {len(found.bugs) - _MOST_BUGS} more"
+    yield headed("written", f"{folder / 'hunt.html'} and {folder / 'hunt.json'}")

@@ -1,0 +1,176 @@
+"""From what fails in a sweep to distinct bugs: one member of each group is diagnosed, and groups with the same smallest
+part are one bug.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from biopsy import errors
+from biopsy.checks.command import run_biopsy
+from biopsy.checks.words import as_word
+from biopsy.diagnosis.steps.failing import read_tree
+from biopsy.engines.registry import PLAIN, parse_spec
+from biopsy.findings.page.document import page_of
+from biopsy.findings.report import Tree
+from biopsy.findings.reported import nodes_of
+from biopsy.hunt.records import BUGS, Bug, BugExamination, MatrixCell, ModelResult
+from biopsy.hunt.sweep import INPUTS
+from biopsy.hunt.vote import EXPECTED
+from biopsy.processes.writing import write_whole
+from biopsy.questions.known_failures.lookup import look_up
+from biopsy.text import line_of
+
+FOLDER = "bugs"
+"""The folder with a folder for each bug."""
+
+_NO_BUG = frozenset({"passes", "rounding", "random", "not-finite", "input", "refused", "precision"})
+"""Verdicts of a diagnosis that speak against a bug of one engine."""
+
+_FAILS = frozenset({"reduced", "fails", "flaky", "masked"})
+
+_SMALL = 8
+"""Nodes of a model whose own pattern stands for its piece, if the diagnosis gave none."""
+
+_LONGEST = 60
+_SPARE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Models in which an engine fails alike, as far as a sweep can tell. ``engines`` are its specs that do."""
+
+    key: tuple[str, ...]
+    engines: tuple[str, ...]
+    members: tuple[tuple[ModelResult, MatrixCell], ...]
+
+    @property
+    def smallest(self) -> tuple[ModelResult, MatrixCell]:
+        """The member that is the quickest to examine."""
+        return min(self.members, key=lambda member: (member[0].nodes, member[0].size, member[0].model))
+
+    @property
+    def name(self) -> str:
+        """A name for its folder, the same in each hunt of the same engines."""
+        cell = self.members[0][1]
+        words = (parse_spec(cell.engine).name, cell.kind, *cell.operators, *([] if cell.operators else [cell.failure]))
+        digest = hashlib.blake2b(repr(self.key).encode(), digest_size=3).hexdigest()
+        return f"{re.sub(r'[^A-Za-z0-9]+', '-', '-'.join(words))[:_LONGEST].strip('-')}-{digest}"
+
+
+def groups_of(results: Iterable[ModelResult]) -> list[Group]:
+    """The groups of cells that are bugs, the worst first; settings of one engine that fail alike are in one group."""
+    grouped: dict[tuple[str, ...], list[tuple[ModelResult, MatrixCell]]] = {}
+    engines: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for result in results:
+        alike: dict[tuple[str, ...], list[MatrixCell]] = {}
+        for cell in result.cells:
+            if cell.is_bug:
+                # Of engines that differ, each does from the others: that is one bug of one of them.
+                name = "" if cell.kind == "differs" else parse_spec(cell.engine).name
+                alike.setdefault((name, cell.kind, *cell.signature[1:]), []).append(cell)
+        for signature, cells in alike.items():
+            specs = tuple(sorted(cell.engine for cell in cells))
+            key = (*specs, *signature)
+            engines[key] = specs
+            grouped.setdefault(key, []).append((result, cells[-1]))
+    groups = [Group(key=key, engines=engines[key], members=tuple(members)) for key, members in grouped.items()]
+    order = list(BUGS)
+    return sorted(groups, key=lambda group: (order.index(group.smallest[1].kind), -len(group.members), group.name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examiner:
+    """Diagnoses one member of a group within ``seconds``, in the folder of a hunt."""
+
+    folder: Path
+    seconds: float
+
+    def bug(self, group: Group) -> Bug:
+        """What the group is, by the diagnosis of its smallest member."""
+        result, cell = group.smallest
+        words = list(self._words(result, cell))
+        bug = Bug(
+            name=group.name,
+            engines=group.engines,
+            example=cell,
+            models=tuple(sorted(member.model for member, _ in group.members)),
+            line=line_of(["biopsy", *words]),
+        )
+        if self.seconds <= 0:
+            return _with_pattern(bug, Path(result.model), result.nodes)
+        place = self.folder / FOLDER / bug.name
+        place.mkdir(parents=True, exist_ok=True)
+        report, bundle, page = place / "report.json", place / "bundle", place / "report.html"
+        kept = ["--dir", str(place / "diagnosis"), "--max-time", f"{self.seconds:g}s", "--report", str(report)]
+        report.unlink(missing_ok=True)
+        run_biopsy(*words, *kept, "--bundle", str(bundle), seconds=2 * self.seconds + _SPARE_SECONDS)
+        tree = read_tree(report)
+        if not tree:
+            ended = BugExamination(verdict="the diagnosis was ended at its limit of time")
+            return _with_pattern(replace(bug, examination=ended), Path(result.model), result.nodes)
+        write_whole(page, [page_of(tree).encode()])
+        files = (("bundle", bundle), ("page", page))
+        paths: dict[str, Any] = {name: str(path.relative_to(self.folder)) for name, path in files if path.exists()}
+        piece = (tree.get("piece") or {}).get("path")
+        examination = _examination(tree, None if piece is None else (place / piece).relative_to(self.folder))
+        bug = replace(bug, examination=replace(examination, **paths))
+        if piece is None:
+            return _with_pattern(bug, Path(result.model), result.nodes)
+        return _with_pattern(bug, place / piece, 0)
+
+    def _words(self, result: ModelResult, cell: MatrixCell) -> Iterator[str]:
+        """The words of ``biopsy diagnose`` that examine a member."""
+        yield from ("diagnose", as_word(Path(result.model)))
+        trusted = cell.trusted if cell.trusted != EXPECTED else PLAIN[-1]
+        for spec in dict.fromkeys(filter(None, (trusted, cell.engine))):
+            yield from ("--engine", spec)
+        if result.file:
+            yield from ("--load-inputs", as_word(self.folder / INPUTS / result.file))
+
+
+def _examination(tree: Tree, piece: Path | None) -> BugExamination:
+    """What the report of a diagnosis says."""
+    verdict = tree["verdict"]
+    avoids = [each["text"] for each in verdict.get("workarounds") or ()]
+    matches = (tree.get("known") or {}).get("matches") or ()
+    known = next((each for each in matches if each["looks_like_it"]), {"sentence": None, "issue": None})
+    return BugExamination(
+        verdict=verdict["text"],
+        confirmed=verdict["kind"] in _FAILS,
+        refuted=verdict["kind"] in _NO_BUG,
+        piece=None if piece is None else str(piece),
+        nodes=tuple(nodes_of(tree)[:_SMALL]),
+        known=known["sentence"],
+        issue=known["issue"],
+        switch=avoids[0] if avoids else None,
+    )
+
+
+def _with_pattern(bug: Bug, model: Path, nodes: int) -> Bug:
+    """The bug with the fingerprint and the graph of a small model, unless that is too large or cannot be read."""
+    if nodes > _SMALL:
+        return bug
+    try:
+        fingerprint = look_up(model).fingerprint
+    except errors.BiopsyError:
+        return bug
+    return replace(bug, fingerprint=fingerprint.digest, graph=fingerprint.text)
+
+
+def merged(bugs: Sequence[Bug]) -> list[Bug]:
+    """Bugs with those of the same engines and kind whose smallest parts have the same pattern as one, worst first."""
+    by_pattern: dict[tuple[object, ...], Bug] = {}
+    for number, bug in enumerate(bugs):
+        key = (bug.engines, bug.kind, bug.example.stage, bug.example.failure, bug.fingerprint or number)
+        other = by_pattern.get(key)
+        if other is None:
+            by_pattern[key] = bug
+        else:
+            by_pattern[key] = replace(other, models=tuple(sorted({*other.models, *bug.models})))
+    return sorted(by_pattern.values(), key=lambda bug: bug.rank)

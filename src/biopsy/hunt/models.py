@@ -1,0 +1,170 @@
+"""Finds models and the inputs that lie beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+
+from biopsy import errors
+from biopsy.engines.runner import Inputs, feeds_for, wider_sample
+from biopsy.model.index import ModelIndex
+from biopsy.model.tensor_type import SequenceType, TensorType, ValueType
+from biopsy.processes.reading import read_plain, state_at
+from biopsy.tensors.files import read_feeds
+from biopsy.tensors.results import Array, Feed
+from biopsy.tensors.types import flattened
+
+_SUFFIX = ".onnx"
+_ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z")
+_FORMATS = (".npz", ".safetensors", ".json")
+_DATA_SET = "test_data_set_"
+_MOST_BYTES = 1 << 30
+_MOST_SAMPLES = 4
+
+_OPEN_SIZE = 8
+"""The size of open dimensions in one of the samples that are made up; the batch is 2 there, all are 1 in the others."""
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model's path as it is shown, and the files and folders of its inputs, none if they must be made up."""
+
+    path: Path
+    inputs: tuple[Path, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """A text that changes when the model or a file of its inputs is written to or replaced."""
+        files = [self.path, *(file for place in self.inputs for file in _files_of(place))]
+        return " ".join(f"{state.size}-{state.modified}" for file in files if (state := state_at(file)) is not None)
+
+
+def _files_of(place: Path) -> list[Path]:
+    return sorted(place.iterdir()) if place.is_dir() else [place]
+
+
+def find_models(places: Sequence[str]) -> Iterator[FoundModel]:
+    """The models that are meant by folders, files and patterns such as ``zoo/*/model.onnx``, in order, each once.
+
+    Folders are searched to their bottom; links to folders are not followed, and links to files not read. Raises
+    UsageError for an archive, and if there is no such file or no model in it.
+    """
+    seen: set[str] = set()
+    for place in places:
+        if place.lower().endswith(_ARCHIVES):
+            raise errors.UsageError(f"{place} is an archive: unpack it, and name the folder")
+        given = Path(place)
+        matches = [given] if given.exists() else sorted(map(Path, glob.glob(place, recursive=True)))  # noqa: PTH207 -- of any root
+        files = [file for match in matches for file in (_below(match) if match.is_dir() else [match])]
+        if not files:
+            what = f"no {_SUFFIX} file is in" if given.is_dir() else "there is no file or folder"
+            raise errors.UsageError(f"{what} {place}")
+        for file in files:
+            if str(file) not in seen:
+                seen.add(str(file))
+                yield FoundModel(file, tuple(_inputs_beside(file)))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The models below a folder, sorted in each folder, without what links lead to."""
+    with os.scandir(folder) as entries:
+        ordered = sorted(entries, key=lambda entry: entry.name)
+    for entry in ordered:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _below(Path(entry.path))
+        elif entry.name.endswith(_SUFFIX) and entry.is_file(follow_symlinks=False):
+            yield Path(entry.path)
+
+
+def _inputs_beside(model: Path) -> Iterator[Path]:
+    """Files named like the model (``model.npz``, ``model_inputs.json``).
+
+    If it is the only model there, also those named ``inputs``, and the folders ``test_data_set_N`` of the ONNX model
+    zoo.
+    """
+    siblings = sorted(entry for entry in model.parent.iterdir() if not entry.is_symlink())
+    is_alone = sum(entry.suffix == _SUFFIX for entry in siblings) == 1
+    names = {model.stem, f"{model.stem}_inputs", *(["inputs"] if is_alone else [])}
+    for entry in siblings:
+        is_data_set = is_alone and entry.name.startswith(_DATA_SET) and entry.is_dir()
+        is_file = entry.suffix in _FORMATS and entry.stem in names and entry.is_file()
+        if is_file or (is_data_set and any(entry.glob("input_*.pb"))):
+            yield entry
+
+
+@dataclass(frozen=True)
+class ModelSample:
+    """One feed of a model, the outputs that are expected for it (none if unknown), and where it is from."""
+
+    feed: Feed
+    source: str
+    expected: Mapping[str, Array] | None = None
+
+
+def samples_of(index: ModelIndex, files: Sequence[Path], seed: int) -> list[ModelSample]:
+    """The inputs of a model: those in the files, else made-up ones of several ranges and sizes.
+
+    Raises DataError for a damaged file, CannotCompare or DoesNotFit if nothing can be fed.
+    """
+    wanted = index.fed_types()
+    given: list[ModelSample] = []
+    for file in files:
+        if file.is_dir():
+            given.append(_data_set(file, index, wanted))
+        else:
+            given += [ModelSample(feed, file.name) for feed in read_feeds(file)]
+    if given:
+        for sample in given[:_MOST_SAMPLES]:
+            feeds_for(wanted, Inputs(given=[sample.feed], complete=False))
+        return given[:_MOST_SAMPLES]
+    drawn = Inputs(seed=seed)
+    made = [ModelSample(feed, "random, 0 to 1") for feed in feeds_for(wanted, drawn).feeds]
+    wider = wider_sample(index, wanted, drawn)
+    if wider is not None:
+        made.append(ModelSample(wider, "random, -4 to 4"))
+    shapes = {
+        name: tuple(
+            dim if isinstance(dim, int) else _OPEN_SIZE if place else 2 for place, dim in enumerate(kind.shape or ())
+        )
+        for name, kind in wanted.items()
+        if isinstance(kind, TensorType) and not kind.is_static and kind.shape is not None
+    }
+    if shapes:
+        with contextlib.suppress(errors.BiopsyError):  # sizes that contradict each other
+            larger = feeds_for(wanted, replace(drawn, shapes=shapes)).feeds
+            made += [ModelSample(feed, f"random, open dimensions {_OPEN_SIZE}") for feed in larger]
+    return made
+
+
+def _data_set(folder: Path, index: ModelIndex, wanted: Mapping[str, ValueType | None]) -> ModelSample:
+    """The inputs and expected outputs in a folder of the ONNX model zoo; each file holds the next value in order."""
+    outputs = {index.names[tensor]: index.value_type(tensor) for tensor in index.outputs}
+    expected = _values(folder, "output", outputs)
+    return ModelSample(_values(folder, "input", wanted), folder.name, expected or None)
+
+
+def _values(folder: Path, stem: str, kinds: Mapping[str, ValueType | None]) -> dict[str, Array]:
+    """The tensors in ``input_0.pb`` and so on. Raises DataError if one is damaged or not of its declared type."""
+    tensors: dict[str, Array] = {}
+    for number, (name, kind) in enumerate(kinds.items()):
+        file = folder / f"{stem}_{number}.pb"
+        if not file.exists():
+            continue
+        try:
+            data = read_plain(file, _MOST_BYTES)
+            if isinstance(kind, TensorType):
+                value: object = onnx.numpy_helper.to_array(onnx.TensorProto.FromString(data))
+            elif isinstance(kind, SequenceType):
+                value = onnx.numpy_helper.to_list(onnx.SequenceProto.FromString(data))
+            else:
+                value = onnx.numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
+            tensors |= flattened(name, value, kind)
+        except Exception as error:  # whatever protobuf, numpy or the file system raises
+            raise errors.DataError(f"{file} cannot be read: {error}") from error
+    return tensors

@@ -1,0 +1,221 @@
+"""What a hunt knows: what each engine makes of each model, and the distinct bugs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from biopsy.records import plain
+
+_VERSION = 1
+
+Kind: TypeAlias = Literal[
+    "wrong", "differs", "crash", "hang", "refused",
+    "right", "rounding", "tie",
+    "unsupported", "random", "not finite", "overflow", "every engine", "invalid model", "limit", "unknown", "empty",
+    "alone",
+]  # fmt: skip
+
+BUGS: Mapping[Kind, str] = {
+    "wrong": "gives other outputs than those that agree",
+    "differs": "differs from another engine, and nothing says which of them is wrong",
+    "crash": "ends its process",
+    "hang": "gives no answer within the limit of time",
+    "refused": "refuses a model that others run",
+}
+"""What counts as a bug, the worst first."""
+
+JUDGED: Mapping[Kind, str] = {
+    "right": "agrees with the others",
+    "rounding": "differs by no more than rounding explains",
+    "tie": "chooses another one of equal values",
+}
+"""What was compared, and is right."""
+
+NOT_JUDGED: Mapping[Kind, str] = {
+    "unsupported": "says that it does not support an operator or a type",
+    "random": "the model has random operators",
+    "not finite": "the model itself gives NaN or infinity there, in float64 too",
+    "overflow": "the inputs overflow in float32, and not in float64",
+    "every engine": "every engine refuses the model or its inputs",
+    "invalid model": "the model violates the standard, and the engine refuses it",
+    "limit": "the limit of memory was reached, or that of time by all engines together",
+    "unknown": "float64 cannot run the model, and the difference may be rounding",
+    "empty": "the outputs have no elements",
+    "alone": "no other engine runs the model",
+}
+"""What says nothing about the engine."""
+
+KINDS: Mapping[Kind, str] = {**BUGS, **NOT_JUDGED, **JUDGED}
+"""All kinds, from the worst on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixCell:
+    """What one engine makes of one model.
+
+    ``stage``, ``failure`` (the engine's own name of the error, or the kind of the mismatch) and ``message`` (without
+    names and numbers) say how it fails; ``text`` says it for a person, in one line. ``trusted`` is the engine that it
+    was compared with, ``operators`` are those of the first layer that is wrong. ``sample`` is the number of the sample
+    that shows it.
+    """
+
+    engine: str
+    kind: Kind
+    stage: str = ""
+    failure: str = ""
+    message: str = ""
+    text: str = ""
+    trusted: str = ""
+    operators: tuple[str, ...] = ()
+    sample: int = 0
+
+    @property
+    def is_bug(self) -> bool:
+        """Whether it counts as a bug."""
+        return self.kind in BUGS
+
+    @property
+    def signature(self) -> tuple[str, ...]:
+        """What cells of the same bug have in common, as far as a sweep can tell."""
+        return (self.engine, self.stage, self.failure, self.message, *self.operators)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelResult:
+    """One model: its path as it was found, and what each engine makes of it.
+
+    ``state`` changes when the model or its inputs are written to. ``size`` is in bytes, ``inputs`` says where they are
+    from, and ``file`` is where the samples were kept because an engine fails; "" for none.
+    """
+
+    model: str
+    state: str
+    cells: tuple[MatrixCell, ...] = ()
+    nodes: int = 0
+    size: int = 0
+    inputs: str = ""
+    file: str = ""
+    seconds: float = 0.0
+
+    @property
+    def worst(self) -> Kind:
+        """The worst kind of its cells."""
+        return worst(cell.kind for cell in self.cells)
+
+
+def worst(kinds: Iterable[Kind]) -> Kind:
+    """The worst of several kinds."""
+    order = list(KINDS)
+    return min(kinds, key=order.index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BugExamination:
+    """What the diagnosis of one member says of a bug: the ``verdict`` in words, which ``confirmed`` or ``refuted`` it.
+
+    ``piece`` is the file of the smallest part that fails, ``nodes`` are its first nodes, ``known`` the known failure
+    that it looks like, with its ``issue``, ``switch`` what avoids it, ``page`` and ``bundle`` what shows and sends it.
+    Files are relative to the folder of the hunt.
+    """
+
+    verdict: str
+    confirmed: bool = False
+    refuted: bool = False
+    piece: str | None = None
+    nodes: tuple[str, ...] = ()
+    known: str | None = None
+    issue: str | None = None
+    switch: str | None = None
+    page: str | None = None
+    bundle: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bug:
+    """One distinct bug: the ``engines`` (specs) that have it, and the ``models`` that show it.
+
+    ``name`` is that of its folder, ``example`` what its smallest model shows, ``fingerprint`` and ``graph`` the pattern
+    of the smallest part; "" if that is large. ``examination`` is None if there was no time for it; ``line`` makes or
+    repeats it.
+    """
+
+    name: str
+    engines: tuple[str, ...]
+    example: MatrixCell
+    models: tuple[str, ...]
+    fingerprint: str = ""
+    graph: str = ""
+    line: str = ""
+    examination: BugExamination | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """How it fails."""
+        return self.example.kind
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether a diagnosis has seen it, too."""
+        return self.examination is not None and self.examination.confirmed
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether a diagnosis has found no engine at fault."""
+        return self.examination is not None and self.examination.refuted
+
+    @property
+    def text(self) -> str:
+        """What it is, in words."""
+        is_said = self.examination is not None and self.examination.confirmed
+        return self.examination.verdict if self.examination is not None and is_said else self.example.text
+
+    @property
+    def rank(self) -> tuple[int, int, str]:
+        """The worst kinds first, then the most models."""
+        return list(BUGS).index(self.kind), -len(self.models), self.name
+
+    def as_json(self) -> dict[str, object]:
+        """Its entry in ``hunt.json``: an object without objects in it."""
+        tree = plain(self)
+        return {**tree.pop("example"), **(tree.pop("examination") or {"verdict": None}), **tree}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hunt:
+    """A whole hunt: its engines with their versions, every model, and the distinct bugs, the worst first.
+
+    ``refuted`` are groups that turned out to be no bug of an engine. ``stopped`` says what cut the hunt short, ``left``
+    how many models it has not tried then.
+    """
+
+    engines: Mapping[str, str]
+    models: tuple[ModelResult, ...]
+    bugs: tuple[Bug, ...]
+    refuted: tuple[Bug, ...] = ()
+    seconds: float = 0.0
+    stopped: str | None = None
+    left: int = 0
+
+    @property
+    def counts(self) -> Mapping[Kind, int]:
+        """How many models have each kind as their worst, the worst first."""
+        counted = Counter(model.worst for model in self.models)
+        return {kind: counted[kind] for kind in KINDS if counted[kind]}
+
+    @property
+    def status(self) -> int:
+        """The exit status: 1 if there is a bug, 0 if there is none and everything could be judged, else 4."""
+        if self.bugs:
+            return 1
+        is_judged = (
+            self.models and not self.left and all(cell.kind in JUDGED for model in self.models for cell in model.cells)
+        )
+        return 0 if is_judged else 4
+
+    def as_json(self) -> dict[str, object]:
+        """The object in ``hunt.json`` (docs/reference/hunt.md)."""
+        bugs = {"bugs": [bug.as_json() for bug in self.bugs], "refuted": [bug.as_json() for bug in self.refuted]}
+        return {"biopsy_hunt": _VERSION, "status": self.status, "counts": dict(self.counts), **plain(self), **bugs}

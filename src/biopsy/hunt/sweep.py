@@ -1,0 +1,249 @@
+"""Runs many models in several engines, each in a fork of one warm process, and keeps every result in a journal."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from biopsy import errors
+from biopsy.checks.journal import require_same_identity
+from biopsy.checks.journal_file import DamagedError, JournalFile
+from biopsy.engines.base import Capabilities
+from biopsy.engines.registry import find_class, parse_spec
+from biopsy.hunt.models import FoundModel
+from biopsy.hunt.records import Kind, MatrixCell, ModelResult
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.own_process import SIZE, LastCall, last_call, own_python
+from biopsy.processes.process import CannotStartError
+from biopsy.processes.reading import read_plain
+from biopsy.processes.warm import ForkServer, ServerGoneError
+from biopsy.processes.watch import Ended, Limits, Stop, signal_name
+from biopsy.processes.writing import cannot_write
+from biopsy.records import plain, record_of
+
+JOURNAL = "hunt.jsonl"
+INPUTS = "inputs"
+"""The folder with the samples of the models that fail."""
+
+_TIMES_THE_MODEL = 64
+_MOST_RESULT = 64 << 20
+_FRESH = "--fresh    starts over, and keeps the old one aside"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepQuestion:
+    """What to sweep: ``engines`` are specs, ``seconds`` and ``memory`` (bytes) the limits of one model.
+
+    ``folder`` keeps the samples of models that fail.
+    """
+
+    engines: tuple[str, ...]
+    folder: Path
+    seconds: float = 60.0
+    memory: int | None = None
+    seed: int = 1
+    jobs: int = 1
+
+
+class HuntJournal:
+    """The results of a hunt on disk: one line for each model, and one for each bug, as they become known."""
+
+    def __init__(self, folder: Path, identity: Mapping[str, str]) -> None:
+        """Open the journal in a folder, or create it.
+
+        Raises UsageError if another process has it, if it is of a hunt with other engines, or damaged.
+        """
+        path = folder / JOURNAL
+        self.models: dict[str, ModelResult] = {}
+        self.notes: dict[str, Any] = {}
+        then: dict[str, str] = {}
+        try:
+            self._file = JournalFile.open(path.absolute())
+            for _, (kind, *values) in self._file.lines():
+                if kind == "identity":
+                    then[str(values[0])] = str(values[1])
+                elif kind == "model":
+                    result = record_of(ModelResult, json.loads(str(values[0])))
+                    self.models[result.model] = result
+                elif kind == "note":
+                    self.notes[str(values[0])] = json.loads(str(values[1]))
+            self.resumed = len(self.models)
+            if then:
+                kept = "the folder, as it is"
+                require_same_identity(then, identity, str(path), kept=kept, next_steps=[_FRESH], search="hunt")
+                self._file.append([])
+            else:
+                self._file.begin([("identity", name, value) for name, value in identity.items()])
+        except (DamagedError, ValueError, LookupError) as error:
+            self._file.abandon()
+            raise errors.UsageError(f"{path} cannot be used: {error}", next_steps=[_FRESH]) from error
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        except BaseException:
+            self._file.abandon()
+            raise
+
+    def __enter__(self) -> HuntJournal:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+    def add(self, result: ModelResult) -> None:
+        """Append the result of a model: once this returns, it survives the end of this process."""
+        self._append(("model", json.dumps(plain(result))))
+        self.models[result.model] = result
+
+    def note(self, name: str, tree: Any) -> None:
+        """Append what is known of a bug under its name."""
+        self._append(("note", name, json.dumps(tree)))
+        self.notes[name] = tree
+
+    def _append(self, line: tuple[str, ...]) -> None:
+        try:
+            self._file.append([line])
+        except OSError as error:
+            raise errors.CheckError(
+                f"{self._file.path} cannot be written: {error.strerror or error}",
+                kept=f"the results of {len(self.models)} models in it",
+                next_steps=["make room on that disk; the same command then goes on from there"],
+            ) from error
+
+
+class Sweeper:
+    """Tries models in forks of a warm process. A context manager; ``try_model`` may be called in several threads."""
+
+    def __init__(self, question: SweepQuestion) -> None:
+        self._question = question
+        self._stop = Stop()
+
+    def __enter__(self) -> Sweeper:
+        self._scratch_held = temporary_folder("biopsy-hunt-")
+        self._scratch = self._scratch_held.__enter__()
+        try:
+            self._server = self._started()
+        except BaseException:
+            self._scratch_held.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._server.close()
+        self._scratch_held.__exit__(None, None, None)
+        self._stop.close()
+
+    def _started(self) -> ForkServer:
+        words = [*own_python("biopsy.hunt.trial"), *self._question.engines]
+        try:
+            return ForkServer(words, connections=self._question.jobs)
+        except (CannotStartError, ServerGoneError) as error:
+            raise errors.CheckError(f"the process of the engines cannot be started: {error}") from error
+
+    def results(self, models: Iterable[FoundModel]) -> Iterator[ModelResult]:
+        """The result of every model, as it becomes known; a few models are tried ahead."""
+        jobs = self._question.jobs
+        waiting: set[concurrent.futures.Future[ModelResult]] = set()
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            try:
+                for model in models:
+                    waiting.add(pool.submit(self.try_model, model))
+                    while len(waiting) >= 2 * jobs:
+                        done, waiting = concurrent.futures.wait(waiting, return_when="FIRST_COMPLETED")
+                        yield from (future.result() for future in done)
+                yield from (future.result() for future in concurrent.futures.as_completed(waiting))
+            finally:
+                for future in waiting:
+                    future.cancel()
+                if any(not future.done() for future in waiting):
+                    self._stop.set()
+
+    def try_model(self, model: FoundModel, engines: tuple[str, ...] = ()) -> ModelResult:
+        """What each engine makes of a model. An engine that ends the fork or holds it up is then left out."""
+        specs = engines or self._question.engines
+        started = time.monotonic()
+        digest = hashlib.blake2b(str(model.path).encode("utf-8", "surrogateescape"), digest_size=10).hexdigest()
+        stem = self._scratch / f"{digest}-{time.monotonic_ns():x}"
+        dead: dict[str, MatrixCell] = {}
+        request: dict[str, Any] = {
+            "model": str(model.path.absolute()),
+            "files": [str(file.absolute()) for file in model.inputs],
+            "engines": list(specs),
+            "seed": self._question.seed,
+            "state": model.state,
+            "inputs": str((self._question.folder / INPUTS / digest).absolute()),
+            "result": f"{stem}.json",
+            "calls": f"{stem}.calls",
+        }
+        alone: set[str] = set()
+        while True:
+            Path(request["calls"]).write_bytes(bytes(SIZE))
+            ended = self._ended({**request, "dead": plain(dead)}, model.path)
+            call = last_call(Path(request["calls"]).read_bytes())
+            result = self._result(Path(request["result"]))
+            if result is not None:
+                seconds = time.monotonic() - started
+                return replace(result, model=str(model.path), state=request["state"], seconds=seconds)
+            guilty = call.engine if call is not None and call.engine not in dead else ""
+            cell = _cell_of(ended, call, self._question.seconds)
+            if not guilty or ended.cause == "stop":
+                cells = tuple(dead.get(spec) or replace(cell, engine=spec) for spec in specs)
+                return ModelResult(model=str(model.path), state=request["state"], cells=cells)
+            if ended.cause == "time" and guilty in specs and len(specs) > 1 and guilty not in alone:
+                alone.add(guilty)
+                own = self.try_model(model, (guilty,)).cells[0]
+                cell = own if own.kind == "hang" else replace(cell, kind="limit")
+            dead[guilty] = replace(cell, engine=guilty)
+
+    def _ended(self, request: Mapping[str, Any], path: Path) -> Ended:
+        """How the fork of a request ended; another server is started if this one has ended."""
+        engines = {parse_spec(spec).name for spec in self._question.engines}
+        own = sum(_own_memory(name) for name in engines)
+        memory = self._question.memory or own + _TIMES_THE_MODEL * path.stat().st_size
+        limits = Limits(seconds=self._question.seconds, memory=memory)
+        for _ in range(2):
+            try:
+                return self._server.run(request, lambda: limits, self._stop)
+            except ServerGoneError:
+                self._server = self._started()
+        raise errors.CheckError("the process of the engines ends again and again")
+
+    @staticmethod
+    def _result(path: Path) -> ModelResult | None:
+        try:
+            tree = json.loads(read_plain(path, _MOST_RESULT))
+            path.unlink()
+            return record_of(ModelResult, tree)
+        except (OSError, ValueError):
+            return None
+
+
+def _own_memory(name: str) -> int:
+    try:
+        return find_class(name).capabilities.own_memory
+    except errors.BiopsyError:
+        return Capabilities().own_memory
+
+
+def _cell_of(ended: Ended, call: LastCall | None, seconds: float) -> MatrixCell:
+    """What it means that a fork ended without a result, while an engine was called last."""
+    stage = "" if call is None else call.stage
+    doing = "" if call is None else f" while {call.description}"
+    if ended.cause == "time":
+        text = f"no answer after {seconds:g} s{doing}"
+        return MatrixCell(engine="", kind="hang", stage=stage, failure="Timeout", message="no answer", text=text)
+    if ended.cause in ("memory", "stop"):
+        return MatrixCell(
+            engine="", kind="limit", stage=stage, failure=ended.cause, text=f"ended: {ended.cause}{doing}"
+        )
+    name = signal_name(-ended.status) if ended.status < 0 else f"exit status {ended.status}"
+    lines = [line for line in ended.output.decode("utf-8", "replace").splitlines() if line.strip()]
+    text = f"{name}{doing}" if call is not None and call.is_open else f"{name}: {lines[-1] if lines else ''}"
+    kind: Kind = "crash" if call is not None and call.is_open else "limit"
+    return MatrixCell(engine="", kind=kind, stage=stage, failure=name, message=f"ends{doing}", text=text[:300])

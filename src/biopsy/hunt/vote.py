@@ -1,0 +1,208 @@
+"""Which of several engines is wrong about the outputs of one sample, or why that cannot be said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+
+from biopsy import errors
+from biopsy.comparison.mismatch import (
+    ErrorSize,
+    Mismatch,
+    error_text,
+    kind_of,
+    may_be_rounding,
+    special_of,
+    worst_of,
+)
+from biopsy.comparison.mismatch_size import only, run_mismatches
+from biopsy.comparison.runs import RunComparison, compare_runs
+from biopsy.engines.registry import EXACT, PLAIN, create, parse_spec
+from biopsy.engines.yardstick import Run, rounding_between
+from biopsy.hunt.records import Kind, MatrixCell
+from biopsy.model.index import ModelIndex
+from biopsy.tensors.results import Array, RunnerResult
+
+EXPECTED = "expected"
+"""The voice of the outputs that lie beside the model."""
+
+_CHOOSERS = frozenset({"TopK", "ArgMax", "ArgMin"})
+"""Operators that return places of values, of which equal ones are another right answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VoiceDifference:
+    """How two voices differ: ``kind`` is "right", "rounding" or "tie" if they agree, else why they do not."""
+
+    kind: Kind
+    worst: Mismatch | None = None
+
+
+@dataclass(kw_only=True)
+class _Side:
+    """Voices that agree with the first of them. ``kinds`` says by how much the others differ from it."""
+
+    first: RunnerResult
+    kinds: dict[str, Kind] = field(default_factory=dict)
+
+    @property
+    def families(self) -> set[str]:
+        """The engines among the voices, each once whatever its settings."""
+        return {parse_spec(spec).name for spec in self.kinds}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vote:
+    """The vote about one sample of a model.
+
+    ``run`` runs any engine on that sample; ``inner`` gives the value of a tensor by the reference evaluator, None if
+    that cannot run the model.
+    """
+
+    index: ModelIndex
+    run: Run
+    inner: Callable[[str], Array | None]
+
+    def cells(self, results: Mapping[str, RunnerResult], expected: RunnerResult | None) -> dict[str, MatrixCell]:
+        """A cell for each engine with a result. ``expected`` are the outputs that lie beside the model.
+
+        If the engines do not all agree, the reference evaluator and ONNX Runtime without its optimizer vote too. Those
+        on the side of most engines are right, where settings of one engine have one voice together.
+        """
+        voices = dict(results) if expected is None else {EXPECTED: expected, **results}
+        sides, aside = self._sides(voices.values())
+        if len(sides) > 1 or aside or len(voices) == 1:
+            judges = {}
+            for spec in PLAIN:
+                if spec not in voices:
+                    try:
+                        judges[spec] = self.run(create(spec))
+                    except (errors.EngineFailure, errors.CannotCompare):
+                        continue
+            if judges:
+                sides, aside = self._sides({**judges, **voices}.values())
+        ranked = sorted(sides, key=lambda side: len(side.families), reverse=True)
+        is_decided = len(ranked) == 1 or len(ranked[0].families) > len(ranked[1].families)
+        cells = {}
+        for spec in results:
+            if spec in aside:
+                cells[spec] = self._cell(spec, aside[spec], ranked[0].first)
+                continue
+            own = next(side for side in sides if spec in side.kinds)
+            if len(ranked) == 1 and len(own.kinds) == 1:
+                cells[spec] = MatrixCell(engine=spec, kind=next(iter(aside.values())).kind if aside else "alone")
+            elif is_decided and own is ranked[0]:
+                cells[spec] = MatrixCell(engine=spec, kind=own.kinds[spec])
+            else:
+                others = ranked[0] if own is not ranked[0] else ranked[1]
+                trusted = next((each for each in results if each in others.kinds), None)
+                trusted = trusted or next((each for each in others.kinds if each != EXPECTED), PLAIN[-1])
+                difference = self._difference(results[spec], others.first)
+                kind: Kind = "wrong" if is_decided else "differs"
+                cells[spec] = self._cell(
+                    spec, VoiceDifference(kind=kind, worst=difference.worst), others.first, trusted
+                )
+        return cells
+
+    def differ(self, actual: RunnerResult, expected: RunnerResult, names: Collection[str]) -> bool:
+        """Whether some outputs differ by their size alone by more than rounding explains."""
+        sides = only(actual, names), only(expected, names)
+        return self._difference(*sides).kind in ("wrong", "differs")
+
+    def _sides(self, voices: Iterable[RunnerResult]) -> tuple[list[_Side], dict[str, VoiceDifference]]:
+        """The voices sorted into sides that agree, and those about which nothing can be said, with the reason."""
+        sides: list[_Side] = []
+        aside: dict[str, VoiceDifference] = {}
+        for voice in voices:
+            doubt = None
+            for side in sides:
+                difference = self._difference(voice, side.first)
+                if difference.kind in ("right", "rounding", "tie"):
+                    side.kinds[voice.runner] = difference.kind
+                    break
+                if difference.kind != "differs":
+                    doubt = doubt or difference
+            else:
+                if doubt is not None:
+                    aside[voice.runner] = doubt
+                else:
+                    sides.append(_Side(first=voice, kinds={voice.runner: "right"}))
+        return sides, aside
+
+    def _difference(self, actual: RunnerResult, expected: RunnerResult) -> VoiceDifference:
+        try:
+            compared = compare_runs(actual, expected)
+        except errors.CannotCompare:
+            return VoiceDifference(kind="empty")
+        if compared.passed:
+            return VoiceDifference(kind="right")
+        mismatches = run_mismatches(actual, expected, compared)
+        biggest = worst_of(mismatches)
+        kind = kind_of(mismatches)
+        if kind == "mismatch" and self._chooses_equals(actual, expected, compared):
+            return VoiceDifference(kind="tie", worst=biggest)
+        if special_of(kind):
+            return VoiceDifference(kind=self._of_special(compared) or "differs", worst=biggest)
+        if kind == "mismatch":
+            rounding = rounding_between((actual, expected), compared, self.run)
+            if rounding.verdict == "rounding":
+                return VoiceDifference(kind="rounding", worst=biggest)
+            if rounding.verdict == "unknown" and may_be_rounding(mismatches):
+                return VoiceDifference(kind="unknown", worst=biggest)
+        return VoiceDifference(kind="differs", worst=biggest)
+
+    def _of_special(self, compared: RunComparison) -> Kind | None:
+        """Why NaN or infinity on one side says nothing: the model gives it, or the inputs overflow; None if it does."""
+        names = {output.name for _, output in compared.failures}
+        try:
+            plain, exact = (only(self.run(create(spec)), names) for spec in (PLAIN[-1], EXACT))
+        except (errors.EngineFailure, errors.CannotCompare):
+            return None
+        is_finite = [all(map(_is_finite, side.iterations[0].outputs.values())) for side in (plain, exact)]
+        return None if is_finite[0] else "overflow" if is_finite[1] else "not finite"
+
+    def _chooses_equals(self, actual: RunnerResult, expected: RunnerResult, compared: RunComparison) -> bool:
+        """Whether all that differs are places of equal values, as TopK, ArgMax and ArgMin choose them."""
+        for name in {output.name for _, output in compared.failures}:
+            number = self.index.producer.get(self.index.ids.get(name, -1))
+            if number is None or self.index.nodes[number].op_type not in _CHOOSERS:
+                return False
+            node = onnx.NodeProto.FromString(self.index.node_payload(number))
+            settings = {attribute.name: attribute.i for attribute in node.attribute}
+            axis = settings.get("axis", -1 if node.op_type == "TopK" else 0)
+            values = self.inner(node.input[0])
+            sides = [side.iterations[0].outputs[name] for side in (actual, expected)]
+            if (
+                values is None
+                or settings.get("select_last_index")
+                or any(side.dtype.kind not in "iu" for side in sides)
+            ):
+                return False
+            if not settings.get("keepdims", 1):
+                sides = [np.expand_dims(side, axis) for side in sides]
+            try:
+                left, right = (np.take_along_axis(values, side, axis) for side in sides)
+            except (IndexError, ValueError):
+                return False
+            if not np.array_equal(left, right):
+                return False
+        return True
+
+    def _cell(self, spec: str, difference: VoiceDifference, other: RunnerResult, trusted: str = "") -> MatrixCell:
+        biggest = difference.worst
+        text = "" if biggest is None else error_text(ErrorSize(biggest))
+        return MatrixCell(
+            engine=spec,
+            kind=difference.kind,
+            stage="compare",
+            failure="" if biggest is None else biggest.kind,
+            text=text,
+            trusted=trusted or other.runner,
+        )
+
+
+def _is_finite(values: Array) -> bool:
+    return values.dtype.kind not in "fc" or bool(np.isfinite(values).all())
