@@ -29,7 +29,7 @@ from biopsy.checks.words import as_word
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.engines.registry import PLAIN, EngineSpec, create
 from biopsy.engines.runner import Inputs
-from biopsy.findings.page.reading import Branch
+from biopsy.findings.page.reading import Branch, nodes_of
 from biopsy.findings.page.sections import verdict_in
 from biopsy.findings.report import Tree
 from biopsy.findings.verdict import notes_of
@@ -167,8 +167,7 @@ class OnnxEngines:
             why = [f"{self.effort} ended with status {status}:", *_end(printed)[-2:]]
             return _message(model, [*_verdict_lines(tree), *why, f"kept       {folder}"], tree)
         kept = [f"{name:<10} {path}" for name, path in (("bundle", bundle), ("report", report)) if path.exists()]
-        parts = Branch(deeper).child("piece").parts("nodes")
-        if nodes := [f"{node.text('op_type')} {node.text('name')!r}" for node in parts]:
+        if nodes := nodes_of(deeper):
             kept.insert(0, f"{'piece':<10} {first_of(nodes, _MOST_NODES)}")
         return _message(model, [*_verdict_lines(tree)[:1], *_differences(tree), *_verdict_lines(deeper), *kept], deeper)
 

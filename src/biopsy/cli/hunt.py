@@ -114,7 +114,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hunt``."""
     parser.epilog = _EPILOG
     HuntOptions.add(parser, only=["places"])
-    engines.EngineOptions.add_groups(parser, "engines (repeatable)")
+    engines.EngineOptions.add(parser, without=TensorrtOptions.declared, titles={"engines": "engines (repeatable)"})
     HuntOptions.add(parser.add_argument_group("samples"), only=["seed"])
     HuntOptions.add(
         parser.add_argument_group("time and memory"),
@@ -126,7 +126,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     HuntOptions.add(group, only=["dir", "against"])
     checks.FreshOption.add(group, fresh="try everything again; the old journal is kept aside")
     checks.EventsOption.add(group)
-    TensorrtOptions.add_tensorrt(parser)
+    TensorrtOptions.add(parser)
 
 
 def derived_files(args: argparse.Namespace) -> types.Derived:

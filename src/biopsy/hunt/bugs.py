@@ -17,8 +17,8 @@ from biopsy.checks.words import as_word
 from biopsy.diagnosis.steps.failing import read_tree
 from biopsy.engines.registry import PLAIN, parse_spec
 from biopsy.findings.page.document import page_of
+from biopsy.findings.page.reading import nodes_of
 from biopsy.findings.report import Tree
-from biopsy.findings.reported import nodes_of
 from biopsy.hunt.records import BUGS, Bug, BugExamination, MatrixCell, ModelResult
 from biopsy.hunt.sweep import INPUTS
 from biopsy.hunt.vote import EXPECTED

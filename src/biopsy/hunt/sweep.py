@@ -19,7 +19,8 @@ from biopsy.engines.registry import find_class, parse_spec
 from biopsy.hunt.models import FoundModel
 from biopsy.hunt.records import Kind, MatrixCell, ModelResult
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.processes.own_process import SIZE, LastCall, last_call, own_python
+from biopsy.processes.engine_calls import SIZE, LastCall, last_call
+from biopsy.processes.own_process import own_python
 from biopsy.processes.process import CannotStartError
 from biopsy.processes.reading import read_plain
 from biopsy.processes.warm import ForkServer, ServerGoneError

@@ -27,7 +27,7 @@ from biopsy.model.extract import MarkedOutputs, mark_outputs
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.load import read_bytes
 from biopsy.model.nodes import is_constant_node, may_be_random, warning_of_random
-from biopsy.processes.own_process import SIZE, share
+from biopsy.processes.engine_calls import SIZE, share
 from biopsy.processes.server import Request, serve_forks
 from biopsy.processes.writing import write_whole
 from biopsy.records import plain, record_of

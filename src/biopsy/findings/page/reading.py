@@ -186,6 +186,12 @@ _KINDS: Mapping[type, tuple[tuple[type, ...], str]] = {
 """The types in a report that are accepted for each kind of value, and the name of the kind in messages."""
 
 
+def nodes_of(report: Mapping[str, Any]) -> list[str]:
+    """The nodes of the failing piece in order, by operator and name; none if the report has no piece."""
+    nodes = Branch(report).child("piece").parts("nodes")
+    return [f"{node.text('op_type')} {node.text('name')!r}" for node in nodes]
+
+
 def plain_text(value: Any) -> str:
     """Any value of a tree as a short text: ``[1, N, ?]`` for a shape, ``a: 1, b: 2`` for an object."""
     if isinstance(value, list):
