@@ -26,9 +26,10 @@ settings.load_profile("quick")
 # Each worker would rewrite the asserts of all test files in every run, whatever PYTHONDONTWRITEBYTECODE says.
 sys.dont_write_bytecode = False
 
-# Started in the background of a shell, pytest and all that it starts would be deaf to Ctrl-C, which tests send.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Started in the background of a shell, pytest and all that it starts would ignore SIGINT and SIGQUIT, which tests send.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGALRM, signal.SIGCHLD)
 
