@@ -55,7 +55,6 @@ class LintOptions(
         "--node-timeout",
         type=types.duration,
         default="10m",
-        metavar="TIME",
         meaning="a node that takes longer fails: 90s, 10m, 1h (default: 10m)",
     )
 

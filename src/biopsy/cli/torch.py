@@ -86,17 +86,12 @@ class TorchOptions(ModuleOptions, ReportOption, EventsOption):
         "--no-optimize", title=_COMPARED, meaning="export with optimize=False, without onnxscript's optimizer"
     )
     run_timeout: float | None = option(
-        "--run-timeout",
-        title=_COMPARED,
-        type=types.duration,
-        metavar="TIME",
-        meaning="end a run that takes longer: 90s",
+        "--run-timeout", title=_COMPARED, type=types.duration, meaning="end a run that takes longer: 90s"
     )
     max_time: float | None = option(
         "--max-time",
         title=_COMPARED,
         type=types.duration,
-        metavar="TIME",
         meaning="stop after this time (90s, 10m, 2h), and show what is known by then and what is not",
     )
     json: bool = switch("--json", meaning="print the report as JSON on stdout, and nothing else")

@@ -22,7 +22,7 @@ from onnx import helper
 
 from biopsy.cli.app import main
 from biopsy.cli.arguments import checks
-from biopsy.cli.debug import reduce_options as options
+from biopsy.cli.debug.reduce import configure
 from biopsy.session.files import Resume
 from support.models import chain, info, model, save, seeds_example, weight
 from support.predicates import names
@@ -723,7 +723,7 @@ def test_what_cannot_be_recorded_with_is_told_before_anything_is_checked(here: P
 def test_inputs_are_part_of_what_a_journal_answers_for() -> None:
     def resume(*words: str) -> Resume:
         parser = argparse.ArgumentParser()
-        options.add(parser)
+        configure(parser)
         return checks.ResumedSearch.of(parser.parse_args(["model.onnx", *words])).resume(Path("journal"), "reduction")
 
     assert resume().about == {}

@@ -176,7 +176,7 @@ def test_operators_that_onnx_does_not_have_or_that_take_less_are_told(capsys) ->
     assert insert("--op", "Mystery", "--inputs", "n", "--outputs", "n") == 0
     assert "ONNX has no operator 'Mystery'" in capsys.readouterr().err
     assert insert("--op", "Relu", "--inputs", "n", "w", "--outputs", "n", "--allow-invalid") == 0
-    assert "Relu has 1 input, and was given 2" in capsys.readouterr().err
+    assert "has input size 2 not in range" in capsys.readouterr().err
 
 
 def test_what_no_engine_would_load_is_written_only_if_that_is_asked_for(folder: Path, capsys) -> None:
@@ -193,10 +193,8 @@ def test_what_no_engine_would_load_is_written_only_if_that_is_asked_for(folder: 
 
 def test_attributes_that_the_operator_does_not_have_or_lacks_are_told(capsys) -> None:
     assert insert("--op", "Abs", "--inputs", "n", "--outputs", "n", "--attrs", "k=1", "--allow-invalid") == 0
-    told = capsys.readouterr().err
-    assert "Abs of opset" in told
-    assert "has no attribute 'k' (it has none)" in told
+    assert "Unrecognized attribute: k for operator Abs" in capsys.readouterr().err
     assert insert("--op", "Cast", "--inputs", "n", "--outputs", "n", "--allow-invalid") == 0
-    assert "Cast needs the attribute 'to'" in capsys.readouterr().err
+    assert "Required attribute 'to' is missing" in capsys.readouterr().err
     assert insert("--op", "Cast", "--inputs", "n", "--outputs", "n", "--attrs", "to=1") == 0
     assert "attribute" not in capsys.readouterr().err

@@ -46,7 +46,6 @@ class RuleOptions(Options, decides="yes", title="the check"):
         rivals="codes",
         type=types.status,
         action="extend",
-        metavar="STATUS",
         meaning="only these exit statuses are failures",
     )
     ignore_fail_code: Sequence[int] | None = several(
@@ -54,7 +53,6 @@ class RuleOptions(Options, decides="yes", title="the check"):
         rivals="codes",
         type=types.status,
         action="extend",
-        metavar="STATUS",
         meaning="these exit statuses are not failures",
     )
     fail_regex: Sequence[str] | None = several(
@@ -90,7 +88,6 @@ class CheckTimeOptions(Options, title="the check"):
     check_timeout: float | None = option(
         "--check-timeout",
         type=types.duration,
-        metavar="SECONDS",
         text="20 times the time of the first, at least 60",
         meaning="end a check that takes longer (default: {text})",
     )
@@ -107,7 +104,6 @@ class CheckMemoryOption(Options, title="the check"):
     check_memory: int | None = option(
         "--check-memory",
         type=types.byte_size,
-        metavar="SIZE",
         meaning="end a check whose processes together use more memory, such as 4GB, not counting mapped files{text} "
         "(default: no limit)",
     )
@@ -170,10 +166,7 @@ class BudgetOptions(Options, title="time limits, and resuming"):
         "--max-checks", type=types.positive, meaning="stop after N checks, with the best result so far"
     )
     max_time: float | None = option(
-        "--max-time",
-        type=types.duration,
-        metavar="TIME",
-        meaning="stop after this time (90s, 10m, 2h), with the best result so far",
+        "--max-time", type=types.duration, meaning="stop after this time (90s, 10m, 2h), with the best result so far"
     )
 
     def budget(self) -> Budget:
@@ -311,3 +304,7 @@ class EventsOption(Options, title="files of each iteration"):
 
 class ShownChecks(ShownOutputOptions, EventsOption):
     """Which checks' output is shown, and the file of events."""
+
+
+class CheckOptions(CheckOption, RuleOptions, CheckTimeOptions, ShownChecks):
+    """The check of a question: what is a failure, when it is ended, and what is shown of it."""

@@ -157,7 +157,6 @@ class WeightsFileOptions(WeightsFileOption, title="weights in files of their own
         "--external-data-size-threshold",
         type=types.binary_size,
         default=1024,
-        metavar="SIZE",
         meaning="with --save-external-data: smaller weights stay in the model file; bytes, or KiB, MiB or GiB as in "
         "16K, 16M or 1G (default: 1024)",
     )
@@ -316,13 +315,11 @@ class CommandLimits(Options, title="limits of the command"):
     timeout: float | None = option(
         "--timeout",
         type=types.duration,
-        metavar="TIME",
         meaning="end the command, with status 4, if it takes longer: 90s, 10m, 1h (default: {text})",
     )
     memory_limit: int | None = option(
         "--memory-limit",
         type=types.byte_size,
-        metavar="SIZE",
         meaning="end the command, with status 4, if its processes together use more memory than this, such as 4GB; "
         "weights that are mapped from a file do not count (default: "
         f"{MOST_OF_THE_MEMORY:.0%}% of the machine's memory)",
@@ -346,13 +343,10 @@ class CommandLimits(Options, title="limits of the command"):
 class RunLimits(Options, title="limits of a run"):
     """The time and the memory that an engine may use in one run."""
 
-    run_timeout: float | None = option(
-        "--run-timeout", type=types.duration, metavar="TIME", meaning="end a run that takes longer"
-    )
+    run_timeout: float | None = option("--run-timeout", type=types.duration, meaning="end a run that takes longer")
     run_memory: int | None = option(
         "--run-memory",
         type=types.byte_size,
-        metavar="SIZE",
         meaning="end a run that uses more memory, such as 16GB; weights that are mapped from a file do not count "
         "(default: 64 times the bytes of the model, its weights and its inputs, plus 1.5GB, or 8GB for engines other "
         "than onnxrt, openvino and reference)",

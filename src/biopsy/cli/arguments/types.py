@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from biopsy import errors
+from biopsy.processes.reading import read_plain
 from biopsy.text import bytes_of
 
 if TYPE_CHECKING:
@@ -248,6 +249,17 @@ def parse_script(word: str, default: str = "load_data") -> tuple[Path, str]:
     return Path(word), default
 
 
+def text_in(path: Path, most: int, option: str = "") -> str:
+    """The text of a file of at most ``most`` bytes. Raises UsageError, which names the ``option``, if it has none."""
+    named = f"{option} {path}".lstrip()
+    try:
+        return read_plain(path, most, follow=True).decode()
+    except OSError as error:
+        raise errors.UsageError(f"{named}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise errors.UsageError(f"{named}: it is not UTF-8 text") from error
+
+
 # The type of every option that names a file is a ``FileKind``. So ``parser.require_distinct`` knows all files.
 
 Task = Literal["read", "write", "make anew", "move"]
@@ -274,11 +286,16 @@ class FileKind:
         return text if self.textual else Path(text)
 
 
+_METAVARS: Mapping[object, str] = {
+    count: "N", positive: "N", status: "STATUS", duration: "TIME", byte_size: "SIZE", binary_size: "SIZE",
+}  # fmt: skip
+
+
 def metavar_of(kind: object) -> str | None:
     """The metavar of options of this type, or None."""
     if isinstance(kind, FileKind):
         return "DIR" if kind.container else "FILE"
-    return "N" if kind in (count, positive) else None
+    return _METAVARS.get(kind)
 
 
 READ = FileKind("read")

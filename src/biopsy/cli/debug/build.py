@@ -128,11 +128,7 @@ class VariedOptions(Options):
         meaning="before the check, write what the engine chose for each layer, as JSON; sorted with the artifacts",
     )
     build_timeout: float | None = option(
-        "--build-timeout",
-        title="the check",
-        type=types.duration,
-        metavar="SECONDS",
-        meaning="end a build that takes longer",
+        "--build-timeout", title="the check", type=types.duration, meaning="end a build that takes longer"
     )
 
 
@@ -141,11 +137,8 @@ class BuildOptions(
     VariedOptions,
     checks.ArtifactOptions,
     checks.IterationOptions,
-    checks.ShownChecks,
     ReportOption,
-    checks.CheckOption,
-    checks.RuleOptions,
-    checks.CheckTimeOptions,
+    checks.CheckOptions,
     engines.EngineOptions,
     checks.BudgetOptions,
     groups.ModelTypeOption,

@@ -66,10 +66,10 @@ class WarmUp:
 
 class CheckedOptions(
     CheckOption,
+    RuleOptions,
     CheckTimeOptions,
     CheckMemoryOption,
     ColdOption,
-    RuleOptions,
     BudgetOptions,
     ArtifactOptions,
     IterationOptions,
@@ -125,10 +125,8 @@ class CheckedOptions(
         return check
 
     def note_on(self, check: Check, console: Console) -> None:
-        """Say so if its words do not name the candidate that it is to judge; with -v, if it is warm or cold."""
-        from biopsy.checks.command import CommandCheck
-
         """Show a note if the check does not name the candidate; with -v, also whether the check is warm or cold."""
+        from biopsy.checks.command import CommandCheck
 
         if isinstance(check, CommandCheck) and check.starter.is_served:
             console.detail(f"checks     forks of {check.starter.served_by} (warm) · the last one is a fresh process")

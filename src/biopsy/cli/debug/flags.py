@@ -48,10 +48,7 @@ examples:
 class FlagsOptions(
     groups.ModelOption,
     ReportOption,
-    checks.CheckOption,
-    checks.RuleOptions,
-    checks.CheckTimeOptions,
-    checks.ShownChecks,
+    checks.CheckOptions,
     groups.WeightsFolderOption,
 ):
     """All options of ``debug flags``."""

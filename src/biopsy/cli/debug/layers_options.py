@@ -60,7 +60,6 @@ class MeasuredOptions(Options, title="what to measure, and how much to show"):
         "--record-memory",
         type=types.byte_size,
         default=_DEFAULT_LIMIT,
-        metavar="SIZE",
         meaning="keep at most this much tensor data in memory; the tensors are computed in batches and kept in a "
         f"temporary file (default: {_DEFAULT_LIMIT})",
     )

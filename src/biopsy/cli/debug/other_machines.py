@@ -16,7 +16,6 @@ from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Options, option, switch
 from biopsy.cli.console import Console
-from biopsy.processes.reading import read_plain
 from biopsy.text import printable
 
 if TYPE_CHECKING:
@@ -160,6 +159,7 @@ def jobs_on(machines: OtherMachines, wanted: int | None) -> int:
     return min(wanted or machines.room, machines.room)
 
 
+_MOST_BYTES = 1 << 20
 _FIELDS = ("pip", "uv", "conda", "image_uri", "env_vars")
 _SENT_UNASKED = frozenset({"working_dir", "py_modules", "excludes", "java_jars"})
 _FORMS = "name a file of requirements (.txt), or of the fields of Ray's runtime_env (.yaml, .json)"
@@ -172,13 +172,19 @@ def runtime_environment(path: Path) -> dict[str, Any]:
     the others install nothing.
     """
     if path.suffix == ".txt":
-        return {"pip": [line for line in map(str.strip, _text(path).splitlines()) if line and line[0] != "#"]}
+        return {
+            "pip": [
+                line
+                for line in map(str.strip, types.text_in(path, _MOST_BYTES).splitlines())
+                if line and line[0] != "#"
+            ]
+        }
     if path.suffix not in (".yaml", ".yml", ".json"):
         raise errors.UsageError(f"{path}: its name says no form", next_steps=[_FORMS])
     from biopsy.questions.known_failures.catalogue import value_in
 
     try:
-        fields = value_in(_text(path))
+        fields = value_in(types.text_in(path, _MOST_BYTES))
     except ValueError as error:
         raise errors.UsageError(f"{path}: {error}", next_steps=[_FORMS]) from error
     if not isinstance(fields, dict) or not fields:
@@ -195,14 +201,3 @@ def runtime_environment(path: Path) -> dict[str, Any]:
                 next_steps=[f"the fields are {', '.join(_FIELDS)}"],
             )
     return fields
-
-
-def _text(path: Path) -> str:
-    from biopsy.questions.known_failures.catalogue import MOST_BYTES
-
-    try:
-        return read_plain(path, MOST_BYTES, follow=True).decode("utf-8")
-    except OSError as error:
-        raise errors.UsageError(f"{path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise errors.UsageError(f"{path}: it is not UTF-8 text") from error

@@ -91,12 +91,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     ):
         report = options.report_file(console)
         has_one_file = is_built and machines is None  # all checks share it; other machines have one each
-        checked = checking.CheckedOptions.of(args)
-        jobs = 1 if has_one_file else checked.jobs_of(console, machines)
-        with contextlib.closing(_of_what_is_built(options, checked.check_of(jobs))) as check:
+        jobs = 1 if has_one_file else options.jobs_of(console, machines)
+        with contextlib.closing(_of_what_is_built(options, options.check_of(jobs))) as check:
             from biopsy.cli.debug.precision_search import search  # while the process of the checks starts
 
-            checked.note_on(check, console)
+            options.note_on(check, console)
             return search(options, check, Parallelism(jobs=jobs, executor=machines), report)
 
 

@@ -10,6 +10,7 @@ from biopsy import errors
 from biopsy.cli.arguments import checks, groups, types
 from biopsy.cli.arguments.declared import Options, option
 from biopsy.cli.arguments.engines import TensorrtOptions
+from biopsy.cli.debug.checking import CheckedOptions
 from biopsy.cli.report import ReportOption
 from biopsy.engines.registry import EngineSpec, find_class, parse_spec
 from biopsy.text import option_line
@@ -113,17 +114,10 @@ class PrecisionOptions(
     groups.OutputOption,
     ReportOption,
     MixtureOptions,
-    checks.CheckOption,
-    checks.RuleOptions,
-    checks.CheckTimeOptions,
-    checks.CheckMemoryOption,
-    checks.ColdOption,
+    CheckedOptions,
     checks.ShownOutputOptions,
     checks.RepeatOptions,
-    checks.BudgetOptions,
     checks.ResumedSearch,
-    checks.ArtifactOptions,
-    checks.IterationOptions,
     checks.EventsOption,
     groups.ModelTypeOption,
     groups.WeightsFolderOption,

@@ -113,12 +113,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
     from biopsy.model.index import index_file
 
-    jobs = checking.CheckedOptions.of(args).jobs_of(console, machines)
+    jobs = ReduceOptions.of(args).jobs_of(console, machines)
     index_of_model = cache(partial(index_file, args.model, args.external_data_dir))
     args.check = with_sizes_of_symbols(args.check, checking.own_run(args.check), index_of_model, console)
     options, own_run = ReduceOptions.of(args), checking.own_run(args.check)
-    checked = checking.CheckedOptions.of(args)
-    check = checked.check_of(jobs)  # it warms up during the imports below
+    check = options.check_of(jobs)  # it warms up during the imports below
     with contextlib.closing(check), resumable(options.words, REST_OPTIONS, "reduce"):
         from biopsy.cli.debug.reduction_report import explained, job_of, require_explainable
         from biopsy.cli.run.files import require_names_of_check
@@ -131,12 +130,12 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
         require_names_of_check(own_run, index, options.load_inputs or (), options.iter_inputs)
         fed = [index.names[tensor] for tensor in index.fed_inputs()]
         options.require_draws(fed, random=job.recording.samples is None, console=console)
-        checked.note_on(check, console)
+        options.note_on(check, console)
 
         def search(listener: events.Listener) -> tuple[Reduction, Variation | None]:
             with checking.ended_politely():
                 result = run_job(index, check, job, listener, tells_values=options.explains)
-            begin = partial(checked.check_of, jobs)
+            begin = partial(options.check_of, jobs)
             return result, explained(options, own_run, begin, jobs, result, listener)
 
         hidden = bundling.words_to_hide(args)  # read now: the result may overwrite the model

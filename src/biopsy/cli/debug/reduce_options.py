@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.checks import (
     DEFAULT_CANDIDATE,
-    ArtifactOptions,
-    BudgetOptions,
-    CheckMemoryOption,
-    CheckOption,
-    CheckTimeOptions,
-    ColdOption,
     EventsOption,
-    IterationOptions,
     RepeatOptions,
     ResumedSearch,
-    RuleOptions,
     ShownOutputOptions,
     VacuousOption,
     journal_of,
@@ -35,6 +27,7 @@ from biopsy.cli.arguments.groups import (
     WeightsFolderOption,
 )
 from biopsy.cli.console import Console
+from biopsy.cli.debug.checking import CheckedOptions
 from biopsy.cli.report import ReportOption
 
 if TYPE_CHECKING:
@@ -181,19 +174,12 @@ class ReduceOptions(
     ModelOption,
     OutputOption,
     ReportOption,
-    CheckOption,
-    RuleOptions,
-    CheckTimeOptions,
-    CheckMemoryOption,
+    CheckedOptions,
     VacuousOption,
-    ColdOption,
     ShownOutputOptions,
     PackageOptions,
     RepeatOptions,
-    BudgetOptions,
     ResumedSearch,
-    ArtifactOptions,
-    IterationOptions,
     CandidateOptions,
     EventsOption,
     ShapeOptions,

@@ -55,10 +55,7 @@ measured); 4 if it could not be run; 5 if interrupted, with what was measured so
 class RepeatedCheck(
     other_machines.MachineOptions,
     checks.BudgetOptions,
-    checks.CheckOption,
-    checks.RuleOptions,
-    checks.CheckTimeOptions,
-    checks.ShownChecks,
+    checks.CheckOptions,
     checks.ArtifactOptions,
     checks.IterationOptions,
     checks.ReplayOptions,

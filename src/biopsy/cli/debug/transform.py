@@ -108,11 +108,10 @@ class TransformOptions(
         "--tool-timeout",
         type=types.duration,
         default=600.0,
-        metavar="TIME",
         meaning="end a transformation that takes longer (default: 10m)",
     )
     tool_memory: int | None = option(
-        "--tool-memory", type=types.byte_size, metavar="SIZE", meaning="end one that uses more (default: no limit)"
+        "--tool-memory", type=types.byte_size, meaning="end one that uses more (default: no limit)"
     )
     no_reduce: bool = switch("--no-reduce", meaning="do not make the model smaller")
 

@@ -86,11 +86,8 @@ class VersionOptions(
     ReportOption,
     engines.SurroundingOptions,
     checks.BudgetOptions,
-    checks.CheckOption,
-    checks.RuleOptions,
+    checks.CheckOptions,
     checks.VacuousOption,
-    checks.CheckTimeOptions,
-    checks.ShownChecks,
     WeightsFolderOption,
 ):
     """All options of ``debug version``, but for those on other machines."""

@@ -49,7 +49,6 @@ class CapabilityOptions(groups.ModelOption, groups.WeightsFolderOption, engines.
         "--build-timeout",
         type=types.duration,
         default="10m",
-        metavar="TIME",
         meaning="a build that takes longer counts as a refusal: 90s, 10m, 1h (default: 10m)",
     )
 

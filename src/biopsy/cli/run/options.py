@@ -102,7 +102,6 @@ class RunOptions(
         "--record-memory",
         title="outputs and comparison",
         type=types.byte_size,
-        metavar="SIZE",
         meaning="keep at most this much of an engine's outputs in memory, such as 500MB: they are computed and saved "
         "in batches (--save-outputs must be .safetensors); after an interruption, the same command continues",
     )

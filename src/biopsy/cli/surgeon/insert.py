@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from biopsy import errors
 from biopsy.cli.arguments.declared import Options, option
@@ -13,8 +13,7 @@ from biopsy.cli.model_files import ChangeOptions, InferenceOptions
 from biopsy.model import sanitize
 from biopsy.model.load import parse
 from biopsy.model.sanitize import AttributeValue, NewNode
-from biopsy.model.walk import schema_of
-from biopsy.text import count, printable
+from biopsy.text import printable
 
 EPILOG = """\
 The node reads --inputs and computes --outputs, in place of the nodes that computed them; nodes without use are removed.
@@ -88,6 +87,8 @@ derived_files = NodeOptions.reading(NodeOptions.derived)
 @NodeOptions.reading
 def execute(options: NodeOptions, console: Console) -> int:
     """Insert the node, write the model, and show what else changed."""
+    from onnx import defs
+
     node = options.node()
     data = options.read()
     model = parse(data, options.model)
@@ -95,43 +96,15 @@ def execute(options: NodeOptions, console: Console) -> int:
     sanitize.insert(model, node, infers=not options.no_shape_inference)
     if not options.no_shape_inference:
         sanitize.refresh_shapes(model)
-    opset = next((used.version for used in model.opset_import if used.domain in {"", "ai.onnx"}), None)
-    for doubt in _doubts(node, opset):
-        console.warn(doubt)
+    if not defs.has(node.operator):
+        console.warn(f"ONNX has no operator {node.operator!r}: only an engine with a plugin for it can run the model")
+    if not any(used.domain in {"", "ai.onnx"} for used in model.opset_import):
+        console.warn("the model imports no opset of ai.onnx, to which the node belongs: engines will refuse it")
     options.save(model, data, console)
     changes = sanitize.changes(before, sanitize.count_operators(model))
     console.say(f"{printable(options.op)} inserted, written to {options.output}")
     console.note(f"  {', '.join(changes) or 'as many nodes of each operator as before'}")
     return 0
-
-
-def _doubts(node: NewNode, opset: int | None) -> Iterator[str]:
-    """Warnings where the node does not fit ONNX's newest definition of its operator, or that in the model's opset."""
-    from onnx import defs
-
-    op = node.operator
-    if defs.has(op):
-        schema = defs.get_schema(op)
-        for what, number, least, most in (
-            ("input", len(node.inputs), schema.min_input, schema.max_input),
-            ("output", len(node.outputs), schema.min_output, schema.max_output),
-        ):
-            if not least <= number <= most:
-                known = count(most, what) if least == most else f"{least} to {count(most, what)}"
-                yield f"{op} has {known}, and was given {number}"
-    else:
-        yield f"ONNX has no operator {op!r}: only an engine with a plugin for it can run the model"
-    if opset is None:
-        yield "the model imports no opset of ai.onnx, to which the node belongs: engines will refuse it"
-    used = schema_of(op, opset or 1, "")
-    declared = {} if used is None else used.attributes
-    for name in node.attributes if used is not None else ():
-        if name not in declared:
-            known = f"it has {', '.join(sorted(declared))}" if declared else "it has none"
-            yield f"{op} of opset {opset or 1} has no attribute {name!r} ({known})"
-    for name, attribute in declared.items():
-        if attribute.required and name not in node.attributes:
-            yield f"{op} needs the attribute {name!r} (--attrs {name}=VALUE)"
 
 
 def parse_attribute(word: str) -> tuple[str, AttributeValue]:

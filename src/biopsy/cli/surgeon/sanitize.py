@@ -92,7 +92,6 @@ class FoldingOptions(Options, title="constants"):
     fold_size_threshold: int | None = option(
         "--fold-size-threshold",
         type=types.binary_size,
-        metavar="SIZE",
         meaning="compute no tensor of more bytes; 16K, 16M and 1G are KiB, MiB and GiB (default: results of at most "
         "262144 elements, computed from weights of at most 8192)",
     )

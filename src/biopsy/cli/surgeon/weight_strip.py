@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from biopsy import errors
 from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import option
+from biopsy.cli.arguments.types import text_in
 from biopsy.cli.console import Console
 from biopsy.cli.model_files import ChangeOptions
 from biopsy.model import stripping
 from biopsy.model.load import parse, require_file
-from biopsy.processes.reading import open_plain
 from biopsy.text import count, size_text
 
 EPILOG = """\
@@ -39,20 +38,11 @@ class StripOptions(ChangeOptions):
 
     def names_excluded(self) -> set[str]:
         """The names in the file of --exclude-list. Raises UsageError if it cannot be read, or is not text."""
-        path = self.exclude_list
-        if path is None:
+        if self.exclude_list is None:
             return set()
-        require_file(path, "list of names")
-        try:
-            with open_plain(path, follow=True) as stream:
-                data = stream.read(_LARGEST_LIST + 1)
-            if len(data) > _LARGEST_LIST:
-                raise errors.UsageError(f"--exclude-list {path}: it is longer than {size_text(_LARGEST_LIST)}")
-            return {line.rstrip() for line in data.decode().split("\n")} - {""}
-        except OSError as error:
-            raise errors.UsageError(f"--exclude-list {path}: it cannot be read: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise errors.UsageError(f"--exclude-list {path}: it is not text in UTF-8") from error
+        require_file(self.exclude_list, "list of names")
+        lines = text_in(self.exclude_list, _LARGEST_LIST, "--exclude-list").split("\n")
+        return {line.rstrip() for line in lines} - {""}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
