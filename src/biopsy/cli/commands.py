@@ -1,10 +1,11 @@
 """All commands, one line each, and how words are read as a command.
 
 The module of a command has two functions: ``configure(parser)`` adds its options; ``execute(args, console)`` does the
-work and returns the exit status. It may have three more: ``derived_files(args)`` names files that no option names (see
-``parser``); ``warmed_up(args, console)`` is a context, entered before anything slow is imported, that starts what takes
-a while; ``conclude_crash(args, console, crash)`` reports an engine that has crashed the command's process, and returns
-the exit status. To add a command, add its module and a line in ``COMMANDS``.
+work and returns the exit status. ``EPILOG`` is the end of its help. It may have three more functions:
+``derived_files(args)`` names files that no option names (see ``parser``); ``warmed_up(args, console)`` is a context,
+entered before anything slow is imported, that starts what takes a while; ``conclude_crash(args, console, crash)``
+reports an engine that has crashed the command's process, and returns the exit status. To add a command, add its module
+and a line in ``COMMANDS``.
 """
 
 from __future__ import annotations

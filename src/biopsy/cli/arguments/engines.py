@@ -126,8 +126,8 @@ _shapes = partial(_settings, metavar="NAME:[d0,...]", action="append")
 """Shapes of inputs; the option is repeated for each optimization profile."""
 
 
-class TensorrtOptions(Options, title=f"settings of --trt {_WRITTEN}"):
-    """The settings of ``--trt``. The name of a field is that of a setting, with ``trt_`` before it."""
+class PrecisionSettings(Options):
+    """The types that TensorRT may compute in."""
 
     trt_fp16: bool = switch(
         "--fp16", meaning="allow float16 (TensorRT 10 only: later versions use the types of the model)"
@@ -139,6 +139,10 @@ class TensorrtOptions(Options, title=f"settings of --trt {_WRITTEN}"):
     trt_strongly_typed: bool = switch(
         "--strongly-typed", meaning="use the types of the model (later versions than TensorRT 10 always do)"
     )
+
+
+class NetworkSettings(Options):
+    """Shapes and outputs of the network, and memory for the build."""
 
     trt_min_shapes: Sequence[Sequence[str]] | None = _shapes(
         "--trt-min-shapes",
@@ -164,6 +168,10 @@ class TensorrtOptions(Options, title=f"settings of --trt {_WRITTEN}"):
     trt_pool_workspace: str | None = _setting(
         "--workspace", of="pool.workspace", metavar="SIZE", meaning="the limit of the workspace pool"
     )
+
+
+class BuilderSettings(Options):
+    """Further settings of the build."""
 
     trt_load_timing_cache: str | None = _setting(
         "--load-timing-cache", metavar="FILE", type=types.READ_TEXT, meaning="start with this timing cache"
@@ -195,6 +203,10 @@ class TensorrtOptions(Options, title=f"settings of --trt {_WRITTEN}"):
     trt_plugins: Sequence[str] | None = _settings(
         "--plugins", metavar="FILE", type=types.READ_TEXT, meaning="load these plug-in libraries"
     )
+
+
+class TensorrtOptions(PrecisionSettings, NetworkSettings, BuilderSettings, title=f"settings of --trt {_WRITTEN}"):
+    """The settings of ``--trt``. The name of a field is that of a setting, with ``trt_`` before it."""
 
     trt_flags: Sequence[str] | None = option(
         action="append",
