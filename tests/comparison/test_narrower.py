@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from biopsy.comparison.narrower import MOST_LEFT, share_left
+from biopsy.comparison.noise import MOST_LEFT, share_left
 from biopsy.tensors.results import Array
 
 RIGHT = np.random.default_rng(0).normal(0, 1, (8, 16))

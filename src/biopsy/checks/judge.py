@@ -7,7 +7,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import signal
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from biopsy import errors
 from biopsy.checks.message import Death, Message, Raised, death_in, message_of, share_any
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.processes import own_process
+from biopsy.processes.watch import signal_name
 
 CANNOT_SAY = 125
 """The exit status with which a check says that it cannot tell, as in ``git bisect run``."""
@@ -243,12 +243,7 @@ def status_text(status: int, *, returned: bool = False) -> str:
     """``exit status 1`` or ``signal SIGSEGV``; ``the function returned True`` if it is not a process's."""
     if returned:
         return f"the function returned {status != 0}"
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"signal {signal.Signals(-status).name}"
-    except ValueError:
-        return f"signal {-status}"
+    return f"exit status {status}" if status >= 0 else f"signal {signal_name(-status).removeprefix('signal ')}"
 
 
 _Z_OF_95_PERCENT, _Z_OF_93_PERCENT = 1.96, 1.5

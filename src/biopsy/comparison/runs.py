@@ -112,16 +112,13 @@ def compare_runs(
         for name in common:
             sides = left.outputs[name], right.outputs[name]
             criteria = criteria_for(name, tolerances, stats, limits)
-            comparison = compare_output(name, *sides, criteria, detail, _judged_types(name, actual, expected))
+            declared = next((side.declared[name] for side in (actual, expected) if name in side.declared), None)
+            types = JudgedTypes(declared=declared, actual=name in actual.declared, expected=name in expected.declared)
+            comparison = compare_output(name, *sides, criteria, detail, types)
             release(*sides)
             yield comparison
 
     return _compared(actual, expected, judge, fail_fast=fail_fast)
-
-
-def _judged_types(name: str, actual: RunnerResult, expected: RunnerResult) -> JudgedTypes:
-    declared = next((side.declared[name] for side in (actual, expected) if name in side.declared), None)
-    return JudgedTypes(declared=declared, actual=name in actual.declared, expected=name in expected.declared)
 
 
 def compare_runs_by(

@@ -43,13 +43,8 @@ def describe(path: Path, show: Collection[str] = (), external_data_dir: Path | N
     model or is damaged.
     """
     source = Source(open_model(path), external_data_dir or path.parent, show)
-    return "\n".join(guarded(_model_lines(source, path), source, path))
-
-
-def guarded(lines: Iterator[str], source: Source, path: Path) -> Iterator[str]:
-    """The lines of a description; errors at a damaged model become a ModelError that names the file."""
     with refusing_damage(path, source.buffer):
-        yield from lines
+        return "\n".join(_model_lines(source, path))
 
 
 def _model_lines(source: Source, path: Path) -> Iterator[str]:
@@ -236,7 +231,8 @@ def polygraphy_text(
     """
     source = Source(open_model(path), external_data_dir or path.parent, show, spelled)
     source.facts = facts or {}
-    yield from guarded(_polygraphy_lines(source, path), source, path)
+    with refusing_damage(path, source.buffer):
+        yield from _polygraphy_lines(source, path)
 
 
 def spelled(kind: TensorType) -> str:

@@ -96,19 +96,16 @@ def _number(index: ModelIndex, name: str) -> int:
 
 def _needed(index: ModelIndex, ends: Iterable[int], given: set[int]) -> set[int]:
     """The nodes between the tensors ``given`` and ``ends``. Raises UsageError if more tensors must be given."""
-
-    def read_for(tensor: int) -> Iterable[int]:
-        return () if tensor in given or tensor not in index.producer else index.node_reads[index.producer[tensor]]
-
-    computed = walk.reached(ends, read_for) - given
-    missing = computed.difference(index.producer, index.weights)
+    producer, reads = index.producer, index.node_reads
+    computed = walk.reached(ends, lambda t: reads[producer[t]] if t in producer and t not in given else ()) - given
+    missing = computed.difference(producer, index.weights)
     if missing:
         names = [index.names[tensor] for tensor in sorted(missing)]
         raise errors.UsageError(
             f"the outputs asked for also need {', '.join(map(repr, names))}, which the inputs given do not provide",
             next_steps=[f"add to --inputs    {more_values('--inputs', [f'{name}:auto:auto' for name in names])}"],
         )
-    return {index.producer[tensor] for tensor in computed if tensor in index.producer}
+    return {producer[tensor] for tensor in computed if tensor in producer}
 
 
 class _TypeInfos:
@@ -161,7 +158,7 @@ MarkedOutputs = Literal["all"] | Sequence[str]
 """``"all"``, or names of tensors; a name may be a pattern such as ``conv_*``."""
 
 _MODEL_GRAPH = 7  # field number in ModelProto
-_GRAPH_OUTPUT = 12  # field number in GraphProto
+GRAPH_OUTPUT = 12  # field number in GraphProto
 
 _MAY_GIVE_NO_TENSOR = frozenset({
     "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SplitToSequence", "SequenceMap",
@@ -237,15 +234,18 @@ def mark_outputs(data: bytes, wanted: MarkedOutputs) -> bytes:
         index.infos.get(tensor) or parts.value_info(index.names[tensor], index.tensor_type(tensor))
         for tensor in map(index.ids.__getitem__, names)
     ]
-    model: list[bytes] = []
-    graph: list[bytes] = []
-    for number, _, tag, start, end in fields(data):
-        if number == _MODEL_GRAPH:
-            graph += [data[t:e] for inner, _, t, _, e in fields(data, start, end) if inner != _GRAPH_OUTPUT]
-        else:
-            model.append(data[tag:end])
-    graph += [string_field(_GRAPH_OUTPUT, info) for info in infos]
-    return b"".join([*model, string_field(_MODEL_GRAPH, b"".join(graph))])
+    return with_outputs(data, [string_field(GRAPH_OUTPUT, info) for info in infos])
+
+
+def with_outputs(data: bytes, added: Iterable[bytes]) -> bytes:
+    """A serialized model that has these fields of GraphProto in place of its outputs."""
+    places = list(fields(data))
+    graphs = [(start, end) for number, _, _, start, end in places if number == _MODEL_GRAPH]
+    graph = [
+        data[tag:end] for span in graphs for number, _, tag, _, end in fields(data, *span) if number != GRAPH_OUTPUT
+    ]
+    others = [data[tag:end] for number, _, tag, _, end in places if number != _MODEL_GRAPH]
+    return b"".join([*others, string_field(_MODEL_GRAPH, b"".join([*graph, *added]))])
 
 
 def _every_tensor(index: ModelIndex, data: bytes) -> list[str]:

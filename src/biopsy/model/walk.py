@@ -112,17 +112,21 @@ def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def every_tensor(model: Message) -> Iterator[onnx.TensorProto]:
-    """Every TensorProto anywhere in a model or a part of one, in no particular order.
+    """Every TensorProto anywhere in a model or a part of one, in no particular order."""
+    return (message for message in messages(model) if message.DESCRIPTOR.name == "TensorProto")
+
+
+def messages(message: Message) -> Iterator[Any]:
+    """A protobuf message and every message in it, at any depth, in no particular order.
 
     It follows the descriptors of protobuf, so no field can be forgotten: defaults of functions' attributes, parts of
     sparse tensors, training information, and fields of later versions of ONNX.
     """
-    waiting: list[Message] = [model]
+    waiting = [message]
     while waiting:
-        message = waiting.pop()
-        if message.DESCRIPTOR.name == "TensorProto":
-            yield message  # type: ignore[misc]  # a descriptor is how a message's class is told at run time
-        for field, value in message.ListFields():
+        part = waiting.pop()
+        yield part
+        for field, value in part.ListFields():
             if field.message_type is not None:
                 waiting += value if isinstance(value, Iterable) else [value]
 

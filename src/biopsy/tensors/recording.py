@@ -22,10 +22,11 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.model import infer, load
+from biopsy.model.extract import GRAPH_OUTPUT, with_outputs
 from biopsy.model.index import index_bytes
 from biopsy.model.parts import value_info
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, ELEM_OF_DTYPE, STRING, TensorType, raw_size
-from biopsy.model.wire import fields, raw, string_field
+from biopsy.model.wire import raw, string_field
 from biopsy.processes.own_files import InUseError, open_locked, open_own, stands_at, unlock, user_key
 from biopsy.processes.writing import cannot_write, make_as_private_as_new, make_folders_of, write_whole, writing_to
 from biopsy.tensors import container, safetensors_file, types
@@ -152,8 +153,7 @@ def record(
 ModelRun: TypeAlias = Callable[[bytes, Feed], Mapping[str, Array]]
 """Builds a serialized model and runs it once; returns the outputs by name. Raises EngineFailure."""
 
-_GRAPH = 7  # field number in ModelProto
-_NODE, _OUTPUT = 1, 12  # field numbers in GraphProto
+_NODE = 1  # field number in GraphProto
 _NODE_INPUT, _NODE_OUTPUT, _OP_TYPE = 1, 2, 4  # field numbers in NodeProto
 _UNKNOWN_ELEMENT = 8
 """Bytes of an element of unknown type: those of the widest type except complex128."""
@@ -233,15 +233,8 @@ def with_shapes_as_outputs(model: bytes, names: Sequence[str]) -> tuple[bytes, d
     for output, name in shape_of.items():
         ends = string_field(_NODE_INPUT, raw(name)) + string_field(_NODE_OUTPUT, raw(output))
         added.append(string_field(_NODE, ends + string_field(_OP_TYPE, b"Shape")))
-        added.append(string_field(_OUTPUT, value_info(output, TensorType(ELEM_OF_DTYPE["int64"], (None,)))))
-    parts: list[bytes] = []
-    for number, _, tag, start, end in fields(model):
-        if number != _GRAPH:
-            parts.append(model[tag:end])
-            continue
-        graph = [model[t:e] for inner, _, t, _, e in fields(model, start, end) if inner != _OUTPUT]
-        parts.append(string_field(_GRAPH, b"".join([*graph, *added])))
-    return b"".join(parts), shape_of
+        added.append(string_field(GRAPH_OUTPUT, value_info(output, TensorType(ELEM_OF_DTYPE["int64"], (None,)))))
+    return with_outputs(model, added), shape_of
 
 
 Place: TypeAlias = tuple[int, int, str]

@@ -17,7 +17,7 @@ from biopsy.checks.judge import rate_text
 from biopsy.checks.outcome import Judged
 from biopsy.comparison.compare import compare_output
 from biopsy.comparison.mismatch import Rounding
-from biopsy.comparison.narrower import MOST_LEFT, NARROWER_TYPES, share_left
+from biopsy.comparison.noise import MOST_LEFT, NARROWER_TYPES, share_left
 from biopsy.comparison.tolerance import criteria_for
 from biopsy.diagnosis.context import (
     NO_PIECE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from biopsy.model import walk
 from biopsy.model.parts import FunctionKey
@@ -197,32 +197,21 @@ def _unused_parts(model: onnx.ModelProto) -> Iterator[Removal]:
             yield Removal(f"the operator set {domain}, which has no node", partial(_drop_operator_set, domain))
 
 
-def _drop_documentation(message: Any) -> None:
-    """Clear doc strings and metadata of a message and of all messages inside it, except exporters' notes on nodes."""
-    kind = message.DESCRIPTOR.name
-    kept: Collection[str] = ()
-    if kind == "NodeProto":
-        kept = _DOCUMENTED if is_stack(message.doc_string) else ("metadata_props",)
-    for name in set(_DOCUMENTED).intersection(message.DESCRIPTOR.fields_by_name).difference(kept):
-        message.ClearField(name)
-    if kind not in {"TensorProto", "TypeProto"}:  # values take long to walk over, and types have no documentation
-        for part in _messages_in(message):
-            _drop_documentation(part)
+def _drop_documentation(model: onnx.ModelProto) -> None:
+    """Clear doc strings and metadata of all messages in a model, except exporters' notes on nodes."""
+    for message in walk.messages(model):
+        kept: Collection[str] = ()
+        if message.DESCRIPTOR.name == "NodeProto":
+            kept = _DOCUMENTED if is_stack(message.doc_string) else ("metadata_props",)
+        for name in set(_DOCUMENTED).intersection(message.DESCRIPTOR.fields_by_name).difference(kept):
+            message.ClearField(name)
 
 
-def _drop_denotations(message: Any) -> None:
-    """Clear the denotations of tensors and dimensions in all types of a message."""
-    if hasattr(message, "denotation"):
-        message.ClearField("denotation")
-    if not hasattr(message, "raw_data"):
-        for part in _messages_in(message):
-            _drop_denotations(part)
-
-
-def _messages_in(message: Any) -> Iterator[Any]:
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            yield from (value,) if hasattr(value, "ListFields") else value
+def _drop_denotations(model: onnx.ModelProto) -> None:
+    """Clear the denotations of tensors and dimensions in all types."""
+    for message in walk.messages(model):
+        if hasattr(message, "denotation"):
+            message.ClearField("denotation")
 
 
 def _drop_producer(model: onnx.ModelProto) -> None:
