@@ -18,10 +18,16 @@ from biopsy.findings.page.reading import read_report
 HERE = Path(__file__).parent
 SIZES = {"report-wide.png": (1600, 1500), "report-narrow.png": (360, 1400)}
 PIECE_BESIDE_VERDICT = """() => {
-    const beside = document.querySelector('.verdict .act');
-    beside.replaceChildren(document.querySelector('#piece .graph'));
-    beside.style.cssText = 'zoom: 0.9; display: flex; justify-content: center';
-    const left_out = ['[aria-labelledby=open]', '.workaround .line + .line', '.figures div:last-child', 'figcaption'];
+    const verdict = document.querySelector('.verdict'), beside = document.createElement('div');
+    beside.append(...verdict.children);
+    beside.style.cssText = 'display: flex; flex-direction: column; gap: 1.2rem';
+    const graph = document.querySelector('#piece .graph');
+    graph.style.cssText = 'zoom: 0.9';
+    verdict.append(beside, graph);
+    verdict.style.cssText = 'display: grid; grid-template-columns: minmax(0, 1fr) auto; gap: 2rem';
+    verdict.querySelector('.act').style.cssText = 'grid-template-columns: minmax(0, 1fr)';
+    const left_out = ['.workaround .line + .line', '.act > section:not(.workaround)', '.figures div:last-child',
+        'figcaption'];
     document.querySelectorAll(left_out.map(each => '.verdict ' + each)).forEach(each => each.remove());
 }"""
 

@@ -218,7 +218,7 @@ def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     types = dict(piece.types) if piece is not None else {}
     if not failure.is_of_values and failure.suspect is not None:
         read = [f"{name!r} {types[name]}" for name in list(types)[:_MOST_ENDS]]
-        return f" Its inputs and outputs: {', '.join(read)}." if read else ""
+        return f" Its inputs and outputs are {series(read)}." if read else ""
     if worst is None or worst.kind != kind or failure.masked or facts.is_self_contradiction:
         return ""
     declared = question.index.declared_type(worst.output)
@@ -226,7 +226,7 @@ def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     output = f"{worst.output!r}{f' ({form})' if form else ''}"
     share = f"{worst.wrong} of {count(worst.elements, 'element')}"
     if special_of(kind) and worst.wrong:
-        return f" It is in {share} of {output}."
+        return f" This concerns {share} of {output}."
     if kind != "mismatch" or worst.actual is None or worst.expected is None:
         return ""
     values = f"{worst.actual:.7g} at {list(worst.index)}, expected {worst.expected:.7g}"

@@ -230,7 +230,7 @@ def module(part: Branch) -> Iterator[DocumentBlock]:
         more = f" and {len(nodes) - 12} more" if len(nodes) > 12 else ""
         known["smallest part"] = f"{len(nodes)} of {piece.whole('of')} nodes: {listed(nodes, most=12)}{more}"
     paths = {"its model": piece.text("path"), "to send": piece.text("bundle"), "everything": part.text("folder")}
-    yield from facts({**known, **paths}, [*paths])
+    yield from facts({**known, **paths}, [*paths], [*paths])
     yield from (Passage(text=cut(each, 500), tone="unsure") for each in part.texts("remarks")[:20])
 
 
