@@ -141,7 +141,7 @@ class Journal:
                 require_plain(path.lstat(), path)
             file = JournalFile.open(path.absolute())  # a check in this process may change the current folder
         except OSError as error:
-            raise _refusal(path, error) from error
+            raise refusal(path, error) from error
         try:
             journal = cls(path, file)
             journal.search = search
@@ -156,7 +156,7 @@ class Journal:
             return journal
         except (OSError, DamagedError) as error:
             (file.remove if is_new else file.abandon)()
-            raise _refusal(path, error) from error
+            raise refusal(path, error) from error
         except BaseException:
             file.abandon()
             raise
@@ -348,7 +348,7 @@ _OF_OTHERS = frozenset({errno.ELOOP, errno.EPERM, errno.EMLINK})
 _NO_FILES = frozenset({errno.EISDIR, errno.EINVAL, errno.ENXIO})
 
 
-def _refusal(path: Path, error: Exception) -> errors.UsageError:
+def refusal(path: Path, error: Exception) -> errors.UsageError:
     """The error to show when a journal cannot be opened."""
     if isinstance(error, InUseError):
         process = process_that_has(path)

@@ -166,6 +166,7 @@ _ESSENTIAL = """\
 run: model --onnxrt --reference --openvino --trt --engine --load-inputs --save-inputs --load-outputs --save-outputs
     --onnx-outputs --atol --rtol
 diagnose: model --onnxrt --openvino --engine --load-inputs --input-shapes --atol --rtol --check --max-time --dir
+hunt: places --onnxrt --openvino --engine --dir --against --max-time --per-bug --no-diagnosis --fresh
 debug reduce: model --output --mode --check --fail-regex --hide-fail-output --load-inputs --max-time --simplify
 debug precision: model --output --list --fp16 --bf16 --mode --dir --check
 debug repeat: --until --check --fail-regex --artifacts --art-dir --jobs

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from biopsy import events
 from biopsy.checks.journal_file import set_aside
 from biopsy.diagnosis.context import PERSON, TIME
-from biopsy.engines.registry import parse_spec, release_now
+from biopsy.engines.registry import EngineSpec, find_class, parse_spec, release_now
 from biopsy.hunt.against import RESULT
 from biopsy.hunt.bugs import Examiner, groups_of, merged
 from biopsy.hunt.gallery import PAGE, gallery_of
@@ -53,7 +54,7 @@ def hunt(question: HuntQuestion, listener: events.Listener = events.ignore) -> H
     """
     started = time.monotonic()
     models = list(find_models(question.places))
-    versions = {spec: release_now(parse_spec(spec)) for spec in question.engines}
+    versions = {spec: _release(parse_spec(spec)) for spec in question.engines}
     try:
         question.folder.mkdir(parents=True, exist_ok=True)
         if question.fresh:
@@ -85,6 +86,15 @@ def hunt(question: HuntQuestion, listener: events.Listener = events.ignore) -> H
     write_whole(question.folder / RESULT, [json.dumps(found.as_json(), indent=1).encode()])
     write_whole(question.folder / PAGE, [gallery_of(found).encode()])
     return found
+
+
+def _release(spec: EngineSpec) -> str:
+    """The release of an engine, without importing its package here if it can be known so."""
+    distributions = () if "release" in spec.settings else find_class(spec.name).distributions
+    for distribution in distributions:
+        with contextlib.suppress(PackageNotFoundError):
+            return version(distribution)
+    return release_now(spec)
 
 
 class _HuntRun:

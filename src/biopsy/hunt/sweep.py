@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.checks.journal import require_same_identity
+from biopsy.checks.journal import FRESH, refusal, require_same_identity
 from biopsy.checks.journal_file import DamagedError, JournalFile
 from biopsy.engines.base import Capabilities
 from biopsy.engines.registry import find_class, parse_spec
@@ -25,7 +25,6 @@ from biopsy.processes.process import CannotStartError
 from biopsy.processes.reading import read_plain
 from biopsy.processes.warm import ForkServer, ServerGoneError
 from biopsy.processes.watch import Ended, Limits, Stop, signal_name
-from biopsy.processes.writing import cannot_write
 from biopsy.records import plain, record_of
 
 JOURNAL = "hunt.jsonl"
@@ -34,7 +33,6 @@ INPUTS = "inputs"
 
 _TIMES_THE_MODEL = 64
 _MOST_RESULT = 64 << 20
-_FRESH = "--fresh    starts over, and keeps the old one aside"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +64,9 @@ class HuntJournal:
         then: dict[str, str] = {}
         try:
             self._file = JournalFile.open(path.absolute())
+        except OSError as error:
+            raise refusal(path, error) from error
+        try:
             for _, (kind, *values) in self._file.lines():
                 if kind == "identity":
                     then[str(values[0])] = str(values[1])
@@ -77,15 +78,13 @@ class HuntJournal:
             self.resumed = len(self.models)
             if then:
                 kept = "the folder, as it is"
-                require_same_identity(then, identity, str(path), kept=kept, next_steps=[_FRESH], search="hunt")
+                require_same_identity(then, identity, str(path), kept=kept, next_steps=[FRESH], search="hunt")
                 self._file.append([])
             else:
                 self._file.begin([("identity", name, value) for name, value in identity.items()])
-        except (DamagedError, ValueError, LookupError) as error:
+        except (OSError, DamagedError, ValueError) as error:
             self._file.abandon()
-            raise errors.UsageError(f"{path} cannot be used: {error}", next_steps=[_FRESH]) from error
-        except OSError as error:
-            raise cannot_write(path, error) from error
+            raise refusal(path, error) from error
         except BaseException:
             self._file.abandon()
             raise
