@@ -37,7 +37,7 @@ _LOCK = f".{STATE}.lock"
 _MOST_BYTES = 64 << 20
 _VERSION = 1
 _FRESH = "--fresh    begins anew"
-_FORM = "5"  # of its facts and steps; another form cannot be resumed
+_FORM = "6"  # of its facts and steps; another form cannot be resumed
 _MOST_NAMED = 3
 
 
@@ -304,5 +304,6 @@ PLAN: tuple[DiagnosisStep, ...] = (
     parts.may_vary,
     causes.changes,
     causes.releases,
+    causes.holding,
 )
 """The steps in their order; each decides by the facts known whether it is asked."""

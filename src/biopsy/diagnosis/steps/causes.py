@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from biopsy import errors, events
+from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.judge import MeasuredRate
+from biopsy.checks.judge import CONFIDENCE, RUNS_TO_TELL_APART, MeasuredRate, runs_needed
+from biopsy.checks.outcome import Judged
+from biopsy.checks.words import as_word
 from biopsy.diagnosis.context import (
     NO_DOWNLOAD,
     NO_PLACE,
@@ -34,20 +37,27 @@ from biopsy.diagnosis.facts import (
     RightChange,
     SettingFacts,
     TransformationFacts,
+    WayOutRuns,
 )
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
+    Words,
     feeds_of,
     path_of,
+    with_engine,
     with_engine_place,
     with_inputs,
+    with_limits,
     without_weights_folder,
 )
+from biopsy.diagnosis.steps.rest import is_same_failure
 from biopsy.diagnosis.steps.rounding import noise_words
 from biopsy.engines.other_release.classes import RELEASE
 from biopsy.engines.registry import PLAIN, EngineSpec, create, parse_spec
 from biopsy.findings.answers import settings_tree, workarounds_tree
+from biopsy.findings.bundle.engine_script import calls_of
 from biopsy.model.index import index_file
+from biopsy.processes import own_process
 from biopsy.processes.watch import Limits
 from biopsy.questions.builds.flags import Switch, find_switches
 from biopsy.questions.builds.settings import CheckTemplate, SettingChange, varied_check
@@ -58,7 +68,7 @@ from biopsy.questions.workarounds.find import find_workarounds
 from biopsy.questions.workarounds.question import Kind, PatchedFile, WhatIsRight, WorkaroundQuestion, golden_of
 from biopsy.session.trial import Budget
 from biopsy.tensors.files import read_results
-from biopsy.text import count, first_of
+from biopsy.text import can_be_typed, count, first_of, line_of, series
 
 
 def reasons_against(facts: KnownFacts, question: DiagnosisQuestion, what: str = "") -> dict[str, object]:
@@ -349,17 +359,12 @@ def releases(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """Install and check releases, which is done only on request."""
     question, template = context.question, template_of(facts, context.question)
 
-    def until_over(event: events.Event) -> None:  # also before an installation
-        context.limited_listener(event)
-        if isinstance(event, events.InstallationStarted) and context.seconds_left == 0:
-            raise TimeUpError
-
     model, words, original = question.model, template.words, None
     if facts.piece is not None:  # checks of the original would take longer
         model, words = Path(facts.piece.path), template_of(facts, question, of_piece=True).words
         original = FailingModel(model=question.model, check=template.words, weights_folder=question.weights_folder)
     search = search_of_engine(
-        model, template.spec, words, until_over, rules=question.judging.rules, whole_model=original
+        model, template.spec, words, context.limited_listener, rules=question.judging.rules, whole_model=original
     )
     ended: str | None = None
     try:
@@ -388,3 +393,157 @@ def releases(facts: KnownFacts, context: StepContext) -> StepAnswer:
         complete=ended is None,
     )
     return StepAnswer(replace(facts, releases=release_facts), findings.text, ended)
+
+
+RUNS_OF_A_CLAIM = runs_needed(0.2, CONFIDENCE)
+"""How often what avoids a failure must pass: any failure in a fifth of the runs is missed in 1 of 100 cases then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WayOut:
+    """What avoids the failure, as a sentence, and the check that passes: ``words``, for a ``model`` and in an
+    ``environment``; no words if there is none. ``engine`` is the spec of a switch, ``code`` lines for the application.
+    """
+
+    text: str
+    words: Words = ()
+    model: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    engine: str = ""
+    code: Sequence[str] = ()
+
+    @property
+    def line(self) -> str:
+        """The check as a line to paste; "" if there is none."""
+        assigned = [f"{name}={value}" for name, value in self.environment.items() if can_be_typed(value)]
+        prefix = f"{line_of(['env', *assigned])} " if assigned else ""
+        return f"{prefix}{check_line(self.words, self.model)}" if self.words else ""
+
+
+@diagnosis_step(
+    "holds",
+    "does what avoids it hold, run after run?",
+    unless=lambda facts, context: {
+        "nothing is known that avoids it": not any(each.words for each in ways_out(facts, context.question))
+    },
+    share=0.1,
+)
+def holding(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    """Run each check that passes again: any failure counts, also one that shows in some runs only."""
+    ways = [each for each in ways_out(facts, context.question) if each.words]
+    seen: list[WayOutRuns] = []
+    mended = facts.settings
+    for place, way in enumerate(ways):
+        until = context.seconds_left * (1 - 1 / (len(ways) - place))
+        runs: list[Judged] = []
+        context.close_warm_check()  # which keeps the environment that it was started in
+        with own_process.variables(way.environment), contextlib.suppress(TimeUpError):
+            while len(runs) < RUNS_OF_A_CLAIM and (len(runs) < RUNS_TO_TELL_APART or context.seconds_left > until):
+                runs.append(context.run(way.words, way.model, description=f"again: {way.text}"))
+        failed = [run for run in runs if not passes(run)]
+        reason = next((run.reason for run in failed), "")
+        seen.append(WayOutRuns(line=way.line, runs=len(runs), failed=len(failed), reason=reason))
+        if mended is not None and any(is_same_failure(run, facts.known_failure, context) for run in failed):
+            engine, before = way.engine, mended.switches
+            now = (replace(each, mends_original=each.mends_original and each.engine != engine) for each in before)
+            mended = replace(mended, switches=tuple(now))
+    context.close_warm_check()
+    if not any(each.runs for each in seen):
+        raise TimeUpError
+    line = "; ".join(f"{each.failed} of {each.runs} runs fail: {each.line}" for each in seen if each.failed)
+    line = line or f"yes, in {min(each.runs for each in seen)} runs each"
+    return StepAnswer(replace(facts, settings=mended, ways_out=tuple(seen)), line)
+
+
+def check_line(words: Words, model: Path) -> str:
+    """The words of a check on a model as a line to paste."""
+    return line_of([as_word(model) if word == "{}" else word for word in words])
+
+
+def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]:
+    """What avoids the failure: only what was seen to pass with the original, each with a check that shows it."""
+    failure, precision, rounding, model = facts.failure, facts.precision, facts.rounding, question.model
+    if failure is None:
+        return
+    if rounding is not None and rounding.is_rounding and rounding.passes_noise and failure.suspect is not None:
+        words = (*question.without_limits.original_words([failure.suspect]), "--compare-with", "noise")
+        yield WayOut(text="A check that allows what rounding explains passes.", words=words, model=model)
+    command = parse(failure.check)
+    if rounding is not None and rounding.is_rounding and rounding.passing_limits and isinstance(command, OwnRun):
+        words = with_limits(command, rounding.passing_limits)
+        yield WayOut(text=f"With {' '.join(rounding.passing_limits)} it passes.", words=words, model=model)
+    if failure.passes_with:
+        words = with_inputs(failure.check, path_of(failure.passing_inputs))
+        text = f"With inputs of {' '.join(failure.passes_with)} it does not fail."
+        yield WayOut(text=text, words=words, model=model)
+    for switch in facts.mending_switches:
+        yield _of_switch(switch, facts, question)
+    yield from _of_changes(facts, question)
+    if precision is not None and precision.passes and precision.high and precision.output is not None:
+        path = Path(precision.output)
+        text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_SHOWN)} in float32, passes."
+        yield WayOut(text=text, words=without_weights_folder(failure.check), model=path)
+    # The engine always fails to load, build or run the model, or crashes.
+    is_refused = failure.report.stage != "compare" and not facts.is_flaky
+    if failure.trusted is not None and question.check is None and is_refused:
+        words, calls = question.original_words([failure.trusted]), _calls(failure.trusted, question)
+        yield WayOut(text=f"Another engine: {failure.trusted} runs it.", words=words, model=model, code=calls)
+
+
+def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQuestion) -> WayOut:
+    """A switch, with its cost or the doubts about it, if ``facts.changes`` has them."""
+    exact = ", and errs no more than by rounding" if switch.right_by_float64 else ""
+    more, changes = "", facts.changes
+    if changes is not None:
+        rejected = dict(changes.rejected).get(switch.engine)
+        latencies = [each.latency for each in changes.best if (each.engine, each.kind) == (switch.engine, "setting")]
+        if rejected is not None:
+            more = f"; but it is not shown to be right on other inputs: {rejected}"
+        elif latencies and latencies[0]:
+            more = f"; {latencies[0]}"
+    what = f"{series(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")
+    assigned = [f"{name}={value}" for name, value in switch.change.environment.items() if can_be_typed(value)]
+    return WayOut(
+        text=f"{what}: the model passes{exact}{more}.",
+        words=with_engine_instead(switch.engine, facts, question),
+        model=question.model,
+        environment=switch.change.environment,
+        engine=switch.engine,
+        code=_calls(switch.engine, question, assigned),
+    )
+
+
+def _calls(engine: str, question: DiagnosisQuestion, environment: Sequence[str] = ()) -> Sequence[str]:
+    """Lines of Python that run the model in an engine with these settings; none if there are none."""
+    try:
+        calls = calls_of(parse_spec(engine), question.index)
+    except errors.BiopsyError:
+        return ()
+    return (*(f"# with {assignment} in the environment" for assignment in environment), *calls) if calls else ()
+
+
+def with_engine_instead(engine: str, facts: KnownFacts, question: DiagnosisQuestion) -> Words:
+    """The words of the check with another engine instead of the suspect; empty if the check names no engine."""
+    template = question.template or with_engine_place(facts.known_failure.check, facts.suspect or "") or ()
+    return with_engine(template, engine)
+
+
+def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]:
+    """The best changes of the model, and the last release that is verified with the original.
+
+    Changes of settings are left out: ``_of_switch`` describes them.
+    """
+    changes, releases = facts.changes, facts.releases
+    for change in changes.best if changes is not None else ():
+        if change.kind != "setting":
+            cost = f", {count(change.nodes, 'node')} changed" if change.nodes else ""
+            cost += f"; {change.latency}" if change.latency else ""
+            path, text = path_of(change.path), f"{change.text[:1].upper()}{change.text[1:]}"
+            what = "the model" if path is None else f"{as_word(path)}, the model with that,"
+            words = () if path is None else without_weights_folder(facts.known_failure.check)
+            yield WayOut(text=f"{text}: {what} is right{cost}.", words=words, model=path or question.model)
+    if releases is not None and not releases.doubt and releases.changes and releases.changes[-1].verified:
+        last = releases.changes[-1]
+        words, calls = with_engine_instead(last.engine, facts, question), _calls(last.engine, question)
+        text = f"{releases.package} {last.right}: the model passes."
+        yield WayOut(text=text, words=words, model=question.model, code=calls)

@@ -8,9 +8,11 @@ with; they are only built, as far as types are known.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import onnx
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
@@ -26,9 +28,11 @@ from biopsy.model.sources import noted_source
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.lint import rules, specification
 from biopsy.questions.lint.rules import (
+    CHECKER,
     ENGINE_SOURCES,
     INFERENCE,
     LOADER,
+    RULES,
     Level,
     LintEntry,
     Report,
@@ -39,6 +43,7 @@ from biopsy.recording.dependence import unknown_operators, without_dependents
 from biopsy.recording.reference_run import ValuesInMemory
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array, Feed
+from biopsy.text import first_of
 
 
 def lint(
@@ -68,12 +73,9 @@ def lint(
         report.add([LintEntry(level="exception", source=LOADER, message=error.message)])
         return report
     report.names = node_names((node.name, node.op_type) for node in model.graph.node)
-    report.add(rules.entries(model))
+    report.add(_without_engine(model, path, folder, timeout))
     if not model.graph.node:
-        report.add([LintEntry(level="warning", source=LOADER, message="ONNX model has no nodes")])
         return report
-    is_complete = folder.resolve() == path.parent.resolve() or next(external.external_tensors(model), None) is None
-    report.add(specification.entries(path, is_complete=is_complete, timeout=timeout))
     name = engine.partition(":")[0]
     source = ENGINE_SOURCES.get(name, name)
     untyped = [indexed.names[tensor] for tensor in indexed.fed_inputs() if indexed.value_type(tensor) is None]
@@ -87,6 +89,34 @@ def lint(
     sources = {node: noted_source(indexed, node) for node in sorted(named)}
     report.sources = {node: source for node, source in sources.items() if source is not None}
     return report
+
+
+def _without_engine(model: onnx.ModelProto, path: Path, folder: Path, timeout: float | None) -> Iterator[LintEntry]:
+    yield from rules.entries(model)
+    if not model.graph.node:
+        yield LintEntry(level="warning", source=LOADER, message="ONNX model has no nodes")
+        return
+    is_complete = folder.resolve() == path.parent.resolve() or next(external.external_tensors(model), None) is None
+    yield from specification.entries(path, is_complete=is_complete, timeout=timeout)
+
+
+def breaches(path: Path, folder: Path, *, timeout: float, inferred: bool) -> list[str]:
+    """How a model breaks the ONNX standard, one breach a line, without asking an engine; empty if it does not.
+
+    ``inferred``: what only shape inference objects to counts too, which is wrong about some models that engines run.
+    What the installed onnx is too old to judge does not count. Raises ModelError if the file cannot be read.
+    """
+    model = load.parse(load.read_bytes(path), path)
+    newest = max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0)
+    is_known = model.ir_version <= onnx.IR_VERSION and newest <= onnx.defs.onnx_opset_version()
+    judges = {RULES, *([CHECKER] if is_known else []), *([INFERENCE] if is_known and inferred else [])}
+    names = node_names((node.name, node.op_type) for node in model.graph.node)
+    found: dict[tuple[int, ...], str] = {}  # our rules come first, and onnx says the same of these nodes again
+    for entry in _without_engine(model, path, folder, timeout):
+        if entry.level == "exception" and entry.source in judges:
+            place = [first_of(list(dict.fromkeys(names[node] for node in entry.nodes)), 2)] if entry.nodes else []
+            found.setdefault(entry.nodes, ": ".join([*place, plain_message(entry.message).rstrip(".")]))
+    return [text for nodes, text in found.items() if nodes or len(found) == 1]
 
 
 def _run_in_engine(
