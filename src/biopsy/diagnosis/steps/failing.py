@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import passes_needed, signature_of
@@ -27,6 +29,7 @@ from biopsy.engines.registry import PLAIN, names, parse_spec
 from biopsy.model.nodes import warning_of_random
 from biopsy.processes.reading import read_plain
 from biopsy.questions.lint.lint import breaches
+from biopsy.questions.lint.rules import CHECKER, INFERENCE, RULES
 from biopsy.text import first_of
 
 REPORT = "run.json"
@@ -289,9 +292,12 @@ def _invalid(failure: ModelFailure, context: StepContext) -> FaultBeforeEngines 
     report, question = failure.report, context.question
     if report.stage not in errors.STAGE_VERBS or errors.is_crash(report.stage, report.kind) or failure.status < 0:
         return None
-    folder, seconds = question.weights_folder or question.model.parent, max(1.0, context.seconds_left)
+    index, folder = question.index, question.weights_folder or question.model.parent
+    is_known = index.ir_version <= onnx.IR_VERSION and index.opset <= onnx.defs.onnx_opset_version()
+    judges = (CHECKER, INFERENCE) if failure.fault is not None else (CHECKER,)
     try:
-        found = breaches(question.model, folder, timeout=seconds, inferred=failure.fault is not None)
+        sources = (RULES, *(judges if is_known else ()))
+        found = breaches(question.model, folder, sources, timeout=max(1.0, context.seconds_left))
     except errors.BiopsyError:  # the file is no longer there, or has changed
         return None
     text = f"it breaks the ONNX standard: {first_of(found, 3, '; ')}"

@@ -8,11 +8,9 @@ with; they are only built, as far as types are known.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import onnx
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
@@ -28,11 +26,9 @@ from biopsy.model.sources import noted_source
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.lint import rules, specification
 from biopsy.questions.lint.rules import (
-    CHECKER,
     ENGINE_SOURCES,
     INFERENCE,
     LOADER,
-    RULES,
     Level,
     LintEntry,
     Report,
@@ -73,9 +69,12 @@ def lint(
         report.add([LintEntry(level="exception", source=LOADER, message=error.message)])
         return report
     report.names = node_names((node.name, node.op_type) for node in model.graph.node)
-    report.add(_without_engine(model, path, folder, timeout))
+    report.add(rules.entries(model))
     if not model.graph.node:
+        report.add([LintEntry(level="warning", source=LOADER, message="ONNX model has no nodes")])
         return report
+    is_complete = folder.resolve() == path.parent.resolve() or next(external.external_tensors(model), None) is None
+    report.add(specification.entries(path, is_complete=is_complete, timeout=timeout))
     name = engine.partition(":")[0]
     source = ENGINE_SOURCES.get(name, name)
     untyped = [indexed.names[tensor] for tensor in indexed.fed_inputs() if indexed.value_type(tensor) is None]
@@ -91,29 +90,17 @@ def lint(
     return report
 
 
-def _without_engine(model: onnx.ModelProto, path: Path, folder: Path, timeout: float | None) -> Iterator[LintEntry]:
-    yield from rules.entries(model)
-    if not model.graph.node:
-        yield LintEntry(level="warning", source=LOADER, message="ONNX model has no nodes")
-        return
-    is_complete = folder.resolve() == path.parent.resolve() or next(external.external_tensors(model), None) is None
-    yield from specification.entries(path, is_complete=is_complete, timeout=timeout)
-
-
-def breaches(path: Path, folder: Path, *, timeout: float, inferred: bool) -> list[str]:
+def breaches(path: Path, folder: Path, sources: Collection[str], *, timeout: float) -> list[str]:
     """How a model breaks the ONNX standard, one breach a line, without asking an engine; empty if it does not.
 
-    ``inferred``: what only shape inference objects to counts too, which is wrong about some models that engines run.
-    What the installed onnx is too old to judge does not count. Raises ModelError if the file cannot be read.
+    Only exceptions of these ``sources`` count. Raises ModelError if the file cannot be read.
     """
-    model = load.parse(load.read_bytes(path), path)
-    newest = max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0)
-    is_known = model.ir_version <= onnx.IR_VERSION and newest <= onnx.defs.onnx_opset_version()
-    judges = {RULES, *([CHECKER] if is_known else []), *([INFERENCE] if is_known and inferred else [])}
+    model, is_complete = load.parse(load.read_bytes(path), path), folder.resolve() == path.parent.resolve()
     names = node_names((node.name, node.op_type) for node in model.graph.node)
     found: dict[tuple[int, ...], str] = {}  # our rules come first, and onnx says the same of these nodes again
-    for entry in _without_engine(model, path, folder, timeout):
-        if entry.level == "exception" and entry.source in judges:
+    entries = (*rules.entries(model), *specification.entries(path, is_complete=is_complete, timeout=timeout))
+    for entry in entries:
+        if entry.level == "exception" and entry.source in sources:
             place = [first_of(list(dict.fromkeys(names[node] for node in entry.nodes)), 2)] if entry.nodes else []
             found.setdefault(entry.nodes, ": ".join([*place, plain_message(entry.message).rstrip(".")]))
     return [text for nodes, text in found.items() if nodes or len(found) == 1]
