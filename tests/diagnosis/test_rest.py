@@ -15,7 +15,7 @@ from biopsy.diagnosis.steps.rest import rest_of_model
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.engines.runner import Inputs
 from biopsy.model.index import index_file
-from support.diagnoses import TRUSTED, facts, failure, piece, question
+from support.diagnoses import SUSPECT, TRUSTED, facts, failure, piece, question
 from support.models import chain
 
 Asked = Callable[..., tuple[RestFacts, int]]
@@ -49,10 +49,11 @@ def nodes_of(rest: RestFacts) -> list[tuple[int, ...]]:
     return [other.kept for other in rest.others]
 
 
-def test_one_check_shows_that_a_piece_is_all_that_fails(asked: Asked) -> None:
+def test_one_check_shows_that_a_piece_is_all_that_fails_and_float64_is_asked_of_each_engine(asked: Asked) -> None:
     rest, checks = asked("scale.n2=1.5", 2)
     assert (rest.answer, rest.others, rest.fed_by) == ("passes", (), TRUSTED)
-    assert checks == 1
+    assert (rest.wrong, len(rest.right)) == ((), 2)
+    assert checks == 3
 
 
 @pytest.mark.slow
@@ -79,9 +80,23 @@ def of_rest(**known: object) -> str:
 MORE = tuple(FurtherPiece(nodes=(f"MatMul '{name}'",), kept=(at,), by="layers") for at, name in enumerate("bcde", 1))
 
 
-def test_the_model_is_said_to_pass_if_it_did_with_the_values_of_another_engine() -> None:
+def test_what_was_seen_of_the_rest_is_said_and_not_more() -> None:
+    cut = "With that part cut out, and fed with what ONNX Runtime (optimization=none) computes there, "
+    agree = f"{cut}ONNX Runtime 9.9 and ONNX Runtime (optimization=none) agree on the rest of the model"
     text = of_rest(answer="passes", fed_by=TRUSTED)
-    assert "With that part computed by ONNX Runtime (optimization=none) instead, the whole model passes." in text
+    assert f"{agree}." in text and "whole" not in text
+    assert f"{agree}; float64 agrees with both." in of_rest(answer="passes", fed_by=TRUSTED, right=(TRUSTED, SUSPECT))
+    assert "passes" not in text
+
+
+def test_two_engines_that_agree_on_the_rest_are_not_said_to_be_right_where_float64_is_against_them() -> None:
+    text = of_rest(answer="passes", fed_by=TRUSTED, wrong=(TRUSTED, SUSPECT))
+    assert "; but wrong there, by float64: ONNX Runtime (optimization=none) and ONNX Runtime." in text
+
+
+def test_where_no_other_node_is_left_nothing_is_said_of_the_rest() -> None:
+    text = of_rest(answer="passes", reason="no other node is left")
+    assert "There is no other node in the model." in text and "rest" not in text
 
 
 def test_the_other_parts_are_counted_by_their_operators() -> None:
@@ -94,7 +109,7 @@ def test_the_other_parts_are_counted_by_their_operators() -> None:
 
 def test_what_nothing_was_fed_to_is_no_whole_model() -> None:
     text = of_rest(answer="passes")
-    assert "Without that part, the rest of the model passes." in text and "whole" not in text
+    assert "With that part cut out, ONNX Runtime 9.9 and" in text and "fed" not in text and "whole" not in text
 
 
 @pytest.mark.parametrize("answer", ["fails", "unknown"])

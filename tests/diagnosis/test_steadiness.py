@@ -12,6 +12,7 @@ from biopsy.diagnosis.context import StepContext
 from biopsy.diagnosis.facts import KnownFacts, Steadiness
 from biopsy.diagnosis.question import Words
 from biopsy.diagnosis.steps.rounding import steadiness
+from biopsy.diagnosis.verdict import verdict_of
 from support.diagnoses import SUSPECT, TRUSTED, failure, question
 
 
@@ -61,3 +62,49 @@ def test_of_two_engines_the_one_that_contradicts_itself_is_wrong() -> None:
 def test_an_engine_that_differs_from_itself_is_named(engine: str, spec: str) -> None:
     assert seen("FFFF", **{engine: "F"}).self_difference == f"compared with itself, {spec} differs in 1 of 2 runs"
     assert seen("FPFF", **{engine: "PFPPF"}).self_difference == f"compared with itself, {spec} differs in 2 of 5 runs"
+
+
+# Later questions
+
+
+class Told(Answers):
+    """Counts the runs as a diagnosis does: these answers are those of processes."""
+
+    run = StepContext.run
+
+    def run_check(self, check: object, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
+        outcome = Outcome.REPRODUCES if next(self._told) else Outcome.PASSES
+        return Judged(outcome, "", Evidence(status=0))
+
+
+def told(answers: str) -> tuple[Told, KnownFacts]:
+    context = Told(iter([answer == "F" for answer in answers]), {})
+    known = KnownFacts(failure=failure(), steadiness=Steadiness(failed=5, runs=5))
+    return context, known
+
+
+def test_a_pass_in_a_later_question_makes_the_failure_flaky() -> None:
+    context, known = told("FFPF")
+    for _ in range(4):
+        context.run((*known.known_failure.check, "--tell-rounding"), context.question.model)
+    later = context.counted(known, "which setting?")
+    assert later.steadiness is not None
+    assert (later.steadiness.failed, later.steadiness.runs, later.is_flaky) == (8, 9, True)
+    assert "It is flaky: it fails in 8 of 9 runs." in verdict_of(later, (), question()).in_full
+    assert context.counted(later, "which setting?") == later
+
+
+def test_runs_of_another_check_or_model_are_not_counted() -> None:
+    context, known = told("PP")
+    context.run((*known.known_failure.check, "--seed", "7"), context.question.model)
+    context.run(known.known_failure.check, Path("piece.onnx"))
+    assert context.counted(known, "which setting?") == known
+
+
+def test_a_search_that_notices_that_the_failure_is_flaky_is_told_of() -> None:
+    context, known = told("")
+    context.listener(events.FlakyFailure(18, 20, 2, 0.99))
+    later = context.counted(known, "which setting?")
+    assert later.is_flaky and (later.rate.failed, later.rate.runs) == (18, 20)
+    text = verdict_of(later, (), question()).in_full
+    assert "It is flaky: it fails in 5 of 5 runs, and in 18 of 20 when asked 'which setting?'." in text

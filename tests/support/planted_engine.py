@@ -11,7 +11,8 @@ is on, such as ``pass_a``, or all of a list are; ``above``: an element of its fi
 is, or none is, below 0; ``rows``: the first input has at least so many rows; ``share``: a random number of this run is
 below; ``below``, ``near_zero``: an element is smaller, or nearer to zero; ``exactly``: all are this; ``equal``:
 the first two inputs are equal, or are not; ``odd``: the size of this axis is odd; ``dtype``; ``attribute``: values of
-attributes. ``input`` is the number of the input that these look at, the first by default. ``sleep`` takes ``by``
+attributes; ``every``: this is the n-th run, or a multiple of it, of all that any process made with these rules.
+``input`` is the number of the input that these look at, the first by default. ``sleep`` takes ``by``
 seconds longer. With ``copy``, only the copy
 that the run returns is wrong: nodes that read the tensor get the right value.
 """
@@ -63,7 +64,8 @@ class Planted(Engine):
         onnx.external_data_helper.load_external_data_for_model(proto, str(model.folder))
         rules = json.loads(Path(self.options["rules"]).read_text()) if self.options["rules"] else []
         rules = [rule for rule in rules if all(self.options[name] for name in _passes(rule.get("unless", [])))]
-        session = PlantedSession(proto, rules, index_bytes(model.data, model.folder))
+        runs = Path(f"{self.options['rules']}.runs") if self.options["rules"] else None
+        session = PlantedSession(proto, rules, index_bytes(model.data, model.folder), runs)
         for rule in rules:
             if rule["does"] in ("refuse build", "crash build", "hang build") and any(
                 session.holds(rule, n) for n in proto.graph.node
@@ -81,9 +83,9 @@ class PlantedSession(BuiltModel):
 
     gives_new_arrays = True
 
-    def __init__(self, proto: onnx.ModelProto, rules: Sequence[Rule], index: Any) -> None:
+    def __init__(self, proto: onnx.ModelProto, rules: Sequence[Rule], index: Any, runs: Path | None) -> None:
         super().__init__(index.fed_types(), [output.name for output in proto.graph.output])
-        self._proto, self._rules = proto, rules
+        self._proto, self._rules, self._runs = proto, rules, runs
         self._marked = {output.name for output in proto.graph.output}
         self._producer = {name: node for node in proto.graph.node for name in node.output if name}
         self._consumers: dict[str, list[onnx.NodeProto]] = {}
@@ -106,11 +108,16 @@ class PlantedSession(BuiltModel):
 
     def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Compute every node, then do to it what the rules say."""
-        values, copies = {"": None, **self._weights, **feed}, {}
+        values, copies, number = {"": None, **self._weights, **feed}, {}, 0
+        if self._runs is not None:
+            with self._runs.open("ab") as file:
+                file.write(b".")
+                number = file.tell()
         for node in self._proto.graph.node:
             outputs = self._computed(node, values)
             for rule in self._rules:
-                if self.holds(rule, node) and _holds_of(rule, node, [values[name] for name in node.input]):
+                inputs = [values[name] for name in node.input]
+                if number % rule.get("every", 1) == 0 and self.holds(rule, node) and _holds_of(rule, node, inputs):
                     changed = _changed(rule, outputs[0], node)
                     if rule.get("copy"):
                         copies[node.output[0]] = changed

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 from biopsy import errors
 from biopsy.checks.message import Death, Message, Raised, death_in, message_of, share_any
@@ -339,9 +339,9 @@ class MeasuredRate:
         """How many runs must pass before it is said that the failure is gone (``passes_needed``)."""
         return passes_needed(self.failed, self.runs)
 
-    def with_runs(self, failed: int, runs: int) -> MeasuredRate:
+    def with_runs(self, failed: int, runs: int) -> Self:
         """The rate with further runs counted."""
-        return MeasuredRate(failed=self.failed + failed, runs=self.runs + runs)
+        return replace(self, failed=self.failed + failed, runs=self.runs + runs)
 
 
 UNKNOWN_RATE = MeasuredRate()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from biopsy import errors, events
-from biopsy.checks.command import CommandCheck
+from biopsy.checks.command import ARBITER, CommandCheck
 from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.warm import command_check
 from biopsy.diagnosis.facts import KnownFacts
@@ -67,6 +68,8 @@ def diagnosis_step(name: str, question: str, **more: Any) -> Callable[[Callable[
     return lambda answer: DiagnosisStep(name=name, question=question, answer=answer, **more)
 
 
+REPORT_OPTION = "--report"
+
 _LEAST_SECONDS = 5.0
 """The least timeout of a check, even if less time is left."""
 
@@ -115,6 +118,8 @@ class StepContext:
         self._end = time.monotonic() + question.effort.seconds
         self._step_end = self._end
         self._warm: CommandCheck | None = None
+        self._rates: dict[tuple[Words, Path], MeasuredRate] = {}
+        self._heard = UNKNOWN_RATE
 
     def __enter__(self) -> Self:
         return self
@@ -152,12 +157,14 @@ class StepContext:
     def listener(self, event: events.Event) -> None:
         """Pass on an event, and count its check."""
         self.checks += isinstance(event, events.Checked)
+        if isinstance(event, events.FlakyFailure):
+            self._heard = MeasuredRate(failed=event.failed, runs=event.runs)
         self._listener(event)
 
     def limited_listener(self, event: events.Event) -> None:
         """``listener`` for work without a time limit: raises TimeUpError once the step's time is over."""
         self.listener(event)
-        if isinstance(event, events.Checking | events.Measured) and self.seconds_left == 0:
+        if isinstance(event, events.Checking | events.Measured | events.InstallationStarted) and self.seconds_left == 0:
             raise TimeUpError
 
     @contextlib.contextmanager
@@ -174,11 +181,30 @@ class StepContext:
         """
         command = parse(words)
         if not isinstance(command, OwnRun):
-            check = CommandCheck(words, str(self.question.candidate))
+            check, asked = CommandCheck(words, str(self.question.candidate)), words
         else:  # our own runs share one warm process, which runs other words as well
             check = self._warm = self._warm or command_check(words, str(self.question.candidate))
             check.command = command
-        return self.run_check(check, model, description=description, share=share)
+            asked = command.without_option([REPORT_OPTION, ARBITER]).words  # neither decides whether it passes
+        judged = self.run_check(check, model, description=description, share=share)
+        if fails(judged) or passes(judged):
+            self._rates[asked, model] = self._rates.get((asked, model), UNKNOWN_RATE).with_runs(fails(judged), 1)
+        return judged
+
+    def rate_of(self, words: Words, model: Path) -> MeasuredRate:
+        """How often a check failed since this was last asked."""
+        return self._rates.pop((words, model), UNKNOWN_RATE)
+
+    def counted(self, facts: KnownFacts, question: str) -> KnownFacts:
+        """The facts with the runs of the failing check on the model that a ``question`` has made counted too."""
+        heard, self._heard, known = self._heard, UNKNOWN_RATE, facts.steadiness
+        if known is None or facts.failure is None:
+            return facts
+        more = self.rate_of(facts.failure.check, self.question.model)
+        known = known.with_runs(more.failed, more.runs)
+        if heard.is_flaky and not known.is_flaky:
+            known = replace(known, later=heard, question=question)
+        return replace(facts, steadiness=known)
 
     def run_check(self, check: CommandCheck, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
         """``run`` for an existing check."""

@@ -141,7 +141,7 @@ class _PlanRun:
             if self._facts == KnownFacts():
                 raise
             return "failed", error.summary
-        self._facts = answered.facts
+        self._facts = self._context.counted(answered.facts, step.question)
         if answered.ended is None:
             return "done", answered.line
         if answered.ended == PERSON or self._context.is_over:

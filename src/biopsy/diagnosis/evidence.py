@@ -304,5 +304,6 @@ PLAN: tuple[DiagnosisStep, ...] = (
     parts.may_vary,
     causes.changes,
     causes.releases,
+    causes.holding,
 )
 """The steps in their order; each decides by the facts known whether it is asked."""

@@ -48,10 +48,11 @@ class FaultBeforeEngines:
 
     ``kind`` is the cause: ``input``, engines fail with inputs of these ``shapes`` and pass with those of
     ``passes_with``; ``not-finite``, all engines give NaN; ``random``, the model is random, so that comparing outputs
-    is meaningless; ``refused``, no engine runs the model. ``origin`` says in a sentence where NaN begins, if known.
+    is meaningless; ``invalid``, the model breaks the ONNX standard; ``refused``, no engine runs the model. ``origin``
+    says in a sentence where NaN begins, if known.
     """
 
-    kind: Literal["input", "not-finite", "random", "refused"]
+    kind: Literal["input", "invalid", "not-finite", "random", "refused"]
     every: tuple[str, ...]
     text: str
     shapes: tuple[str, ...] = ()
@@ -92,12 +93,8 @@ class ModelFailure:
     def blames_trusted(self) -> bool:
         """Whether the suspect gives the type or shape that the model declares, so that the trusted engine is wrong."""
         worst = self.mismatch
-        return (
-            self.trusted is not None
-            and worst is not None
-            and worst.is_of_form
-            and worst.declared_form == worst.form != ""
-        )
+        is_of_form = self.trusted is not None and worst is not None and worst.is_of_form
+        return is_of_form and worst is not None and worst.declared_form == worst.form != ""
 
     def by_suspect(self, mismatch: Mismatch) -> Mismatch:
         """A mismatch of its check, as the suspect's."""
@@ -185,28 +182,31 @@ class RoundingFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steadiness:
-    """How often the model fails.
+class Steadiness(MeasuredRate):
+    """How often the model fails, in all runs of the failing check on it, of whichever question.
 
     ``contradicts_itself`` is the engine that gives different outputs for the same input, and ``self_difference`` says
-    how often; ``row_difference`` says how it treats equal rows of a batch differently; "" if it does not.
+    how often; ``row_difference`` says how it treats equal rows of a batch differently; "" if it does not. ``later``:
+    how often the failure showed in a search that first noticed that it is flaky, whose ``question`` that was.
     """
 
-    failed: int
-    runs: int
     contradicts_itself: str = ""
     self_difference: str = ""
     row_difference: str = ""
+    later: MeasuredRate = UNKNOWN_RATE
+    question: str = ""
 
     @property
     def is_flaky(self) -> bool:
         """Whether it fails in some runs and passes in others."""
-        return 0 < self.failed < self.runs
+        return 0 < self.failed < self.runs or self.later.is_flaky
 
     @property
     def how_often(self) -> str:
         """The failure rate in words; "" if every run fails."""
-        return f"it fails in {self.failed} of {self.runs} runs" if self.is_flaky else ""
+        later = self.later
+        more = f", and in {later.failed} of {later.runs} when asked {self.question!r}" if later.is_flaky else ""
+        return f"it fails in {self.failed} of {self.runs} runs{more}" if self.is_flaky else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,16 +273,20 @@ class FurtherPiece:
 class RestFacts:
     """Whether the piece is all that fails: how the rest of the model, without the piece and the ``others``, answers.
 
+    An engine may compute the rest otherwise than in the whole model: this is what was seen of the rest.
     ``fed_by`` is the engine whose values take the place of what these parts compute; "" if the check is not ``biopsy
     run``, and so nothing can be fed. ``answer``: it ``passes``; what is left is ``rounding``; it ``fails`` in the same
     way; it fails in ``another`` way; or ``unknown``. ``reason`` says how else it fails, why nothing is known, or why no
-    further part was looked for; "" if there is nothing to say.
+    further part was looked for; "" if there is nothing to say. Where two engines agree on the rest, ``wrong`` are those
+    that float64 calls wrong there, and ``right`` those whose error is no more than rounding.
     """
 
     answer: Literal["passes", "rounding", "fails", "another", "unknown"]
     fed_by: str = ""
     others: tuple[FurtherPiece, ...] = ()
     reason: str = ""
+    wrong: tuple[str, ...] = ()
+    right: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -439,6 +443,19 @@ class ChangeFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WayOutRuns:
+    """How often the check with the ``line`` of a way out ran after it had passed, and failed in any way.
+
+    ``reason`` is how it failed first.
+    """
+
+    line: str
+    runs: int = 0
+    failed: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class KnownFacts:
     """All that is known so far; None if a question has no answer."""
 
@@ -455,6 +472,7 @@ class KnownFacts:
     transformation: TransformationFacts | None = None
     changes: ChangeFacts | None = None
     releases: ReleaseFacts | None = None
+    ways_out: tuple[WayOutRuns, ...] = ()
 
     @property
     def versions(self) -> dict[str, str]:
@@ -495,8 +513,8 @@ class KnownFacts:
     @property
     def rate(self) -> MeasuredRate:
         """How often the model fails, if that question has an answer."""
-        known = self.steadiness
-        return UNKNOWN_RATE if known is None else MeasuredRate(failed=known.failed, runs=known.runs)
+        known = self.steadiness or Steadiness()
+        return known.later if known.later.is_flaky else MeasuredRate(failed=known.failed, runs=known.runs)
 
     @property
     def flaky_rate(self) -> MeasuredRate:
@@ -511,11 +529,8 @@ class KnownFacts:
     @property
     def is_self_contradiction(self) -> bool:
         """Whether the engine at fault gives different outputs for the same input."""
-        return (
-            self.steadiness is not None
-            and self.suspect is not None
-            and (self.steadiness.contradicts_itself == self.suspect)
-        )
+        known = self.steadiness
+        return known is not None and self.suspect is not None and known.contradicts_itself == self.suspect
 
     @property
     def mending_switches(self) -> tuple[MendingSwitch, ...]:

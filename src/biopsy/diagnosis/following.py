@@ -19,7 +19,8 @@ from biopsy.diagnosis.question import (
     without_weights_folder,
 )
 from biopsy.diagnosis.steps.causes import reasons_against
-from biopsy.diagnosis.verdict import ELSEWHERE, measure, nodes_reason, pasted_line, sentence, sole_optimizer, subject
+from biopsy.diagnosis.verdict import measure, nodes_reason, sentence, sole_optimizer, subject
+from biopsy.diagnosis.ways_out import ELSEWHERE, check_line
 from biopsy.engines.registry import create
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
 from biopsy.findings.bundle.make import ISSUE, make_bundle
@@ -52,7 +53,7 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
         path = Path(piece.path)
         repeated = with_inputs(without_weights_folder(failure.check), path_of(piece.inputs))
         if not failure.masked:
-            yield pasted_line(repeated, path), "the failure, in the piece"
+            yield check_line(repeated, path), "the failure, in the piece"
         if question.line:
             yield line_of(["biopsy", "report", as_word(question.folder)]), "a page to read, and a bundle to send"
         yield line_of(["biopsy", "inspect", "model", as_word(path), "--mode=full"]), "what the piece computes"
@@ -61,7 +62,7 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
             place = question.line.index("diagnose") + 1
             words = ["biopsy", *question.line[:place], "--thorough", *question.line[place:]]
             yield line_of(words), "which change avoids it, and which release broke it (minutes; installs releases)"
-    elif facts.fault == "refused":
+    elif facts.fault in ("refused", "invalid"):
         yield line_of(["biopsy", "check", "lint", as_word(question.model)]), "what is wrong with the model"
 
 

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.words import as_word
 from biopsy.comparison.mismatch import FORMS, NOT_FINITE, SLOWER, Mismatch, form_text, special_of
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.diagnosis.context import LEAVES_OPEN, NOT_ASKED
-from biopsy.diagnosis.facts import FailingPiece, KnownFacts, MendingSwitch, ModelFailure, StepReport, grouped
+from biopsy.diagnosis.facts import FailingPiece, KnownFacts, ModelFailure, StepReport, grouped
 from biopsy.diagnosis.question import (
     TOLERANCES,
     DiagnosisQuestion,
-    Words,
-    path_of,
     tiny_fixed_inputs,
-    with_engine,
-    with_engine_place,
-    with_inputs,
-    with_limits,
-    without_weights_folder,
 )
 from biopsy.diagnosis.steps.causes import releases as release_step
+from biopsy.diagnosis.steps.rest import NOTHING_LEFT
+from biopsy.diagnosis.ways_out import ways_out
 from biopsy.engines import registry
-from biopsy.engines.registry import parse_spec
+from biopsy.engines.registry import full_title, parse_spec
 from biopsy.engines.run_contract import MISSING_OUTPUT
-from biopsy.findings.bundle.engine_script import calls_of
 from biopsy.findings.verdict import Verdict, Workaround
 from biopsy.model.tensor_type import spaced
-from biopsy.text import can_be_typed, count, first_line, first_of, line_of, series, shortened
+from biopsy.text import count, first_line, first_of, series, shortened
 
 _MOST_NODES = 8
 _MOST_PLACES = 2
@@ -45,13 +37,18 @@ def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: Diagnos
     """The verdict on the facts, with the questions that are still open."""
     kind, text = _without_failure(facts, question) if facts.failure is None else _of_failure(facts, question)
     is_of_engine = kind in ("masked", "flaky", "reduced", "fails") and facts.failure is not None
+    times = {each.line: f" ({count(each.runs, 'run')})" for each in facts.ways_out if each.runs}
     certainty = None if kind in ("passes", "unknown") else " ".join(_certainty(facts)) or None
     return Verdict(
         kind=kind,
         text=text,
         reasons=tuple(_reasons(facts)) if is_of_engine else (),
         certainty=certainty,
-        workarounds=tuple(workarounds_of(facts, question)),
+        workarounds=tuple(
+            Workaround(text=f"{way.text[:-1]}{times.get(way.line, '')}.", line=way.line or None, code=way.code)
+            for way in ways_out(facts, question)
+            if not any(each.line == way.line and each.failed for each in facts.ways_out)
+        ),
         not_tried=tuple(_left_open(facts, steps)),
     )
 
@@ -102,6 +99,11 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
             f"The size of the inputs is at fault, and no engine: {series(fault.every)} fail with "
             f"{' '.join(fault.shapes)}, and none of them with {' '.join(fault.passes_with)}.{says}"
         )
+    if fault is not None and fault.kind == "invalid":
+        return "invalid", (
+            f"The model is invalid: {fault.text}. An engine may refuse it, and "
+            f"{title_of(failure.suspect) if failure.suspect else 'one'} does.{says}"
+        )
     if fault is not None and fault.kind == "random":
         return "random", f"Nothing can be said of an engine: {fault.text}."
     if facts.is_rounding:
@@ -128,6 +130,9 @@ def _reasons(facts: KnownFacts) -> Iterator[str]:
     """What the failure depends on, and what else is known of it, the most useful first."""
     yield from nodes_reason(facts)
     yield from _causes(facts)
+    for way in facts.ways_out:
+        if way.failed:
+            yield f"No workaround: {way.line} fails in {way.failed} of {way.runs} runs ({way.reason})."
     yield from _rest(facts)
     yield from _of_narrower_type(facts)
     yield from _circumstances(facts)
@@ -352,17 +357,27 @@ def _rest(facts: KnownFacts) -> Iterator[str]:
         groups = grouped([piece.nodes, *(other.nodes for other in rest.others)])
         yield f"That part is one of at least {1 + len(rest.others)} that fail in this way, each by itself ({groups})."
     them = "all of them" if rest.others else "that part"
-    condition, model = f"Without {them}", "the rest of the model"
-    if rest.fed_by:
-        condition, model = f"With {them} computed by {full_title(rest.fed_by, '')} instead", "the whole model"
-    if rest.answer == "passes":
-        yield f"{condition}, {model} passes."
+    fed = f", and fed with what {full_title(rest.fed_by, '')} computes there" if rest.fed_by else ""
+    condition, model = f"With {them} cut out{fed}", "the rest of the model"
+    if rest.answer == "passes" and rest.reason == NOTHING_LEFT:
+        yield "There is no other node in the model."
+    elif rest.answer == "passes":
+        wrong = f"; but wrong there, by float64: {series([full_title(each, '') for each in rest.wrong])}"
+        both = "; float64 agrees with both" if len(rest.right) > 1 else ""
+        yield f"{condition}, {_agreement(facts, model)}{wrong if rest.wrong else both}."
     elif rest.answer == "rounding":
         yield f"{condition}, {model} differs by rounding only."
     elif rest.answer == "fails":
         yield f"{condition}, {model} still fails in this way, so more is wrong."
     elif rest.answer == "another":
         yield f"{condition}, {model} fails in another way: {rest.reason}."
+
+
+def _agreement(facts: KnownFacts, model: str) -> str:
+    """What was seen where the check passes on a model: two engines that agree need not be right."""
+    failure = facts.known_failure
+    is_of_two = failure.report.stage == "compare" and failure.trusted is not None
+    return f"{_suspect(facts)} and {_trusted(failure)} agree on {model}" if is_of_two else f"{model} passes the check"
 
 
 def _causes(facts: KnownFacts) -> Iterator[str]:
@@ -462,111 +477,3 @@ def sentence(text: str) -> str:
 def title_of(spec: str) -> str:
     """The title of an engine, such as ``ONNX Runtime``."""
     return registry.title_of(parse_spec(spec).name)
-
-
-def full_title(spec: str, version: str) -> str:
-    """An engine with its version and its settings, such as ``ONNX Runtime 1.31.1 (optimization=none)``."""
-    settings = parse_spec(spec).text.partition(":")[2]
-    title = " ".join(filter(None, (title_of(spec), version)))
-    return f"{title} ({settings})" if settings else title
-
-
-_MOST_NAMED = 5
-ELSEWHERE = "Another engine:"
-"""The beginning of a workaround that is none for the engine at fault."""
-
-
-def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
-    """What avoids the failure: only what was seen to pass with the original, each with a line that shows it."""
-    failure, precision, rounding, model = facts.failure, facts.precision, facts.rounding, question.model
-    if failure is None:
-        return
-    if rounding is not None and rounding.is_rounding and rounding.passes_noise and failure.suspect is not None:
-        words = (*question.without_limits.original_words([failure.suspect]), "--compare-with", "noise")
-        yield Workaround(text="A check that allows what rounding explains passes.", line=pasted_line(words, model))
-    command = parse(failure.check)
-    if rounding is not None and rounding.is_rounding and rounding.passing_limits and isinstance(command, OwnRun):
-        line = pasted_line(with_limits(command, rounding.passing_limits), model)
-        yield Workaround(text=f"With {' '.join(rounding.passing_limits)} it passes.", line=line)
-    if failure.passes_with:
-        line = pasted_line(with_inputs(failure.check, path_of(failure.passing_inputs)), model)
-        yield Workaround(text=f"With inputs of {' '.join(failure.passes_with)} it does not fail.", line=line)
-    for switch in facts.mending_switches:
-        yield _of_switch(switch, facts, question)
-    yield from _of_changes(facts, question)
-    if precision is not None and precision.passes and precision.high and precision.output is not None:
-        path = Path(precision.output)
-        text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_NAMED)} in float32, passes."
-        yield Workaround(text=text, line=pasted_line(without_weights_folder(failure.check), path))
-    # The engine always fails to load, build or run the model, or crashes.
-    is_refused = failure.report.stage != "compare" and not facts.is_flaky
-    if failure.trusted is not None and failure.suspect is not None and question.check is None and is_refused:
-        is_other = parse_spec(failure.trusted).name != parse_spec(failure.suspect).name
-        if facts.mending_switches and not is_other:
-            return
-        # Its usual settings, if they were seen to give the same.
-        other = facts.agreeing[-1] if failure.trusted in facts.agreeing else failure.trusted
-        text = f"{ELSEWHERE if is_other else ''} {full_title(other, '')} runs the model.".strip()
-        line = pasted_line(question.original_words([other]), model)
-        yield Workaround(text=text, line=line, code=_calls(other, question))
-
-
-def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQuestion) -> Workaround:
-    """A switch, with its cost or the doubts about it, if ``facts.changes`` has them."""
-    exact = ", and errs no more than by rounding" if switch.right_by_float64 else ""
-    more, changes = "", facts.changes
-    if changes is not None:
-        rejected = dict(changes.rejected).get(switch.engine)
-        latencies = [each.latency for each in changes.best if (each.engine, each.kind) == (switch.engine, "setting")]
-        if rejected is not None:
-            more = f"; but it is not shown to be right on other inputs: {rejected}"
-        elif latencies and latencies[0]:
-            more = f"; {latencies[0]}"
-    what = f"{series(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")
-    assigned = [f"{name}={value}" for name, value in switch.change.environment.items() if can_be_typed(value)]
-    prefix = f"{line_of(['env', *assigned])} " if assigned else ""
-    line = f"{prefix}{pasted_line(_with_engine(switch.engine, facts, question), question.model)}"
-    return Workaround(
-        text=f"{what}: the model passes{exact}{more}.", line=line, code=_calls(switch.engine, question, assigned)
-    )
-
-
-def _calls(engine: str, question: DiagnosisQuestion, environment: Sequence[str] = ()) -> Sequence[str]:
-    """Lines of Python that run the model in an engine with these settings; none if there are none."""
-    try:
-        calls = calls_of(parse_spec(engine), question.index)
-    except errors.BiopsyError:
-        return ()
-    return (*(f"# with {assignment} in the environment" for assignment in environment), *calls) if calls else ()
-
-
-def _with_engine(engine: str, facts: KnownFacts, question: DiagnosisQuestion) -> Words:
-    """The words of the check with another engine instead of the suspect; empty if the check names no engine."""
-    template = question.template or with_engine_place(facts.known_failure.check, facts.suspect or "") or ()
-    return with_engine(template, engine)
-
-
-def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
-    """The best changes of the model, and the last release that is verified with the original.
-
-    Changes of settings are left out: ``_of_switch`` describes them.
-    """
-    changes, releases = facts.changes, facts.releases
-    for change in changes.best if changes is not None else ():
-        if change.kind != "setting":
-            cost = f", {count(change.nodes, 'node')} changed" if change.nodes else ""
-            cost += f"; {change.latency}" if change.latency else ""
-            path, text = path_of(change.path), f"{change.text[:1].upper()}{change.text[1:]}"
-            what = "the model" if path is None else f"{as_word(path)}, the model with that,"
-            line = None if path is None else pasted_line(without_weights_folder(facts.known_failure.check), path)
-            yield Workaround(text=f"{text}: {what} is right{cost}.", line=line)
-    if releases is not None and not releases.doubt and releases.changes and releases.changes[-1].verified:
-        last = releases.changes[-1]
-        line = pasted_line(_with_engine(last.engine, facts, question), question.model)
-        calls = _calls(last.engine, question)
-        yield Workaround(text=f"{releases.package} {last.right}: the model passes.", line=line, code=calls)
-
-
-def pasted_line(words: Words, model: Path) -> str:
-    """The words of a check on a model as a line to paste."""
-    return line_of([as_word(model) if word == "{}" else word for word in words])

@@ -290,6 +290,13 @@ def title_of(name: str) -> str:
     return TITLES.get(name, f"the engine {name!r}")
 
 
+def full_title(spec: str, version: str) -> str:
+    """An engine with its version and its settings, such as ``ONNX Runtime 1.31.1 (optimization=none)``."""
+    settings = parse_spec(spec).text.partition(":")[2]
+    title = " ".join(filter(None, (title_of(parse_spec(spec).name), version)))
+    return f"{title} ({settings})" if settings else title
+
+
 PLAIN = ("onnxrt:optimization=none", "reference")
 """Engines to compare others with: they compute in the model's own types without optimizations, which may be broken.
 

@@ -72,7 +72,7 @@ def warning_of_random(index: ModelIndex) -> str | None:
         return None
     return (
         f"the model has random operators ({first_of(labels, 5)}): every run gives other values, whatever the seed, so "
-        "comparing them says nothing"
+        "comparing outputs that depend on them says nothing"
     )
 
 

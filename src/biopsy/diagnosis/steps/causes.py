@@ -9,9 +9,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from biopsy import errors, events
+from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.judge import MeasuredRate
+from biopsy.checks.judge import CONFIDENCE, RUNS_TO_TELL_APART, MeasuredRate, runs_needed
+from biopsy.checks.outcome import Judged
 from biopsy.diagnosis.context import (
     NO_DOWNLOAD,
     NO_PLACE,
@@ -34,6 +35,7 @@ from biopsy.diagnosis.facts import (
     RightChange,
     SettingFacts,
     TransformationFacts,
+    WayOutRuns,
 )
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
@@ -43,11 +45,14 @@ from biopsy.diagnosis.question import (
     with_inputs,
     without_weights_folder,
 )
+from biopsy.diagnosis.steps.rest import is_same_failure
 from biopsy.diagnosis.steps.rounding import noise_words
+from biopsy.diagnosis.ways_out import ways_out
 from biopsy.engines.other_release.classes import RELEASE
 from biopsy.engines.registry import PLAIN, EngineSpec, create, parse_spec
 from biopsy.findings.answers import settings_tree, workarounds_tree
 from biopsy.model.index import index_file
+from biopsy.processes import own_process
 from biopsy.processes.watch import Limits
 from biopsy.questions.builds.flags import Switch, find_switches
 from biopsy.questions.builds.settings import CheckTemplate, SettingChange, varied_check
@@ -349,17 +354,12 @@ def releases(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """Install and check releases, which is done only on request."""
     question, template = context.question, template_of(facts, context.question)
 
-    def until_over(event: events.Event) -> None:  # also before an installation
-        context.limited_listener(event)
-        if isinstance(event, events.InstallationStarted) and context.seconds_left == 0:
-            raise TimeUpError
-
     model, words, original = question.model, template.words, None
     if facts.piece is not None:  # checks of the original would take longer
         model, words = Path(facts.piece.path), template_of(facts, question, of_piece=True).words
         original = FailingModel(model=question.model, check=template.words, weights_folder=question.weights_folder)
     search = search_of_engine(
-        model, template.spec, words, until_over, rules=question.judging.rules, whole_model=original
+        model, template.spec, words, context.limited_listener, rules=question.judging.rules, whole_model=original
     )
     ended: str | None = None
     try:
@@ -388,3 +388,42 @@ def releases(facts: KnownFacts, context: StepContext) -> StepAnswer:
         complete=ended is None,
     )
     return StepAnswer(replace(facts, releases=release_facts), findings.text, ended)
+
+
+RUNS_OF_A_CLAIM = runs_needed(0.2, CONFIDENCE)
+"""How often what avoids a failure must pass: any failure in a fifth of the runs is missed in 1 of 100 cases then."""
+
+
+@diagnosis_step(
+    "holds",
+    "does what avoids it hold, run after run?",
+    unless=lambda facts, context: {
+        "nothing is known that avoids it": not any(each.words for each in ways_out(facts, context.question))
+    },
+    share=0.1,
+)
+def holding(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    """Run each check that passes again: any failure counts, also one that shows in some runs only."""
+    ways = [each for each in ways_out(facts, context.question) if each.words]
+    seen: list[WayOutRuns] = []
+    mended = facts.settings
+    for place, way in enumerate(ways):
+        until = context.seconds_left * (1 - 1 / (len(ways) - place))
+        runs: list[Judged] = []
+        context.close_warm_check()  # which keeps the environment that it was started in
+        with own_process.variables(way.environment), contextlib.suppress(TimeUpError):
+            while len(runs) < RUNS_OF_A_CLAIM and (len(runs) < RUNS_TO_TELL_APART or context.seconds_left > until):
+                runs.append(context.run(way.words, way.model, description=f"again: {way.text}"))
+        failed = [run for run in runs if not passes(run)]
+        reason = next((run.reason for run in failed), "")
+        seen.append(WayOutRuns(line=way.line, runs=len(runs), failed=len(failed), reason=reason))
+        if mended is not None and any(is_same_failure(run, facts.known_failure, context) for run in failed):
+            engine, before = way.engine, mended.switches
+            now = (replace(each, mends_original=each.mends_original and each.engine != engine) for each in before)
+            mended = replace(mended, switches=tuple(now))
+    context.close_warm_check()
+    if not any(each.runs for each in seen):
+        raise TimeUpError
+    line = "; ".join(f"{each.failed} of {each.runs} runs fail: {each.line}" for each in seen if each.failed)
+    line = line or f"yes, in {min(each.runs for each in seen)} runs each"
+    return StepAnswer(replace(facts, settings=mended, ways_out=tuple(seen)), line)

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import passes_needed, signature_of
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.comparison.mismatch import NOT_FINITE, error_size, error_text, form_text
-from biopsy.diagnosis.context import StepAnswer, StepContext, diagnosis_step, fails, passes
+from biopsy.diagnosis.context import REPORT_OPTION, StepAnswer, StepContext, diagnosis_step, fails, passes
 from biopsy.diagnosis.facts import EngineComparison, FailureReport, FaultBeforeEngines, KnownFacts, ModelFailure
 from biopsy.diagnosis.question import (
     Words,
@@ -26,6 +28,9 @@ from biopsy.diagnosis.question import (
 from biopsy.engines.registry import PLAIN, names, parse_spec
 from biopsy.model.nodes import warning_of_random
 from biopsy.processes.reading import read_plain
+from biopsy.questions.lint.lint import breaches
+from biopsy.questions.lint.rules import CHECKER, INFERENCE, RULES
+from biopsy.text import first_of
 
 REPORT = "run.json"
 """The report of the latest run, in the folder of the evidence."""
@@ -61,7 +66,6 @@ _SHARE_OF_RUNS = 0.1
 _SHARE_OF_ANOTHER = 0.25
 """The share of the time left for a comparison with another engine: the reference evaluator may be slow."""
 
-_REPORT_OPTION = "--report"
 _MOST_OUTPUT = 2000
 """Characters kept of the end of an output."""
 
@@ -107,7 +111,7 @@ class _FailureSearch:
     def _run(self, engines: Sequence[str], *more: str, description: str, share: float = 1.0) -> Judged:
         """Run the original in engines. Raises CheckError if nothing can be said of the model."""
         report = str(self.context.question.folder / REPORT)
-        words = self.context.question.original_words(engines, *more, _REPORT_OPTION, report)
+        words = self.context.question.original_words(engines, *more, REPORT_OPTION, report)
         return self._reported(words, description, share)
 
     def _reported(self, words: Words, description: str, share: float = 1.0) -> Judged:
@@ -135,8 +139,8 @@ class _FailureSearch:
     def _by_check(self, check: Words) -> ModelFailure | None:
         """The failure of the user's check, if it fails. A ``biopsy run`` also writes its report."""
         command, engines, words = parse(check), self.context.question.engines, check
-        if isinstance(command, OwnRun) and _REPORT_OPTION not in command.words:
-            words = command.with_options(_REPORT_OPTION, str(self.context.question.folder / REPORT)).words
+        if isinstance(command, OwnRun) and REPORT_OPTION not in command.words:
+            words = command.with_options(REPORT_OPTION, str(self.context.question.folder / REPORT)).words
         for number in self._further_runs(0, "the check passes in {0} of {0} runs"):
             run = self._reported(words, f"run {number}")
             if fails(run):
@@ -262,10 +266,16 @@ def failure_of(run: Judged, check: Words, *, trusted: str | None, suspect: str |
 def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """Run the model until it fails, or has passed often enough."""
     search = _FailureSearch(context=context)
-    failure = search.failure()
-    random = warning_of_random(context.question.index)
-    if failure is not None and failure.report.stage == "compare" and random is not None:
+    failure, question = search.failure(), context.question
+    random = warning_of_random(question.index) if failure and failure.report.stage == "compare" else None
+    if random is not None:  # it is believed where the reference evaluator differs from itself, or cannot tell
+        words, why = question.original_words(["reference", "reference"]), "do random values show?"
+        runs = (context.run(words, question.model, description=why) for _ in range(_RANDOM_COMPARISONS))
+        random = None if all(map(passes, runs)) else random
+    if failure is not None and random is not None:
         failure = replace(failure, fault=FaultBeforeEngines(kind="random", every=(), text=random))
+    elif failure is not None and (breach := _invalid(failure, context)) is not None:
+        failure = replace(failure, fault=breach)
     elif failure is not None and context.question.check is None:
         failure = _with_larger_inputs(context, failure)
     lists = {key: tuple(getattr(search, key)) for key in ("rows", "passed", "not_compared")}
@@ -275,6 +285,27 @@ def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
         return StepAnswer(facts, f"no · {' · '.join([*compared.passed, *compared.not_compared])}")
     error = f" · {failure.error}" if failure.error else ""
     return StepAnswer(facts, f"{failure.report.signature}{error}" if failure.fault is None else failure.fault.text)
+
+
+_RANDOM_COMPARISONS = 3
+"""Few random values may be equal by chance, such as those of Bernoulli."""
+
+
+def _invalid(failure: ModelFailure, context: StepContext) -> FaultBeforeEngines | None:
+    """How a model that an engine refuses breaks the ONNX standard; None if it does not, as far as onnx can judge."""
+    report, question = failure.report, context.question
+    if report.stage not in errors.STAGE_VERBS or errors.is_crash(report.stage, report.kind) or failure.status < 0:
+        return None
+    index, folder = question.index, question.weights_folder or question.model.parent
+    is_known = index.ir_version <= onnx.IR_VERSION and index.opset <= onnx.defs.onnx_opset_version()
+    judges = (CHECKER, INFERENCE) if failure.fault is not None else (CHECKER,)
+    try:
+        sources = (RULES, *(judges if is_known else ()))
+        found = breaches(question.model, folder, sources, timeout=max(1.0, context.seconds_left))
+    except errors.BiopsyError:  # the file is no longer there, or has changed
+        return None
+    text = f"it breaks the ONNX standard: {first_of(found, 3, '; ')}"
+    return FaultBeforeEngines(kind="invalid", every=(), text=text) if found else None
 
 
 def _with_larger_inputs(context: StepContext, failure: ModelFailure) -> ModelFailure:

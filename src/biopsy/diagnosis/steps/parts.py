@@ -25,6 +25,7 @@ from biopsy.diagnosis.context import (
 from biopsy.diagnosis.facts import (
     FailingPiece,
     FailureReport,
+    FaultBeforeEngines,
     KnownBug,
     KnownFacts,
     LayerFacts,
@@ -38,6 +39,7 @@ from biopsy.engines.runner import Inputs, checked_feed, feeds_for
 from biopsy.findings.reduction import search_tree
 from biopsy.findings.search_history import SearchHistory
 from biopsy.model.index import ModelIndex, index_file
+from biopsy.model.nodes import warning_of_random
 from biopsy.model.tensor_type import TensorType, spaced
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole
@@ -125,6 +127,7 @@ def reduce_to(
         "nothing fails": facts.failure is None,
         "no engine is at fault, but the size of the inputs": facts.fault == "input",
         "the model is random: no comparison of its values says anything": facts.fault == "random",
+        "the model is invalid, so an engine may refuse it": facts.fault == "invalid",
         "it is rounding: no part of the model is at fault": facts.is_rounding,
     },
     evidence="search",
@@ -166,8 +169,11 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
         types=tuple(_types_of_ends(reduction.output)),
         places=tuple(dict.fromkeys(str(source) for source in reduction.sources if source is not None)),
     )
-    fault = failure.fault
-    if fault is not None and fault.kind == "not-finite" and len(piece.nodes) == 1:
+    fault, random = failure.fault, warning_of_random(index_file(reduction.output))
+    if failure.report.stage == "compare" and random is not None:
+        fault = FaultBeforeEngines(kind="random", every=(), text=f"as its smallest part that fails shows, {random}")
+        failure = replace(failure, fault=fault)
+    elif fault is not None and fault.kind == "not-finite" and len(piece.nodes) == 1:
         origin = "It is fed with NaN." if _reads_nan(piece) else "It makes NaN of values that are not NaN."
         failure = replace(failure, fault=replace(fault, origin=f" {origin}"))
     if rounding is not None and rounding.exceeds_rounding:

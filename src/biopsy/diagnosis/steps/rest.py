@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from biopsy.diagnosis.context import (
 from biopsy.diagnosis.facts import FurtherPiece, KnownFacts, ModelFailure, RestFacts, grouped
 from biopsy.diagnosis.question import Words, feeds_in, feeds_of, without_weights_folder
 from biopsy.diagnosis.steps.parts import NOT_SHOWN, examined, exceeds_rounding, no_inner_tensors, reduce_to
+from biopsy.diagnosis.steps.rounding import judged_by_float64
 from biopsy.engines.registry import PLAIN, create, parse_spec
 from biopsy.model.index import index_bytes, index_file
 from biopsy.model.slice import Boundary, Subset, candidate_parts
@@ -71,27 +73,22 @@ _MOST_LABELS = 2
 def rest_of_model(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """Check the model without the piece, fed with right values in its place; look for more only if that fails too."""
     with temporary_folder("biopsy-") as scratch:
-        rest = _Rest(facts, context, scratch).searched()
+        search = _Rest(facts, context, scratch)
+        rest = search.held_against_float64(search.searched())
     ended = TIME if rest.reason == _NO_TIME else None
     return StepAnswer(replace(facts, rest=rest), _line(rest), ended)
 
 
+NOTHING_LEFT = "no other node is left"
 _NO_TIME = "the time for this question was over"
 
 
 def _line(rest: RestFacts) -> str:
-    lacking = "without all of them" if rest.others else "without it"
     fed = f", fed with what {rest.fed_by} computes there" if rest.fed_by else ""
-    answers = {
-        "passes": f"the model passes {lacking}{fed}",
-        "rounding": f"what is left {lacking} is rounding{fed}",
-        "fails": f"the model still fails {lacking}{fed}",
-        "another": f"the model fails in another way {lacking}{fed}: {rest.reason}",
-        "unknown": f"not known {lacking}: {rest.reason}",
-    }
+    answer = f"the rest of the model{fed}: {rest.answer}" if rest.reason != NOTHING_LEFT else ""
     more = f"no, {len(rest.others)} more: {grouped([other.nodes for other in rest.others])} · " if rest.others else ""
-    reason = f" · {rest.reason}" if rest.answer == "fails" and rest.reason else ""
-    return f"{more}{answers[rest.answer]}{reason}"
+    wrong = f"but wrong there, by float64: {', '.join(rest.wrong)}" if rest.wrong else ""
+    return more + " · ".join(filter(None, (answer, rest.reason, wrong)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,13 +153,25 @@ class _Rest:
                 return replace(rest, reason=first_line(error.message))
         return replace(rest, reason=f"no more than {MOST_PIECES} parts are reduced") if rest.answer == "fails" else rest
 
+    def held_against_float64(self, rest: RestFacts) -> RestFacts:
+        """The facts with what float64 says of each engine on the rest: two that agree may both be wrong."""
+        failure, written = self._failure, self._written
+        if rest.answer != "passes" or written is None or not failure.is_mismatch or not failure.trusted:
+            return rest
+        command = parse(written.words)
+        files = command.input_files if isinstance(command, OwnRun) else []
+        with contextlib.suppress(TimeUpError, errors.CheckError):
+            wrong, right = judged_by_float64(failure, self._context, written.path, files)
+            return replace(rest, wrong=wrong, right=right)
+        return rest
+
     def _answer(self) -> RestFacts:
         """What the check says of the rest. Raises TimeUpError."""
         rest = RestFacts(answer="unknown", others=tuple(self._others))
         try:
             written = self._written = self._write()
             if written is None:
-                return replace(rest, answer="passes", fed_by=self._engine)
+                return replace(rest, answer="passes", reason=NOTHING_LEFT)
             rest = replace(rest, fed_by=self._engine if written.is_fed else "")
             judged = self._judged(written)
         except errors.BiopsyError as error:
@@ -175,7 +184,7 @@ class _Rest:
         if not fails(judged):
             return replace(rest, reason=judged.reason)
         report, seen = self._failure.report, judged.evidence.verdict
-        if not _is_same(judged, self._failure, self._context):
+        if not is_same_failure(judged, self._failure, self._context):
             # An engine may refuse a part of a model, which says nothing of the model.
             is_of_model = seen.stage == "compare" or (report.stage != "compare" and seen.engine == report.engine)
             is_another = is_of_model and isinstance(self._command, OwnRun)
@@ -282,7 +291,7 @@ class _Rest:
         return [FurtherPiece(nodes=labels, kept=kept, by="reduction")]
 
 
-def _is_same(judged: Judged, failure: ModelFailure, context: StepContext) -> bool:
+def is_same_failure(judged: Judged, failure: ModelFailure, context: StepContext) -> bool:
     """Whether a run fails as the model does, by the rules of the diagnosis."""
     report, seen = failure.report, signature_of(judged.evidence)
     if not (report.engine or report.stage or report.kind or report.message):

@@ -134,19 +134,27 @@ def with_wrong_engines(
     In the ``piece`` if there is one, since rounding alone may be great behind many layers; the record stays as it is if
     no engine is wrong there. A check of the user's has no engines to compare.
     """
-    question, engines = context.question.without_limits, [failure.suspect, failure.trusted]
-    model = question.model if piece is None else Path(piece.path)
+    model = None if piece is None else Path(piece.path)
     files = None if piece is None or piece.inputs is None else [Path(piece.inputs)]
-    words_of = question.original_words if piece is None else question.words
+    wrong, right = judged_by_float64(failure, context, model, files)
+    if piece is not None and not wrong:
+        return rounding
+    return replace(rounding, wrong=wrong, right=right)
+
+
+def judged_by_float64(
+    failure: ModelFailure, context: StepContext, part: Path | None = None, files: Sequence[Path] | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those of the two engines that are wrong by float64, and those that are right, in all of the model or a part."""
+    question, engines = context.question.without_limits, [failure.suspect, failure.trusted]
+    words_of = question.original_words if part is None else question.words
     wrong: list[str] = []
     right: list[str] = []
     for engine in filter(None, engines if question.check is None else []):
         words = words_of([engine], *_COMPARE_WITH_NOISE, files=files)
-        run = context.run(words, model, description=f"{engine} held against float64")
+        run = context.run(words, part or question.model, description=f"{engine} held against float64")
         (wrong if fails(run) else right if passes(run) else []).append(engine)
-    if piece is not None and not wrong:
-        return rounding
-    return replace(rounding, wrong=tuple(wrong), right=tuple(right))
+    return tuple(wrong), tuple(right)
 
 
 def with_corrected_suspect(failure: ModelFailure, rounding: RoundingFacts) -> ModelFailure:
@@ -210,6 +218,7 @@ _SELF_COMPARISONS_IF_STEADY = 2
         "nothing fails": facts.failure is None,
         "the outputs do not show it": facts.is_masked,
         "the model is random": facts.fault == "random",
+        "the model is invalid": facts.fault == "invalid",
     },
     evidence="failure",
     share=_SHARE,
@@ -218,12 +227,14 @@ _SELF_COMPARISONS_IF_STEADY = 2
 def steadiness(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """Run the failing check again, each engine against itself, and equal rows of a batch."""
     failure, model = facts.known_failure, context.question.model
-    failed, runs, time_before = 1, 1, context.seconds_left  # the first question's run counts
+    before, time_before = context.rate_of(failure.check, model), context.seconds_left
+    failed, runs = max(1, before.failed), max(1, before.runs)  # the runs of earlier questions count
     while runs <= (_RUNS if failed == runs else _RUNS_IF_FLAKY - 1):
         if runs >= 3 and 4 * (time_before - context.seconds_left) / (runs - 1) > context.seconds_left:
             break  # the check is slow: leave time for other questions
         failed += fails(context.run(failure.check, model, description=f"run {runs + 1}"))
         runs += 1
+    context.rate_of(failure.check, model)  # these runs are counted
     compares = failure.report.stage == "compare" and context.question.check is None
     comparisons = _SELF_COMPARISONS if failed < runs else _SELF_COMPARISONS_IF_STEADY
     engine, difference = _self_difference(failure, context, comparisons) if compares else ("", "")

@@ -17,7 +17,7 @@ from biopsy.model.index import index_bytes
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.server import Note, Request, Server, ServerEndedError, Serving
 from biopsy.processes.watch import Limits
-from biopsy.questions.lint.rules import CHECKER, INFERENCE, Level, LintEntry, plain_message
+from biopsy.questions.lint.rules import CHECKER, INFERENCE, LOADER, Level, LintEntry, plain_message
 from biopsy.recording.dependence import unknown_operators
 from biopsy.text import printable
 
@@ -43,7 +43,7 @@ def entries(path: Path, *, is_complete: bool, timeout: float | None = None) -> I
         findings = server.ask({"model": str(path), "is_complete": is_complete}, Limits(seconds=timeout))["findings"]
     except ServerEndedError as error:
         how = "takes too long" if error.ended.cause == "time" else "ends its process"
-        yield LintEntry(level="exception", source=CHECKER, message=f"onnx {how} on this model")
+        yield LintEntry(level="exception", source=LOADER, message=f"onnx {how} on this model")
         return
     finally:
         server.close()

@@ -1,0 +1,150 @@
+"""What avoids a failure: settings, changes of the model, other releases and engines, each with a check that passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.words import as_word
+from biopsy.diagnosis.facts import KnownFacts, MendingSwitch
+from biopsy.diagnosis.question import (
+    DiagnosisQuestion,
+    Words,
+    path_of,
+    with_engine,
+    with_engine_place,
+    with_inputs,
+    with_limits,
+    without_weights_folder,
+)
+from biopsy.engines.registry import full_title, parse_spec
+from biopsy.findings.bundle.engine_script import calls_of
+from biopsy.text import can_be_typed, count, first_of, line_of, series
+
+ELSEWHERE = "Another engine:"
+"""The beginning of a way out that is none for the engine at fault."""
+_MOST_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class WayOut:
+    """What avoids the failure, as a sentence, and the check that passes: ``words``, for a ``model`` and in an
+    ``environment``; no words if there is none. ``engine`` is the spec of a switch, ``code`` lines for the application.
+    """
+
+    text: str
+    words: Words = ()
+    model: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    engine: str = ""
+    code: Sequence[str] = ()
+
+    @property
+    def line(self) -> str:
+        """The check as a line to paste; "" if there is none."""
+        assigned = [f"{name}={value}" for name, value in self.environment.items() if can_be_typed(value)]
+        prefix = f"{line_of(['env', *assigned])} " if assigned else ""
+        return f"{prefix}{check_line(self.words, self.model)}" if self.words else ""
+
+
+def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]:
+    """What avoids the failure: only what was seen to pass with the original, each with a check that shows it."""
+    failure, precision, rounding, model = facts.failure, facts.precision, facts.rounding, question.model
+    if failure is None:
+        return
+    if rounding is not None and rounding.is_rounding and rounding.passes_noise and failure.suspect is not None:
+        words = (*question.without_limits.original_words([failure.suspect]), "--compare-with", "noise")
+        yield WayOut(text="A check that allows what rounding explains passes.", words=words, model=model)
+    command = parse(failure.check)
+    if rounding is not None and rounding.is_rounding and rounding.passing_limits and isinstance(command, OwnRun):
+        words = with_limits(command, rounding.passing_limits)
+        yield WayOut(text=f"With {' '.join(rounding.passing_limits)} it passes.", words=words, model=model)
+    if failure.passes_with:
+        words = with_inputs(failure.check, path_of(failure.passing_inputs))
+        text = f"With inputs of {' '.join(failure.passes_with)} it does not fail."
+        yield WayOut(text=text, words=words, model=model)
+    for switch in facts.mending_switches:
+        yield _of_switch(switch, facts, question)
+    yield from _of_changes(facts, question)
+    if precision is not None and precision.passes and precision.high and precision.output is not None:
+        path = Path(precision.output)
+        text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_SHOWN)} in float32, passes."
+        yield WayOut(text=text, words=without_weights_folder(failure.check), model=path)
+    # The engine always fails to load, build or run the model, or crashes.
+    is_refused = failure.report.stage != "compare" and not facts.is_flaky
+    if failure.trusted is not None and failure.suspect is not None and question.check is None and is_refused:
+        is_other = parse_spec(failure.trusted).name != parse_spec(failure.suspect).name
+        if facts.mending_switches and not is_other:
+            return
+        # Its usual settings, if they were seen to give the same.
+        other = facts.agreeing[-1] if failure.trusted in facts.agreeing else failure.trusted
+        text = f"{ELSEWHERE if is_other else ''} {full_title(other, '')} runs the model.".strip()
+        words, calls = question.original_words([other]), _calls(other, question)
+        yield WayOut(text=text, words=words, model=model, code=calls)
+
+
+def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQuestion) -> WayOut:
+    """A switch, with its cost or the doubts about it, if ``facts.changes`` has them."""
+    exact = ", and errs no more than by rounding" if switch.right_by_float64 else ""
+    more, changes = "", facts.changes
+    if changes is not None:
+        rejected = dict(changes.rejected).get(switch.engine)
+        latencies = [each.latency for each in changes.best if (each.engine, each.kind) == (switch.engine, "setting")]
+        if rejected is not None:
+            more = f"; but it is not shown to be right on other inputs: {rejected}"
+        elif latencies and latencies[0]:
+            more = f"; {latencies[0]}"
+    what = f"{series(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")
+    assigned = [f"{name}={value}" for name, value in switch.change.environment.items() if can_be_typed(value)]
+    return WayOut(
+        text=f"{what}: the model passes{exact}{more}.",
+        words=with_engine_instead(switch.engine, facts, question),
+        model=question.model,
+        environment=switch.change.environment,
+        engine=switch.engine,
+        code=_calls(switch.engine, question, assigned),
+    )
+
+
+def _calls(engine: str, question: DiagnosisQuestion, environment: Sequence[str] = ()) -> Sequence[str]:
+    """Lines of Python that run the model in an engine with these settings; none if there are none."""
+    try:
+        calls = calls_of(parse_spec(engine), question.index)
+    except errors.BiopsyError:
+        return ()
+    return (*(f"# with {assignment} in the environment" for assignment in environment), *calls) if calls else ()
+
+
+def with_engine_instead(engine: str, facts: KnownFacts, question: DiagnosisQuestion) -> Words:
+    """The words of the check with another engine instead of the suspect; empty if the check names no engine."""
+    template = question.template or with_engine_place(facts.known_failure.check, facts.suspect or "") or ()
+    return with_engine(template, engine)
+
+
+def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]:
+    """The best changes of the model, and the last release that is verified with the original.
+
+    Changes of settings are left out: ``_of_switch`` describes them.
+    """
+    changes, releases = facts.changes, facts.releases
+    for change in changes.best if changes is not None else ():
+        if change.kind != "setting":
+            cost = f", {count(change.nodes, 'node')} changed" if change.nodes else ""
+            cost += f"; {change.latency}" if change.latency else ""
+            path, text = path_of(change.path), f"{change.text[:1].upper()}{change.text[1:]}"
+            what = "the model" if path is None else f"{as_word(path)}, the model with that,"
+            words = () if path is None else without_weights_folder(facts.known_failure.check)
+            yield WayOut(text=f"{text}: {what} is right{cost}.", words=words, model=path or question.model)
+    if releases is not None and not releases.doubt and releases.changes and releases.changes[-1].verified:
+        last = releases.changes[-1]
+        words, calls = with_engine_instead(last.engine, facts, question), _calls(last.engine, question)
+        text = f"{releases.package} {last.right}: the model passes."
+        yield WayOut(text=text, words=words, model=question.model, code=calls)
+
+
+def check_line(words: Words, model: Path) -> str:
+    """The words of a check on a model as a line to paste."""
+    return line_of([as_word(model) if word == "{}" else word for word in words])
