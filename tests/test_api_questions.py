@@ -13,7 +13,9 @@ import pytest
 
 import biopsy
 from biopsy import errors, events
+from biopsy.cli.app import main
 from support.models import chain, save
+from support.real_failures import normalization_of_columns
 from support.varied_models import softmax
 
 RUN = ["biopsy", "run", "{}", "--engine", "onnxrt:optimization=none"]
@@ -267,3 +269,14 @@ def test_asking_for_one_function_does_not_load_what_the_others_need() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     rooms = {name.split(".")[1] for name in done.stdout.split()}
     assert not rooms & {"reduction", "questions", "session", "cli"}
+
+
+@pytest.mark.slow
+def test_the_text_for_an_issue_is_that_of_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(normalization_of_columns(), "model.onnx")
+    found = biopsy.diagnose("model.onnx", directory="other")
+    assert main(["diagnose", "model.onnx", "--onnxrt", "--bundle", "bundle"]) == 1
+    told = Path("bundle/ISSUE.md").read_text(encoding="utf-8")
+    assert found.issue() == told
+    assert len(told.splitlines()) <= 60

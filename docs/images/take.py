@@ -1,6 +1,7 @@
-"""Takes the screenshots of the docs: ``python docs/images/take.py REDUCTION.json DIAGNOSIS.json``; needs Chromium.
+"""Takes the screenshots of the docs; needs Chromium.
 
-Both are reports on the model of the demonstration, of ``debug reduce`` and of ``diagnose``.
+``python docs/images/take.py REDUCTION.json DIAGNOSIS.json CRASH.json TORCH.json``: reports of ``debug reduce`` and
+``diagnose`` on the model of the demonstration, of ``diagnose`` on a crash, and of ``torch``.
 """
 
 import shutil
@@ -34,7 +35,7 @@ PIECE_BESIDE_VERDICT = """() => {
 
 def main() -> None:
     """Write each picture."""
-    reduction, diagnosis = sys.argv[1:]
+    reduction, diagnosis, crash, torch = sys.argv[1:]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, (width, height) in SIZES.items():
@@ -43,6 +44,9 @@ def main() -> None:
         with shown(browser, Path(diagnosis), 1500, 1000) as page:
             page.evaluate(PIECE_BESIDE_VERDICT)
             page.locator(".verdict").screenshot(path=HERE / "verdict.png")
+        for name, report in (("crash.png", crash), ("pytorch-fault.png", torch)):
+            with shown(browser, Path(report), 1280, 900) as page:
+                page.screenshot(path=HERE / name)
         browser.close()
 
 
