@@ -76,6 +76,10 @@ CASES: dict[str, list[str]] = {
     "known check": ["debug", "known", PATH, "--check", sys.executable, "check.py", "1", "{}"],
     "known add": ["debug", "known", PATH, "--engine", FAKE, "--add", hostile("a")],
     "known save": ["debug", "known", PATH, "--engine", FAKE, "--save", f"{hostile('made')}.yaml"],
+    # hunt
+    "hunt": ["hunt", PATH, "ordinary.onnx", "nonstandard.onnx", "--engine", FAKE, "--no-diagnosis", "--dir", "hunted"],
+    "hunt nowhere": ["hunt", hostile("none"), "--onnxrt"],
+    "hunt against": ["hunt", PATH, "--onnxrt", "--against", "known"],
     # run
     "run verbose": ["run", "ordinary.onnx", *TWO, "-vv"],
     "run hostile path": ["run", PATH, *TWO],
