@@ -10,12 +10,12 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 60_450,
-    "modules": 368,
-    "functions": 5_505,
-    "used_once": 500,
-    "inner_imports": 526,
-    "namespaces": 45,
+    "code": 61_700,
+    "modules": 381,
+    "functions": 5_610,
+    "used_once": 506,
+    "inner_imports": 530,
+    "namespaces": 46,
     "options": 33,
     "percentile_90": 40,
     "positional_calls": 0,
@@ -28,7 +28,7 @@ LIMITS = {
     "child_protocols": 3,
 }
 
-ROOM = {"code": 61_700, "modules": 378, "functions": 5_600, "used_once": 510, "inner_imports": 531, "options": 20}
+ROOM = {"code": 300, "modules": 5, "functions": 50, "used_once": 20, "inner_imports": 20, "options": 20}
 """How far a figure may fall below its limit before the limit has to follow."""
 
 

@@ -59,7 +59,7 @@ def test_a_workaround_with_which_the_model_fails_in_another_way_is_none() -> Non
 def test_a_switch_with_which_the_failure_comes_back_does_not_mend_it() -> None:
     verdict, known = verdict_after({7: THE_SAME})
     assert verdict.workarounds == () and not known.mending_switches
-    assert "goes away when A is disabled; that does not mend the whole model" in verdict.in_full
+    assert "The piece passes when A is disabled; the whole model does not." in verdict.in_full
 
 
 def test_nothing_is_run_where_nothing_avoids_the_failure() -> None:

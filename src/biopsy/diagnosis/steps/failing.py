@@ -274,10 +274,11 @@ def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
         random = None if all(map(passes, runs)) else random
     if failure is not None and random is not None:
         failure = replace(failure, fault=FaultBeforeEngines(kind="random", every=(), text=random))
-    elif failure is not None and (breach := _invalid(failure, context)) is not None:
-        failure = replace(failure, fault=breach)
-    elif failure is not None and context.question.check is None:
-        failure = _with_larger_inputs(context, failure)
+    elif failure is not None:
+        if question.check is None:
+            failure = _with_larger_inputs(context, failure)
+        if not failure.passes_with and (breach := _invalid(failure, context)) is not None:
+            failure = replace(failure, fault=breach)
     lists = {key: tuple(getattr(search, key)) for key in ("rows", "passed", "not_compared")}
     compared = EngineComparison(engines=tuple(search.engines.items()), **lists)
     facts = replace(facts, compared=compared, failure=failure)
