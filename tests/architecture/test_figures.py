@@ -14,7 +14,7 @@ LIMITS = {
     "modules": 380,
     "functions": 5_600,
     "used_once": 510,
-    "inner_imports": 532,
+    "inner_imports": 533,
     "namespaces": 46,
     "options": 37,
     "percentile_90": 40,
@@ -28,7 +28,7 @@ LIMITS = {
     "child_protocols": 3,
 }
 
-ROOM = {"code": 61_800, "modules": 380, "functions": 5_600, "used_once": 510, "inner_imports": 532, "options": 20}
+ROOM = {"code": 61_800, "modules": 380, "functions": 5_600, "used_once": 510, "inner_imports": 533, "options": 20}
 """How far a figure may fall below its limit before the limit has to follow."""
 
 
