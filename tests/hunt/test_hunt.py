@@ -35,6 +35,7 @@ def test_each_model_is_judged_by_itself_and_nothing_is_lost(tmp_path: Path, susp
     assert len(ran.told.splitlines()) <= 25
 
 
+@pytest.mark.slow
 def test_an_engine_that_hangs_is_found_to_do_so_by_itself(tmp_path: Path, suspect: str) -> None:
     zoo(tmp_path / "zoo", {"hang": unary("Cos"), "good": unary("Relu")})
     assert hunt(tmp_path, "zoo", "--onnxrt", "--engine", suspect, "--no-diagnosis", "--model-timeout", "4s").status == 1
@@ -66,6 +67,7 @@ def test_without_a_bug_it_is_green_only_if_everything_was_compared(tmp_path: Pat
     assert set(kinds(tmp_path / "empty_hunt", "onnxrt").values()) == {"empty"}
 
 
+@pytest.mark.slow
 def test_of_two_settings_of_an_engine_the_wrong_one_is_named(tmp_path: Path, planted: Callable[..., str]) -> None:
     one, other = planted(), planted({"op": "Tanh", "does": "scale"})
     zoo(tmp_path / "zoo", {"wrong": unary("Tanh")})
@@ -89,6 +91,7 @@ def test_inputs_and_expected_outputs_beside_a_model_are_used(tmp_path: Path, pla
     assert cells == {"data_set": "wrong", "file": "wrong", "none": "right"}
 
 
+@pytest.mark.slow
 def test_open_dimensions_get_several_sizes(tmp_path: Path, planted: Callable[..., str]) -> None:
     made = model([helper.make_node("Tanh", ["x"], ["y"])], [info("x", ("n", "m"))], [info("y", ("n", "m"))])
     zoo(tmp_path / "zoo", {"open": made})
@@ -119,6 +122,7 @@ def test_links_are_not_followed_and_archives_refused(tmp_path: Path, planted: Ca
     assert "unpack it" in hunt(tmp_path, "models.zip", "--onnxrt").told
 
 
+@pytest.mark.slow
 def test_the_same_line_tries_only_what_has_changed(tmp_path: Path, planted: Callable[..., str]) -> None:
     zoo(tmp_path / "zoo", {"good": ZOO["good"], "later": ZOO["good"]})
     words = ("zoo", "--onnxrt", "--engine", planted({"op": "Tanh", "does": "scale"}), "--no-diagnosis")
