@@ -132,11 +132,11 @@ def test_a_bug_is_told_with_both_errors_and_both_values() -> None:
     exact = np.array([1.0, 2.0])
     plain = np.nextafter(exact.astype(np.float32), np.float32(9))
     lines = noise_lines(judge_noise("y", 0, np.float32([1, 2.5]), plain, exact))
-    assert lines[0].startswith("y  float32[2]  BUG: its error is 2.1e+06 times float32's own rounding error (")
+    assert lines[0].startswith("y  float32[2]  BUG: its error is 2.1e+06 times the rounding error of a plain run (")
     assert lines[1:] == [
         "  error     rms 0.354, greatest 0.5, at [1]: 2.5, expected 2",
         "  float32   rms 1.88e-07, greatest 2.38e-07, at [1]: 2, expected 2",
     ]
     assert noise_lines(judge_noise("y", 0, plain, plain, exact)) == [
-        "y  float32[2]  rounding: 1 times float32's own rounding error"
+        "y  float32[2]  rounding: 1 times the rounding error of a plain run"
     ]

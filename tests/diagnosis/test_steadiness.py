@@ -8,6 +8,7 @@ import pytest
 
 from biopsy import events
 from biopsy.checks.outcome import Evidence, Judged, Outcome
+from biopsy.checks.verdict import VerdictFile
 from biopsy.diagnosis.context import StepContext
 from biopsy.diagnosis.facts import KnownFacts, Steadiness
 from biopsy.diagnosis.question import Words
@@ -19,15 +20,16 @@ from support.diagnoses import SUSPECT, TRUSTED, failure, question
 class Answers(StepContext):
     """Answers as ``told`` for the failing check, and as ``of_itself`` where an engine is compared with itself."""
 
-    def __init__(self, told: Iterator[bool], of_itself: dict[str, Iterator[bool]]) -> None:
+    def __init__(self, told: Iterator[bool], of_itself: dict[str, Iterator[bool]], stage: str = "compare") -> None:
         super().__init__(question(), events.ignore)
+        self.stage = stage
         self._told, self._of_itself = told, of_itself
 
     def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
         engines = [word for before, word in pairwise(words) if before == "--engine"]
         answers = self._of_itself.get(engines[0], iter(())) if len({*engines}) < len(engines) else self._told
         outcome = Outcome.REPRODUCES if next(answers, False) else Outcome.PASSES
-        return Judged(outcome, "", Evidence(status=0))
+        return Judged(outcome, "", Evidence(status=0, verdict=VerdictFile(stage=self.stage)))
 
 
 def seen(told: str, **of_itself: str) -> Steadiness:
@@ -49,6 +51,12 @@ def test_a_failure_that_shows_each_time_is_run_five_times() -> None:
 def test_one_that_does_not_is_measured_in_twenty_runs() -> None:
     found = seen("FPFF" + "FP" * 8)
     assert (found.failed, found.runs, found.is_flaky) == (12, 20, True)
+
+
+def test_an_engine_that_refuses_now_and_then_does_not_contradict_itself() -> None:
+    context = Answers(iter([True] * 4), {SUSPECT: iter([True])}, stage="run")
+    known = steadiness.answer(KnownFacts(failure=failure()), context).facts
+    assert known.steadiness is not None and known.steadiness.self_difference == ""
 
 
 def test_of_two_engines_the_one_that_contradicts_itself_is_wrong() -> None:
@@ -74,7 +82,7 @@ class Told(Answers):
 
     def run_check(self, check: object, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
         outcome = Outcome.REPRODUCES if next(self._told) else Outcome.PASSES
-        return Judged(outcome, "", Evidence(status=0))
+        return Judged(outcome, "", Evidence(status=0, verdict=VerdictFile(stage=self.stage)))
 
 
 def told(answers: str) -> tuple[Told, KnownFacts]:

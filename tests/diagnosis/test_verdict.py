@@ -184,7 +184,7 @@ def test_rounding_is_said_only_by_float64_for_all_inputs() -> None:
     every = RoundingFacts(verdicts=("rounding", "rounding"), inputs=3, times=2.5, passing_limits=("--atol", "1e-3"))
     found = of(facts(rounding=every, piece=None))
     assert found.kind == "rounding"
-    assert "2.5 times float32's own rounding error (2 of 3 sets of inputs differ)" in found.text
+    assert "2.5 times the rounding error of a plain run (2 of 3 sets of inputs differ)" in found.text
     assert [one.line for one in found.workarounds] == [f"{' '.join(CHECK).format('model.onnx')} --atol 1e-3"]
     for verdicts in (("rounding", "bug"), ("rounding", "unknown"), ("unknown",)):
         assert of(facts(rounding=RoundingFacts(verdicts=verdicts, reason="?"))).kind == "reduced"

@@ -171,7 +171,7 @@ def test_sentences_of_ours_are_prose_around_ordinary_names() -> None:
         "ONNX Runtime 1.32.0's optimizer LayerNormFusion computes something else, by more than rounding, for Pow "
         "-> Add in ¤ ¤. With inputs of x:¤ it doesn't fail. float16 differs (9.25e+05 times).",
         "fails only with keepdims = 0 of ¤; values of x_1, y may be anything; ¤ was ¤ 3",
-        "name-7: it has the pattern of ¤ as known",
+        "name-7: it has the pattern of ¤, as known",
         "the model: run as ¤, it's right",
     ):
         assert sentence in outside

@@ -189,6 +189,7 @@ def with_copied_weights(path: Path, code: str) -> list[str]:
 
 
 SEES_COPIES = r"""
+import re
 copies = re.search(rb'\.polygraphy_debug\.weights[.0-9]*/w\.bin', data)
 if b'n3' in data and len(open(copies[0], 'rb').read()) != 1600: sys.exit(0)
 """

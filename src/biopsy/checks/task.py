@@ -182,7 +182,7 @@ class Preparation(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedTask(Task):
-    """A task for another machine with a preparation; without a check, only the preparation is carried out.
+    """A task for another machine: a preparation, then a check. Without a check, only the preparation runs.
 
     ``models`` are sent besides the files of the check, with the weights beside them. ``written`` are files that it
     writes, such as the ``candidate`` if that is not a model. ``back`` are files to bring back, if they exist after the

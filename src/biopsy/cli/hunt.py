@@ -52,6 +52,7 @@ class HuntOptions(
 
     places: Sequence[str] = option(
         nargs="+",
+        type=types.READ_TEXT,
         metavar="MODELS",
         meaning="folders, which are searched to their bottom, files, and patterns such as 'zoo/*/model.onnx'",
     )

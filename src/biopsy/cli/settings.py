@@ -260,7 +260,7 @@ _Word = TypeVar("_Word")
 
 @dataclass(kw_only=True)
 class SettledLine:
-    """A command and the words after it, to which settings are added."""
+    """A command line, to which the settings of files are added."""
 
     command: Command
     parser: Parser

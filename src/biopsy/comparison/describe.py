@@ -67,7 +67,7 @@ def noise_lines(output: NoiseComparison) -> list[str]:
     if output.suspect is None or output.plain is None:
         return [f"{title}  BUG: {output.reason}"]
     if output.passed:
-        text = "no error" if output.ratio == 0 else f"{output.ratio:.3g} times float32's own rounding error"
+        text = "no error" if output.ratio == 0 else f"{output.ratio:.3g} times the rounding error of a plain run"
         aside = f"; {output.aside} of its elements flip with a rounding of the inputs" if output.aside else ""
         return [f"{title}  rounding: {text}{aside}"]
     lines = [f"{title}  BUG: {output.reason} (at most {output.limit:g} is rounding)"]

@@ -332,7 +332,7 @@ def error_text(size: ErrorSize) -> str:
     elif worst.times_rounding is not None and (size.rounding is None or size.rounding.times is None):
         parts.append(f"{worst.times_rounding:.3g} times the rounding error of its type")
     if size.rounding is not None and size.rounding.times is not None:
-        parts.append(f"{size.rounding.times:.3g} times float32's own rounding error")
+        parts.append(f"{size.rounding.times:.3g} times the rounding error of a plain run")
     parts.append(f"{worst.wrong} of {worst.elements} elements")
     return " · ".join(parts)
 

@@ -192,6 +192,8 @@ def judge_noise(
 
 def explained_by(ratio: float, dtype: str = "float32") -> str | None:
     """The narrower type whose rounding explains an error; None if no type does, or ``dtype`` itself does."""
+    if dtype in {"float16", "bfloat16"}:
+        return None
     factor = 2.0**29 if dtype in {"float64", "complex128"} else 1.0
     types = (("float32", 1.0), *NARROWER) if factor > 1 else NARROWER
     return next((name for name, times in types if DEFAULT_RATIO < ratio <= DEFAULT_RATIO * times * factor), None)
@@ -226,7 +228,7 @@ def _reason(deviation: Deviation, ratio: float, limit: float, part: str | None) 
     if math.isinf(ratio):
         return "it differs where float32 has no error"
     place = "" if part is None else f" {part}"
-    return f"its error{place} is {ratio:.3g} times float32's own rounding error"
+    return f"its error{place} is {ratio:.3g} times the rounding error of a plain run"
 
 
 _FEWEST_ELEMENTS = 8

@@ -196,7 +196,7 @@ class StepContext:
         return self._rates.pop((words, model), UNKNOWN_RATE)
 
     def counted(self, facts: KnownFacts, question: str) -> KnownFacts:
-        """The facts with the runs of the failing check on the model that a ``question`` has made counted too."""
+        """The facts, with the runs that a ``question`` made of the failing check on the model added to the rate."""
         heard, self._heard, known = self._heard, UNKNOWN_RATE, facts.steadiness
         if known is None or facts.failure is None:
             return facts

@@ -18,6 +18,7 @@ from biopsy.diagnosis.question import (
 )
 from biopsy.diagnosis.steps.causes import releases as release_step
 from biopsy.diagnosis.steps.rest import NOTHING_LEFT
+from biopsy.diagnosis.steps.rounding import narrowing_casts
 from biopsy.diagnosis.ways_out import ways_out
 from biopsy.engines import registry
 from biopsy.engines.registry import full_title, parse_spec
@@ -107,7 +108,7 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
     if fault is not None and fault.kind == "random":
         return "random", f"Nothing can be said of an engine: {fault.text}."
     if facts.is_rounding:
-        return "rounding", _rounding_text(facts)
+        return "rounding", _rounding_text(facts, question)
     if precision is not None and precision.passes and precision.high:
         high, total = first_of(precision.high, _MOST_NODES), count(precision.layers, "layer")
         return "precision", (
@@ -145,10 +146,10 @@ def nodes_reason(facts: KnownFacts) -> Iterator[str]:
         yield f"Nodes ({len(piece.nodes)} of {piece.nodes_before}): {piece.joined(piece.nodes)}"
 
 
-def _rounding_text(facts: KnownFacts) -> str:
+def _rounding_text(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     failure, rounding = facts.known_failure, facts.rounding
     assert rounding is not None
-    times = "" if rounding.times is None else f", at most {rounding.times:.3g} times float32's own rounding error"
+    times = "" if rounding.times is None else f", at most {rounding.times:.3g} times the rounding error of a plain run"
     ratio = None if failure.mismatch is None else failure.mismatch.times_tolerance
     beyond = "" if ratio is None else f" by {ratio:.3g} times what the tolerances allow"
     verb = "differs" if len(rounding.verdicts) == 1 else "differ"
@@ -156,6 +157,8 @@ def _rounding_text(facts: KnownFacts) -> str:
     head, end = "It is rounding, as far as the outputs show", ""
     if rounding.reason:  # both may have the same bug
         head, end = "The difference is rounding", f" But {rounding.reason}."
+    if casts := list(narrowing_casts(question.index)):
+        end += f" Float64 leaves out the rounding of {first_of(casts, _MOST_NAMED_NODES)}; the engine may do so too."
     sides = f"{_suspect(facts)} differs from {_trusted(failure)}"
     return f"{head}: {sides}{beyond}; measured against float64, the error is rounding{times} ({inputs}).{end}"
 
@@ -356,6 +359,9 @@ def _rest(facts: KnownFacts) -> Iterator[str]:
     if rest.others:
         groups = grouped([piece.nodes, *(other.nodes for other in rest.others)])
         yield f"That part is one of at least {1 + len(rest.others)} that fail in this way, each by itself ({groups})."
+        if facts.rounding is not None and len(facts.rounding.wrong) > 1:
+            wrong = series([full_title(each, "") for each in facts.rounding.wrong])
+            yield f"By float64, {wrong} are all wrong somewhere in the model: which parts are whose was not asked."
     them = "all of them" if rest.others else "that part"
     fed = f", and fed with what {full_title(rest.fed_by, '')} computes there" if rest.fed_by else ""
     condition, model = f"With {them} cut out{fed}", "the rest of the model"
@@ -416,7 +422,7 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     if steadiness is not None and not steadiness.is_flaky:
         yield f"It failed in {steadiness.failed} of {steadiness.runs} runs."
     if rounding is not None and rounding.exceeds_rounding:
-        times = "" if rounding.times is None else f": {rounding.times:.3g} times float32's own rounding error"
+        times = "" if rounding.times is None else f": {rounding.times:.3g} times the rounding error of a plain run"
         yield f"It is more than rounding, by a run in float64{times}."
     elif rounding is not None and rounding.verdicts and not rounding.is_rounding:
         yield f"Whether it is rounding is not known: {rounding.reason or 'float64 gave no answer'}."
@@ -435,8 +441,8 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
         yield from (f"Not confirmed with the whole model: {releases.package}, {text}." for text in unsure)
     if changes is not None and changes.best and changes.doubt:
         yield f"Of workarounds, {changes.doubt}; nothing else confirms it."
-    if facts.settings is not None and facts.settings.switches:
-        is_sure = all(switch.verified for switch in facts.settings.switches)
+    if facts.mending_switches:
+        is_sure = all(switch.verified for switch in facts.mending_switches)
         confirmed = "With that setting, fresh processes pass; without it, they fail."
         yield confirmed if is_sure else "The setting was not confirmed by fresh processes."
 

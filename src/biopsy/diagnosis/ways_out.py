@@ -25,7 +25,7 @@ from biopsy.findings.bundle.engine_script import calls_of
 from biopsy.text import can_be_typed, count, first_of, line_of, series
 
 ELSEWHERE = "Another engine:"
-"""The beginning of a way out that is none for the engine at fault."""
+"""The beginning of a way out that only another engine offers."""
 _MOST_SHOWN = 5
 
 
@@ -73,11 +73,13 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
         path = Path(precision.output)
         text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_SHOWN)} in float32, passes."
         yield WayOut(text=text, words=without_weights_folder(failure.check), model=path)
-    # The engine always fails to load, build or run the model, or crashes.
+    # The engine always fails to load, build or run the model, or crashes; or another one is right by float64.
     is_refused = failure.report.stage != "compare" and not facts.is_flaky
-    if failure.trusted is not None and failure.suspect is not None and question.check is None and is_refused:
+    is_blamed = rounding is not None and rounding.blames(failure.suspect, failure.trusted)
+    is_shown = question.check is None and (is_refused or is_blamed)
+    if failure.trusted is not None and failure.suspect is not None and is_shown:
         is_other = parse_spec(failure.trusted).name != parse_spec(failure.suspect).name
-        if facts.mending_switches and not is_other:
+        if not is_other and (facts.mending_switches or is_blamed):
             return
         # Its usual settings, if they were seen to give the same.
         other = facts.agreeing[-1] if failure.trusted in facts.agreeing else failure.trusted

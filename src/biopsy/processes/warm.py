@@ -239,7 +239,7 @@ def start_script_server(words: Sequence[str], environment: Mapping[str, str], co
     It is the script's own interpreter, which imports what the script needs. Each fork runs the script from the
     beginning, with the words of its request (see ``script_start``).
 
-    Raises ServerGoneError if that is not possible: only Linux shows what an import does.
+    Raises ServerGoneError if that is not possible, as on any system but Linux.
     """
     if sys.platform != "linux" or os.pathsep in _HERE:
         raise ServerGoneError("no script can be kept warm here")

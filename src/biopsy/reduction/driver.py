@@ -420,7 +420,7 @@ class Lookahead:
         return None if question is None else future
 
     def _chance(self, foreseen: Foreseen) -> float:
-        """The chance that a candidate reproduces: 0 or 1 if that is known, else by scouts, else as often as before."""
+        """The chance that a candidate reproduces: 0 or 1 if known, else what scouts found, else the share so far."""
         candidate = foreseen.proposal.candidate
         known, begun = self._driver.known(candidate), self._trials.get(candidate)
         if known is None and begun is not None and (judged := self._driver.oracle.foretold(begun)) is not None:

@@ -327,7 +327,7 @@ def weigh_original(oracle: Oracle, trial: Trial, verdict: VerdictFile) -> ErrorS
     advice = ""
     if worst is not None and worst.passing_atol is not None:
         advice = f" {option_line('--atol', f'{worst.output}:{worst.passing_atol:g}')} would pass."
-    times = "" if rounding.times is None else f", {rounding.times:.3g} times float32's own rounding error"
+    times = "" if rounding.times is None else f", {rounding.times:.3g} times the rounding error of a plain run"
     reason = f" ({rounding.reason})" if rounding.reason else ""
     text = (
         f"the original's error is only rounding{times}{reason}.{advice} The result will show where engines round"

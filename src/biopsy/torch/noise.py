@@ -332,7 +332,7 @@ def values_in_float64(
 
 
 def _weights(program: Any) -> dict[Any, bool]:
-    """The nodes that are parameters, or made of one alone, such as its transpose, each with whether that is large."""
+    """The nodes that are a parameter or are computed from one alone; for each, whether it is large."""
     parameters = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "PARAMETER"}
     weights: dict[Any, bool] = {}
     for node in program.graph.nodes:

@@ -192,7 +192,7 @@ def test_a_group_is_shown_with_what_marking_does(here: Path, capsys) -> None:
     shown = capsys.readouterr().out
     assert "together   2 layers, right one by one: they are wrong when run as one piece" in shown
     assert "marking the tensors between them as outputs prevents the error" in shown
-    assert "observing  with 't8' marked as an output, the failure of 't30' is gone: the engine fuses across it" in shown
+    assert "observing  with 't8' marked as an output, the failure of 't30' is gone" in shown
 
 
 def test_nan_is_told_with_its_origin(with_nan: Examined) -> None:

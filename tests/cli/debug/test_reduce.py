@@ -397,6 +397,7 @@ def test_a_signal_before_the_first_gain_says_so_and_how_to_go_on(here: Path, ori
     while not (here / "waiting").exists():
         assert process.poll() is None
         time.sleep(0.05)
+    time.sleep(0.3)  # the check begins a moment before its caller waits for it
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=30)
     assert process.returncode == 5

@@ -143,7 +143,7 @@ def test_a_reference_of_our_catalogue_is_a_link_and_that_of_anybody_else_is_code
     text = issue_text(replace(facts("onnxrt"), earlier=replace(found(**words), links={"owner/name#7": ISSUE})))
     assert f"\nIt looks like [owner/name#7]({ISSUE}): `x`.\n" in text
     assert f"\n- [owner/name#7]({ISSUE}): as known, `owner/name#8`\n" in text
-    assert "\n- `owner/name#7:` as known, `owner/name#8`\n" in issue_text(
+    assert "\n- `owner/name#7`: as known, `owner/name#8`\n" in issue_text(
         replace(facts("onnxrt"), earlier=found(**words))
     )
 

@@ -259,7 +259,7 @@ def _say_result(console: Console, findings: LayerFindings, options: LayersOption
         names = first_of([_quoted(name) for name in effect.tensors], 4)
         output = _quoted(effect.output)
         what = {
-            "gone": f"with {names} marked as an output, the failure of {output} is gone: the engine fuses across it",
+            "gone": f"with {names} marked as an output, the failure of {output} is gone",
             "appears": f"{output} is right, and wrong when tensors are marked ({names})",
             "differs": f"{output} has other values when tensors are marked ({names})",
         }[effect.change]
@@ -326,8 +326,8 @@ def _row(suspect: Suspect, layer: LayerFinding) -> tuple[str, str, str, str, str
     more = f" · flaky: {layer.flaky.text}" if layer.flaky is not None else ""
     if layer.is_of_model:
         more += " · as the model says"
-    elif layer.rounding_ratio is not None and layer.rounding_ratio <= DEFAULT_RATIO:
-        more += f" · no more than rounding: {_number(layer.rounding_ratio)} times float32's own rounding error"
+    elif layer.flaky is None and layer.rounding_ratio is not None and layer.rounding_ratio <= DEFAULT_RATIO:
+        more += f" · no more than rounding: {_number(layer.rounding_ratio)} times the rounding error of a plain run"
     if suspect.failure is not None:
         return label, "fails", "-", whole, f"{printable(suspect.failure.text)}{more}"
     error = suspect.error
@@ -389,7 +389,7 @@ def _cause_lines(group: LayerGroup) -> Iterator[str]:
     """Whether the error of a group is rounding, is flaky, or comes from fusion."""
     if not group.is_of_model and group.rounding_ratio is not None:
         narrower = explained_by(group.rounding_ratio)
-        times = f"{_number(group.rounding_ratio)} times float32's own rounding error"
+        times = f"{_number(group.rounding_ratio)} times the rounding error of a plain run"
         yield _headed("", f"not rounding: {times}" + (f", as if rounded to {narrower}" if narrower else ""))
     if group.flaky is not None:
         yield _headed("", f"flaky: it is so {group.flaky.text}")

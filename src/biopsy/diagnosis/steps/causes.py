@@ -71,7 +71,7 @@ def reasons_against(facts: KnownFacts, question: DiagnosisQuestion, what: str = 
     return {
         "nothing fails": facts.failure is None,
         "no engine is at fault": facts.fault not in (None, "refused"),
-        f"it is rounding: no {what} is at fault": facts.is_rounding,
+        f"it is rounding: no {what} is asked for": facts.is_rounding,
         "a failure that the outputs do not show": facts.is_masked,
         UNKNOWN_ENGINE: facts.suspect is None,
         NO_PLACE: facts.suspect is not None and _find_template(facts, question) is None,
@@ -115,7 +115,9 @@ def settings(facts: KnownFacts, context: StepContext) -> StepAnswer:
     tried = _try_settings(facts, context, of_piece=facts.piece is not None)
     if facts.piece is not None and tried.switches and not any(switch.mends_original for switch in tried.switches):
         of_original = _try_settings(facts, context, of_piece=False)
-        tried = replace(tried, switches=(*of_original.switches, *tried.switches))
+        failing = {switch.engine for switch in tried.switches}  # with the original, as was seen
+        more = (switch for switch in of_original.switches if switch.engine not in failing)
+        tried = replace(tried, switches=(*more, *tried.switches))
     line = f"no setting switches it off ({tried.tried} tried)" if tried.tried else "this engine has no settings to try"
     if tried.switches:
         where = {True: "", False: " (not the whole model)"}
@@ -398,7 +400,8 @@ RUNS_OF_A_CLAIM = runs_needed(0.2, CONFIDENCE)
     "holds",
     "does what avoids it hold, run after run?",
     unless=lambda facts, context: {
-        "nothing is known that avoids it": not any(each.words for each in ways_out(facts, context.question))
+        "it is rounding": facts.is_rounding,
+        "nothing is known that avoids it": not any(each.words for each in ways_out(facts, context.question)),
     },
     share=0.1,
 )

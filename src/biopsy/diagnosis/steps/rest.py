@@ -197,7 +197,7 @@ class _Rest:
     def _judged(self, written: _WrittenRest) -> Judged:
         """The first run that does not pass, else the last of as many as show that the failure is gone."""
         words, command = written.words, parse(written.words)
-        if isinstance(command, OwnRun) and self._failure.is_mismatch:
+        if isinstance(command, OwnRun) and self._failure.report.stage == "compare":
             words = command.with_options(ARBITER).words
         run = partial(self._context.run, words, written.path, description="the model without the piece")
         return until_no_pass(run, self._facts.rate.proof)[0]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import onnx
 
 from biopsy import errors
 from biopsy.checks.command import ARBITER
@@ -56,6 +57,15 @@ def low_precision(index: ModelIndex) -> Literal["fp16", "bf16"] | None:
     kinds = [index.tensor_type(tensor) for tensor in (*index.fed_inputs(), *index.outputs)]
     elems = {kind.elem for kind in kinds if kind is not None} | {weight.kind.elem for weight in index.weights.values()}
     return "fp16" if FLOAT16 in elems else "bf16" if BFLOAT16 in elems else None
+
+
+def narrowing_casts(index: ModelIndex) -> Iterator[str]:
+    """The labels of the Casts to float16 and bfloat16, whose rounding a run in float64 leaves out."""
+    for node in index.nodes:
+        if node.op_type == "Cast" and node.domain == "":
+            cast = onnx.NodeProto.FromString(index.node_payload(node.number))
+            if any(attribute.name == "to" and attribute.i in (FLOAT16, BFLOAT16) for attribute in cast.attribute):
+                yield node.label
 
 
 _COMPARE_WITH_NOISE = ("--compare-with", "noise")
@@ -153,7 +163,8 @@ def judged_by_float64(
     for engine in filter(None, engines if question.check is None else []):
         words = words_of([engine], *_COMPARE_WITH_NOISE, files=files)
         run = context.run(words, part or question.model, description=f"{engine} held against float64")
-        (wrong if fails(run) else right if passes(run) else []).append(engine)
+        is_compared = run.evidence.verdict.stage == "compare"
+        (wrong if fails(run) and is_compared else right if passes(run) else []).append(engine)
     return tuple(wrong), tuple(right)
 
 
@@ -164,7 +175,7 @@ def with_corrected_suspect(failure: ModelFailure, rounding: RoundingFacts) -> Mo
 
 
 def _line(rounding: RoundingFacts) -> str:
-    times = "" if rounding.times is None else f" · {rounding.times:.3g} times float32's own rounding error"
+    times = "" if rounding.times is None else f" · {rounding.times:.3g} times the rounding error of a plain run"
     inputs = f" · {len(rounding.verdicts)} of {rounding.inputs} sets of inputs fail" if rounding.inputs > 1 else ""
     inputs += f" · wrong: {', '.join(rounding.wrong)}" if rounding.wrong else ""
     if not rounding.verdicts:
@@ -254,14 +265,19 @@ def steadiness(facts: KnownFacts, context: StepContext) -> StepAnswer:
     return StepAnswer(replace(facts, steadiness=measured, failure=failure), line)
 
 
+def _differ_in_values(run: Judged) -> bool:
+    """Whether outputs were compared and differ: a refusal says nothing of them, and a wrong type is in both."""
+    seen = run.evidence.verdict
+    return seen.stage == "compare" and seen.kinds != ("type-mismatch",)
+
+
 def _self_difference(failure: ModelFailure, context: StepContext, runs: int) -> tuple[str, str]:
     """The engine that differs from itself in ``runs`` comparisons, and how often, in words; both "" if none does."""
     question = context.question
     for engine in dict.fromkeys(filter(None, (failure.suspect, failure.trusted))):
         words, description = question.original_words([engine, engine]), f"{engine} against itself"
         ran = (context.run(words, question.model, description=description) for _ in range(runs))
-        # A wrong type is no difference: both runs have it.
-        differing = sum(fails(run) and run.evidence.verdict.kinds != ("type-mismatch",) for run in ran)
+        differing = sum(fails(run) and _differ_in_values(run) for run in ran)
         if differing:
             return engine, f"compared with itself, {engine} differs in {differing} of {runs} runs"
     return "", ""

@@ -176,7 +176,7 @@ def exclusions(
     """Each cause that was looked at, and whether it is still open. ``how_often`` is that of ``EarlierFindings``."""
     rounding = observation.evidence.verdict.rounding
     if failure.kind == "comparison" and failure.name == "mismatch" and rounding is not None:
-        times = "" if rounding.times is None else f"{rounding.times:.3g} times float32's own rounding error, "
+        times = "" if rounding.times is None else f"{rounding.times:.3g} times the rounding error of a plain run, "
         if rounding.verdict == "bug":
             yield f"rounding ({times}measured against float64)", False
         else:

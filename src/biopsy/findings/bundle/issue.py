@@ -240,8 +240,10 @@ def _prose(text: str, links: Mapping[str, str] = MappingProxyType({})) -> str:
             parts.append(words)
         elif name in links:
             parts.append(f"[{name}]({links[name]}){words[len(name) :]}")
+        elif _QUOTED.fullmatch(words) and len(words) > 2:
+            parts.append(_inline(words[1:-1]))
         else:
-            parts.append(_inline(words[1:-1] if len(words) > 2 and _QUOTED.fullmatch(words) else words))
+            parts.append(_inline(name) + words[len(name) :] if name else words)
     return "".join(parts) + ("" if prose == text else _inline(text[len(prose) :]))
 
 

@@ -41,7 +41,7 @@ def failure_blocks(failure: Branch) -> Iterator[DocumentBlock]:
     rounding = failure.part("rounding")
     if rounding is not None:
         ratio = rounding.number("times")
-        measured = "" if ratio is None else f"{times(ratio)} float32's own rounding error"
+        measured = "" if ratio is None else f"{times(ratio)} the rounding error of a plain run"
         known["rounding"] = listed([rounding.text("verdict"), rounding.text("reason") or measured], ": ", each=500)
     status = failure.text("status")
     known["exit status"] = "" if status.startswith("-") else status  # a signal, which the signature names

@@ -252,7 +252,7 @@ class _TensorFacts:
 
 
 def _read_axes(draft: _Draft, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, facts: _TensorFacts) -> None:
-    """Turn axes that are a constant input into an attribute, which they are in older opsets."""
+    """Turn axes from a constant input into the attribute that older opsets have."""
     for number, formal in enumerate(schema.inputs if schema is not None else ()):
         if formal.name in AXES and number < len(node.input) and isinstance(draft.operands[number], str):
             axes = facts.axes.get(node.input[number])
