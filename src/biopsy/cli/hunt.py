@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.cli import advice
@@ -15,18 +16,20 @@ from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import COLUMN, Console, headed
 from biopsy.cli.debug.checking import ended_politely
 from biopsy.cli.progress import Progress, time_left
-from biopsy.hunt.against import HuntChanges, changes, read_hunt
 from biopsy.hunt.records import BUGS, JUDGED, NOT_JUDGED, PAGE, RESULT, Hunt
 from biopsy.processes.own_process import processors
 from biopsy.text import count, first_of, shortened
 
+if TYPE_CHECKING:
+    from biopsy.hunt.against import HuntChanges
+
 EPILOG = """\
 Every model runs in all engines, with the inputs that lie beside it (test_data_set_N, NAME.npz, .safetensors, .json, or
 'inputs' for the only model of a folder), else with random ones. Where engines disagree, the reference evaluator and
-ONNX Runtime without its optimizer vote too. Rounding, and other ones of equal values, count as
-agreeing. What no engine can be blamed for is counted apart: random operators, NaN of the model itself, operators that an
-engine says it does not support. The smallest model of each kind of
-failure is diagnosed; failures with the same smallest part are one bug.
+ONNX Runtime without its optimizer vote too. Differences of rounding, and another choice of equal values, count as
+agreement. What no engine can be blamed for is counted apart: random operators, NaN of the model itself, operators that
+an engine says it does not support. The smallest model of each kind of failure is diagnosed; failures with the same
+smallest part are one bug.
 
 examples:
   biopsy hunt models/ --onnxrt --openvino
@@ -138,6 +141,7 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 def execute(options: HuntOptions, console: Console) -> int:
     """Hunt; returns 0 if nothing was found and everything compared, 1 for a bug, 4 if not everything was compared."""
     from biopsy.engines.registry import create
+    from biopsy.hunt.against import changes, read_hunt
     from biopsy.hunt.hunting import hunt
     from biopsy.hunt.sweep import HuntQuestion
 
@@ -235,7 +239,8 @@ def summary(found: Hunt, folder: Path) -> Iterator[str]:
     for number, bug in enumerate(found.bugs[:_MOST_BUGS], 1):
         sure = "" if bug.is_confirmed else " (not confirmed)"
         head = f"{number:>{COLUMN}} {bug.kind:<8} {count(len(bug.models), 'model'):<10} {', '.join(bug.engines)}{sure}"
-        yield f"{head}: {shortened(bug.text.partition('. ')[0], 150)}"
+        sentence, _, _ = bug.text.partition(". ")
+        yield f"{head}: {shortened(sentence, 150)}"
     if len(found.bugs) > _MOST_BUGS:
         yield f"{'':<{COLUMN}} and {len(found.bugs) - _MOST_BUGS} more"
     yield headed("written", f"{folder / PAGE} and {folder / RESULT}")

@@ -129,8 +129,10 @@ class Examiner:
         tree = read_tree(report)
         if not tree:
             is_over = time.monotonic() - started >= self.at_most
-            verdict = _OVER if is_over else f"the diagnosis failed: {_error_of(printed)}"
-            ended = BugExamination(verdict=verdict)
+            lines = [line.strip() for line in printed.splitlines() if line.strip()] or ["it printed nothing"]
+            error = next((line for line in lines if "error: " in line), lines[-1])
+            failed = f"the diagnosis failed: {shortened(printable(error), _LONGEST_ERROR)}"
+            ended = BugExamination(verdict=_OVER if is_over else failed)
             return _with_pattern(replace(bug, examination=ended), Path(result.model), result.nodes)
         write_whole(page, [page_of(tree).encode()])
         made = (("bundle", bundle), ("page", page))
@@ -149,12 +151,6 @@ class Examiner:
             yield from ("--engine", spec)
         if result.file:
             yield from ("--load-inputs", as_word(self.folder / INPUTS / result.file))
-
-
-def _error_of(printed: str) -> str:
-    """The error among the lines that a command printed, or the last one."""
-    lines = [line.strip() for line in printed.splitlines() if line.strip()] or ["it printed nothing"]
-    return shortened(printable(next((line for line in lines if "error: " in line), lines[-1])), _LONGEST_ERROR)
 
 
 def _examination(tree: Tree, piece: Path | None) -> BugExamination:

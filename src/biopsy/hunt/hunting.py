@@ -133,15 +133,11 @@ class _HuntRun:
                 except KeyboardInterrupt:
                     self.stopped = PERSON
                 else:
-                    self._note(key, bug, is_whole=examiner == whole.within(inf))
+                    if examiner == whole.within(inf) or bug.examination is None or bug.examination.complete:
+                        self._journal.note(key, plain(bug))
+                    else:  # it was cut short, for this time
+                        self.stopped = TIME
             self._bugs.append(bug or Examiner(folder=self._question.folder).bug(group))
-
-    def _note(self, key: str, bug: Bug, *, is_whole: bool) -> None:
-        """Keep what a diagnosis says, unless it was ended early because the time of the hunt was over."""
-        if is_whole or bug.examination is None or bug.examination.complete:
-            self._journal.note(key, plain(bug))
-        else:
-            self.stopped = TIME
 
     def _tried(self) -> list[ModelResult]:
         """The results of the models as they are now, in order."""

@@ -43,7 +43,7 @@ class FoundModel:
 
     @cached_property
     def state(self) -> str:
-        """A text that changes when the model or a file of its inputs is written to or replaced, as of the first look."""
+        """A text that changes when the model or a file of its inputs is written to or replaced; it is read once."""
         files = [self.path, *(file for place in self.inputs for file in _files_of(place))]
         return " ".join(f"{state.size}-{state.modified}" for file in files if (state := state_at(file)) is not None)
 
@@ -60,7 +60,7 @@ def find_models(places: Sequence[str]) -> Iterator[FoundModel]:
     and for a folder that cannot be read.
     """
     seen: set[str] = set()
-    beside = cache(_InputFiles.of)
+    beside = cache(_inputs_in)
     for place in places:
         if place.lower().endswith(_ARCHIVES):
             raise errors.UsageError(f"{place} is an archive: unpack it, and name the folder")
@@ -70,7 +70,11 @@ def find_models(places: Sequence[str]) -> Iterator[FoundModel]:
             matches = [match for match in matches if match.is_dir() or match.suffix == _SUFFIX]
         try:
             files = [file for match in matches for file in (_below(match) if match.is_dir() else [match])]
-            found = [FoundModel(file, beside(file.parent).of_model(file)) for file in files if file.is_file()]
+            found = [
+                FoundModel(file, tuple(sorted({each for stem in (file.stem, "") for each in near.get(stem, ())})))
+                for file in files
+                if file.is_file() and (near := beside(file.parent)) is not None
+            ]
         except OSError as error:
             raise errors.UsageError(f"{error.filename} cannot be read: {error.strerror}") from error
         if not found:
@@ -97,33 +101,25 @@ def _below(folder: Path) -> Iterator[Path]:
             yield Path(entry.path)
 
 
-@dataclass(frozen=True)
-class _InputFiles:
-    """What may be inputs in one folder: files by stem; folders of the ONNX model zoo if there is only one model."""
+def _inputs_in(folder: Path) -> Mapping[str, Sequence[Path]]:
+    """The inputs in a folder by the stem of their model, for ``model.npz`` and ``model_inputs.json``.
 
-    files: Mapping[str, Sequence[Path]]
-    is_alone: bool
-    data_sets: Sequence[Path]
-
-    @classmethod
-    def of(cls, folder: Path) -> _InputFiles:
-        siblings = sorted(entry for entry in folder.iterdir() if not entry.is_symlink())
-        is_alone = sum(entry.suffix == _SUFFIX for entry in siblings) == 1
-        files: dict[str, list[Path]] = {}
-        for entry in siblings:
-            if entry.suffix in _FORMATS and entry.is_file():
-                files.setdefault(entry.stem, []).append(entry)
-        data_sets = [
-            entry
-            for entry in (siblings if is_alone else [])
-            if entry.name.startswith(_DATA_SET) and entry.is_dir() and any(entry.glob("input_*.pb"))
-        ]
-        return cls(files, is_alone, data_sets)
-
-    def of_model(self, model: Path) -> tuple[Path, ...]:
-        """Files named like the model (``model.npz``, ``model_inputs.json``), and of the only one what else is there."""
-        stems = {model.stem, f"{model.stem}_inputs", *(["inputs"] if self.is_alone else [])}
-        return tuple(sorted([*self.data_sets, *(file for stem in stems for file in self.files.get(stem, ()))]))
+    Under "" are those of the only model there: files named ``inputs``, and the folders ``test_data_set_N`` of the ONNX
+    model zoo.
+    """
+    siblings = sorted(entry for entry in folder.iterdir() if not entry.is_symlink())
+    is_alone = sum(entry.suffix == _SUFFIX for entry in siblings) == 1
+    found: dict[str, list[Path]] = {}
+    for entry in siblings:
+        stems: set[str] = set()
+        if entry.suffix in _FORMATS and entry.is_file():
+            is_of_any = is_alone and entry.stem == "inputs"
+            stems = {entry.stem, entry.stem.removesuffix("_inputs"), "" if is_of_any else entry.stem}
+        elif is_alone and entry.name.startswith(_DATA_SET) and entry.is_dir() and any(entry.glob("input_*.pb")):
+            stems = {""}
+        for stem in stems:
+            found.setdefault(stem, []).append(entry)
+    return found
 
 
 @dataclass(frozen=True)

@@ -65,9 +65,9 @@ class MatrixCell:
     """What one engine makes of one model.
 
     ``stage``, ``failure`` (the engine's own name of the error, or the kind of the mismatch) and ``message`` (without
-    names and numbers) say how it fails; ``text`` says it for a person, in one line. ``trusted`` is what it was
-    compared with: an engine, or ``expected`` for the outputs beside the model. ``operators`` are those of the first layer that is wrong. ``sample`` is the number of the sample
-    that shows it.
+    names and numbers) say how it fails; ``text`` says it for a person, in one line. ``trusted`` is what it was compared
+    with: an engine, or ``expected`` for the outputs beside the model. ``operators`` are those of the first layer that
+    is wrong. ``sample`` is the number of the sample that shows it.
     """
 
     engine: str
@@ -124,9 +124,10 @@ def worst(kinds: Iterable[Kind]) -> Kind:
 class BugExamination:
     """What the diagnosis of one member says of a bug: the ``verdict`` in words, which ``confirmed`` or ``refuted`` it.
 
-    It is ``complete`` unless it failed, or the limit of time left a question open. ``piece`` is the file of the smallest part that fails, ``nodes`` are its first nodes, ``known`` the known failure
-    that it looks like, with its ``issue``, ``switch`` what avoids it, ``page`` and ``bundle`` what shows and sends it.
-    Files are relative to the folder of the hunt.
+    It is ``complete`` unless it failed, or the limit of time left a question open. ``piece`` is the file of the
+    smallest part that fails, ``nodes`` are its first nodes, ``known`` the known failure that it looks like, with its
+    ``issue``, ``switch`` what avoids it, ``page`` and ``bundle`` what shows and sends it. Files are relative to the
+    folder of the hunt.
     """
 
     verdict: str

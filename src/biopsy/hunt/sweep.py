@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.checks.journal import FRESH, refusal, require_same_identity
+from biopsy.checks.journal import FRESH, cannot_append, refusal, require_same_identity
 from biopsy.checks.journal_file import DamagedError, JournalFile
 from biopsy.engines.base import ModelInput
 from biopsy.engines.worker import memory_for, whole_size
@@ -120,11 +120,8 @@ class HuntJournal:
         try:
             self._file.append([line])
         except OSError as error:
-            raise errors.CheckError(
-                f"{self._file.path} cannot be written: {error.strerror or error}",
-                kept=f"the results of {len(self.models)} models in it",
-                next_steps=["make room on that disk; the same command then goes on from there"],
-            ) from error
+            kept = f"the results of {len(self.models)} models in it"
+            raise cannot_append(self._file.path, kept, error) from error
 
 
 class Sweeper:
@@ -219,7 +216,7 @@ class Sweeper:
     def _ended(self, request: Mapping[str, Any], path: Path) -> Ended:
         """How the fork of a request ended; another server is started if this one has ended."""
         size = 0
-        with contextlib.suppress(errors.ModelError, OSError):  # the fork will say so
+        with contextlib.suppress(errors.BiopsyError, OSError):  # the fork will say so
             size = whole_size(ModelInput(b"", path.parent, path))
         memory = self._question.memory or memory_for(self._question.engines, size)
         limits = Limits(seconds=self._question.seconds, memory=memory)

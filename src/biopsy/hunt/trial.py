@@ -49,6 +49,9 @@ _UNSUPPORTED_KINDS = frozenset(
     {"NotImplemented", "NotImplementedError", "RuntimeImplementationError", "NotSupported", "UnsupportedType"}
 )
 
+_UNREADABLE = (errors.ModelError, errors.DataError, errors.CannotCompare, errors.DoesNotFit, errors.UsageError)
+"""What reading a model and its inputs raises if they cannot be used, or are gone."""
+
 _FEW_NODES = 3
 """Up to this many nodes, all operators of a model are those of its first wrong layer."""
 
@@ -121,7 +124,7 @@ class ModelTrial:
             index = self._index
             base = replace(base, nodes=len(index.nodes), size=len(self._model.data))
             samples = self._samples
-        except (errors.ModelError, errors.DataError, errors.CannotCompare, errors.DoesNotFit) as error:
+        except _UNREADABLE as error:
             text = shortened(first_line(error.message), _LONGEST_TEXT)
             kind: Kind = "invalid model" if isinstance(error, errors.ModelError) else "every engine"
             return replace(base, cells=tuple(MatrixCell(engine=spec, kind=kind, text=text) for spec in self._engines))

@@ -107,7 +107,9 @@ class Vote:
                 others = ranked[0] if own is not ranked[0] else ranked[1]
                 trusted = next((each for each in results if each in others.kinds), None)
                 trusted = trusted or next((each for each in others.kinds if each != EXPECTED), EXPECTED)
-                difference = self._difference(results[spec], others.first)
+                difference = self._known.get((spec, others.first.runner)) or self._difference(
+                    results[spec], others.first
+                )
                 kind: Kind = "wrong" if is_decided else "differs"
                 cells[spec] = self._cell(
                     spec, VoiceDifference(kind=kind, worst=difference.worst), others.first, trusted
@@ -122,6 +124,7 @@ class Vote:
             doubt = None
             for side in sides:
                 difference = self._difference(voice, side.first)
+                self._known[voice.runner, side.first.runner] = difference
                 if difference.kind in ("right", "rounding", "tie"):
                     side.kinds[voice.runner] = difference.kind
                     break
@@ -135,12 +138,6 @@ class Vote:
         return sides, aside
 
     def _difference(self, actual: RunnerResult, expected: RunnerResult) -> VoiceDifference:
-        key = actual.runner, expected.runner
-        if key not in self._known:
-            self._known[key] = self._compared(actual, expected)
-        return self._known[key]
-
-    def _compared(self, actual: RunnerResult, expected: RunnerResult) -> VoiceDifference:
         try:
             compared = compare_runs(actual, expected)
         except errors.CannotCompare:
