@@ -226,7 +226,7 @@ def summary(found: Hunt, folder: Path) -> Iterator[str]:
         "engines", ", ".join(f"{spec} ({text})" if text not in spec else spec for spec, text in found.engines.items())
     )
     left = f" · {found.left} not tried yet" if found.left else ""
-    yield headed("models", f"{len(found.models)} known after {found.seconds:.0f} s of this call{left}")
+    yield headed("models", f"{len(found.models)} known · {found.seconds:.0f} s for this call{left}")
     for head, kinds in (("fail", BUGS), ("agree", JUDGED), ("unjudged", NOT_JUDGED)):
         counts = [f"{number} {kind}" for kind, number in found.counts.items() if kind in kinds]
         if counts:

@@ -121,7 +121,7 @@ class Examiner:
         for folder in (self.folder / BUG_FOLDER, place := self.folder / BUG_FOLDER / bug.name):
             make_own_folder(folder)
         report, bundle, page = place / "report.json", place / "bundle", place / "report.html"
-        kept = ["--dir", str(place / "diagnosis"), "--fresh", "--max-time", f"{self.seconds:.3g}s"]
+        kept = ["--dir", str(place / "diagnosis"), "--fresh", "--max-time", f"{self.seconds:.2f}s"]
         report.unlink(missing_ok=True)
         files = ["--report", str(report), "--bundle", str(bundle)]
         started = time.monotonic()
@@ -132,7 +132,7 @@ class Examiner:
             lines = [line.strip() for line in printed.splitlines() if line.strip()] or ["it printed nothing"]
             error = next((line for line in lines if "error: " in line), lines[-1])
             failed = f"the diagnosis failed: {shortened(printable(error), _LONGEST_ERROR)}"
-            ended = BugExamination(verdict=_OVER if is_over else failed)
+            ended = BugExamination(verdict=_OVER if is_over else failed, cut_short=is_over)
             return _with_pattern(replace(bug, examination=ended), Path(result.model), result.nodes)
         write_whole(page, [page_of(tree).encode()])
         made = (("bundle", bundle), ("page", page))
@@ -163,7 +163,7 @@ def _examination(tree: Tree, piece: Path | None) -> BugExamination:
         verdict=verdict["text"],
         confirmed=verdict["kind"] in _FAILS,
         refuted=verdict["kind"] in _NO_BUG,
-        complete=all(step["outcome"] != "stopped" for step in tree.get("steps") or ()),
+        cut_short=any(step["outcome"] == "stopped" for step in tree.get("steps") or ()),
         piece=None if piece is None else str(piece),
         nodes=tuple(nodes_of(tree)[:_SMALL]),
         known=known["sentence"],

@@ -133,10 +133,11 @@ class _HuntRun:
                 except KeyboardInterrupt:
                     self.stopped = PERSON
                 else:
-                    if examiner == whole.within(inf) or bug.examination is None or bug.examination.complete:
-                        self._journal.note(key, plain(bug))
-                    else:  # it was cut short, for this time
+                    is_cut = bug.examination is None or bug.examination.cut_short
+                    if whole.seconds and is_cut and examiner != whole.within(inf):  # because this hunt must end
                         self.stopped = TIME
+                    else:
+                        self._journal.note(key, plain(bug))
             self._bugs.append(bug or Examiner(folder=self._question.folder).bug(group))
 
     def _tried(self) -> list[ModelResult]:

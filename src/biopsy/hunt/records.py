@@ -124,16 +124,15 @@ def worst(kinds: Iterable[Kind]) -> Kind:
 class BugExamination:
     """What the diagnosis of one member says of a bug: the ``verdict`` in words, which ``confirmed`` or ``refuted`` it.
 
-    It is ``complete`` unless it failed, or the limit of time left a question open. ``piece`` is the file of the
-    smallest part that fails, ``nodes`` are its first nodes, ``known`` the known failure that it looks like, with its
-    ``issue``, ``switch`` what avoids it, ``page`` and ``bundle`` what shows and sends it. Files are relative to the
-    folder of the hunt.
+    It is ``cut_short`` if its limit of time left a question open. ``piece`` is the file of the smallest part that
+    fails, ``nodes`` are its first nodes, ``known`` the known failure that it looks like, with its ``issue``, ``switch``
+    what avoids it, ``page`` and ``bundle`` what shows and sends it. Files are relative to the folder of the hunt.
     """
 
     verdict: str
     confirmed: bool = False
     refuted: bool = False
-    complete: bool = False
+    cut_short: bool = False
     piece: str | None = None
     nodes: tuple[str, ...] = ()
     known: str | None = None
