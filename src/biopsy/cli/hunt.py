@@ -240,7 +240,7 @@ def summary(found: Hunt, folder: Path) -> Iterator[str]:
         sure = "" if bug.is_confirmed else " (not confirmed)"
         head = f"{number:>{COLUMN}} {bug.kind:<8} {count(len(bug.models), 'model'):<10} {', '.join(bug.engines)}{sure}"
         sentence, _, _ = bug.text.partition(". ")
-        yield f"{head}: {shortened(sentence, 150)}"
+        yield f"{head}: {shortened(sentence.removesuffix('.'), 150)}"
     if len(found.bugs) > _MOST_BUGS:
         yield f"{'':<{COLUMN}} and {len(found.bugs) - _MOST_BUGS} more"
     yield headed("written", f"{folder / PAGE} and {folder / RESULT}")
