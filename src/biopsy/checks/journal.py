@@ -229,11 +229,16 @@ class Journal:
         try:
             self._file.append([values], at_once=at_once)
         except OSError as error:
-            raise errors.CheckError(
-                f"the journal {self.path} cannot be written: {_reason(error)}",
-                kept=f"the {self.count} outcomes in it",
-                next_steps=["make room on that disk; the same command then goes on from there"],
-            ) from error
+            raise cannot_append(self.path, f"the {self.count} outcomes in it", error) from error
+
+
+def cannot_append(path: Path, kept: str, error: OSError) -> errors.CheckError:
+    """The error to show when a journal cannot be written any more, as on a full disk."""
+    return errors.CheckError(
+        f"the journal {path} cannot be written: {_reason(error)}",
+        kept=kept,
+        next_steps=["make room on that disk; the same command then goes on from there"],
+    )
 
 
 def storable(text: str) -> str:

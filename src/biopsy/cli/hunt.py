@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.cli import advice
@@ -16,18 +16,20 @@ from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import COLUMN, Console, headed
 from biopsy.cli.debug.checking import ended_politely
 from biopsy.cli.progress import Progress, time_left
+from biopsy.hunt.records import BUGS, JUDGED, NOT_JUDGED, PAGE, RESULT, Hunt
 from biopsy.processes.own_process import processors
 from biopsy.text import count, first_of, shortened
 
 if TYPE_CHECKING:
-    from biopsy.hunt.records import Hunt
+    from biopsy.hunt.against import HuntChanges
 
-_EPILOG = """\
+EPILOG = """\
 Every model runs in all engines, with the inputs that lie beside it (test_data_set_N, NAME.npz, .safetensors, .json, or
 'inputs' for the only model of a folder), else with random ones. Where engines disagree, the reference evaluator and
-ONNX Runtime without its optimizer vote too. What no engine can be blamed for is counted apart: random operators,
-rounding, NaN of the model itself, operators that an engine says it does not support. The smallest model of each kind of
-failure is diagnosed; failures with the same smallest part are one bug.
+ONNX Runtime without its optimizer vote too. Differences of rounding, and another choice of equal values, count as
+agreement. What no engine can be blamed for is counted apart: random operators, NaN of the model itself, operators that
+an engine says it does not support. The smallest model of each kind of failure is diagnosed; failures with the same
+smallest part are one bug.
 
 examples:
   biopsy hunt models/ --onnxrt --openvino
@@ -88,7 +90,7 @@ class HuntOptions(
         metavar="SIZE",
         meaning="how much memory each model may take in all engines, such as 4GB (default: by engines and model)",
     )
-    seed: int = option("--seed", type=int, default=1, meaning="the seed of random inputs (default: 1)")
+    seed: int = option("--seed", type=types.count, default=1, meaning="the seed of random inputs (default: 1)")
     against: Path | None = option(
         "--against",
         type=types.FOLDER_READ,
@@ -101,7 +103,7 @@ class HuntOptions(
     @property
     def only_compares(self) -> bool:
         """Whether nothing is tried: two hunts are compared."""
-        is_hunt = len(self.places) == 1 and (Path(self.places[0]) / "hunt.json").is_file()
+        is_hunt = len(self.places) == 1 and (Path(self.places[0]) / RESULT).is_file()
         return self.against is not None and is_hunt and not self.names_engine
 
     @property
@@ -113,7 +115,6 @@ class HuntOptions(
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``hunt``."""
-    parser.epilog = _EPILOG
     HuntOptions.add(parser, only=["places"])
     engines.EngineOptions.add(parser, without=TensorrtOptions.declared, titles={"engines": "engines (repeatable)"})
     HuntOptions.add(parser.add_argument_group("samples"), only=["seed"])
@@ -141,12 +142,13 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 def execute(options: HuntOptions, console: Console) -> int:
     """Hunt; returns 0 if nothing was found and everything compared, 1 for a bug, 4 if not everything was compared."""
     from biopsy.engines.registry import create
-    from biopsy.hunt.against import read_hunt
-    from biopsy.hunt.hunting import HuntQuestion, hunt
+    from biopsy.hunt.against import changes, read_hunt
+    from biopsy.hunt.hunting import hunt
+    from biopsy.hunt.sweep import HuntQuestion
 
     before = None if options.against is None else read_hunt(options.against)
     if before is not None and options.only_compares:
-        return _say_changes(console, read_hunt(Path(options.places[0])), before)
+        return _say_changes(console, changes(read_hunt(Path(options.places[0])), before))
     specs = tuple(dict.fromkeys(spec.text for spec in options.specs()))
     for spec in specs:
         create(spec)
@@ -164,7 +166,9 @@ def execute(options: HuntOptions, console: Console) -> int:
     )
     with ended_politely(), HuntProgress(console, options.events) as progress:
         found = hunt(question, progress)
-        progress.ended(errors.Interrupted.status if found.stopped else found.status)
+        changed = None if before is None else changes(found.as_json(), before)
+        status = found.status if changed is None else changed.status
+        progress.ended(errors.Interrupted.status if found.stopped else status)
     for line in summary(found, options.folder):
         console.say(line)
     if found.stopped:
@@ -173,14 +177,11 @@ def execute(options: HuntOptions, console: Console) -> int:
             kept=f"{options.folder}, with what was found",
             resume=advice.resume_line(options.words, checks.REST_OPTIONS),
         )
-    return found.status if before is None else _say_changes(console, found.as_json(), before)
+    return status if changed is None else _say_changes(console, changed)
 
 
-def _say_changes(console: Console, now: Mapping[str, Any], before: Mapping[str, Any]) -> int:
+def _say_changes(console: Console, found: HuntChanges) -> int:
     """Show what has changed since an earlier hunt; returns the exit status."""
-    from biopsy.hunt.against import changes
-
-    found = changes(now, before)
     changed = [f"{name} ({then}, now {kind})" for name, (then, kind) in found.changed.items()]
     for head, names in (
         ("new", found.new),
@@ -222,13 +223,11 @@ class HuntProgress(Progress):
 
 def summary(found: Hunt, folder: Path) -> Iterator[str]:
     """What was found, in at most 25 lines."""
-    from biopsy.hunt.records import BUGS, JUDGED, NOT_JUDGED
-
     yield headed(
         "engines", ", ".join(f"{spec} ({text})" if text not in spec else spec for spec, text in found.engines.items())
     )
     left = f" · {found.left} not tried yet" if found.left else ""
-    yield headed("models", f"{len(found.models)} tried in {found.seconds:.0f} s{left}")
+    yield headed("models", f"{len(found.models)} known · {found.seconds:.0f} s for this call{left}")
     for head, kinds in (("fail", BUGS), ("agree", JUDGED), ("unjudged", NOT_JUDGED)):
         counts = [f"{number} {kind}" for kind, number in found.counts.items() if kind in kinds]
         if counts:
@@ -241,7 +240,8 @@ def summary(found: Hunt, folder: Path) -> Iterator[str]:
     for number, bug in enumerate(found.bugs[:_MOST_BUGS], 1):
         sure = "" if bug.is_confirmed else " (not confirmed)"
         head = f"{number:>{COLUMN}} {bug.kind:<8} {count(len(bug.models), 'model'):<10} {', '.join(bug.engines)}{sure}"
-        yield f"{head}: {shortened(bug.text, 150)}"
+        sentence, _, _ = bug.text.partition(". ")
+        yield f"{head}: {shortened(sentence.removesuffix('.'), 150)}"
     if len(found.bugs) > _MOST_BUGS:
         yield f"{'':<{COLUMN}} and {len(found.bugs) - _MOST_BUGS} more"
-    yield headed("written", f"{folder / 'hunt.html'} and {folder / 'hunt.json'}")
+    yield headed("written", f"{folder / PAGE} and {folder / RESULT}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +28,25 @@ from biopsy.text import size_text
 TIMES_THE_MODEL = 64
 """An engine's memory is limited to its ``own_memory`` and this many times the bytes of its first model, with weights
 and inputs."""
+
+
+def memory_for(engines: Iterable[str], size: int) -> int:
+    """The limit of memory, in bytes, of a process with these engines (specs), for a model of this size."""
+    own = 0
+    for name in {parse_spec(engine).name for engine in engines}:
+        try:
+            own += find_class(name).capabilities.own_memory
+        except errors.BiopsyError:  # the process will raise it
+            own += Capabilities().own_memory
+    return own + TIMES_THE_MODEL * size
+
+
+def whole_size(model: ModelInput, *others: Path) -> int:
+    """The bytes of a model, of the files that its tensors are in, and of other files. Raises ModelError, OSError."""
+    data = model.data or (b"" if model.path is None else read_bytes(model.path))
+    files = [*files_referred_to(data, model.folder), *others]
+    return len(data) + sum(file.stat().st_size for file in files if file.is_file())
+
 
 CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
 """Errors that mean that one model cannot be run, and nothing about others."""
@@ -122,18 +141,12 @@ class Worker:
         """The memory limit of its processes, in bytes."""
         if self._memory is not None:
             return self._memory
-        try:
-            own = find_class(parse_spec(self.engine).name).capabilities.own_memory
-        except errors.BiopsyError:  # its process will raise it
-            own = Capabilities().own_memory
-        return own + TIMES_THE_MODEL * (self._first_size or 0)
+        return memory_for([self.engine], self._first_size or 0)
 
     def _settle_memory(self, model: ModelInput, feeds: Path | None = None) -> None:
         """Derive the memory limit from the first model, which is the whole one: later models are parts of it."""
         if self._first_size is None and self._memory is None:
-            data = model.data or (b"" if model.path is None else read_bytes(model.path))
-            files = [*files_referred_to(data, model.folder), *([] if feeds is None else [feeds])]
-            self._first_size = len(data) + sum(file.stat().st_size for file in files if file.is_file())
+            self._first_size = whole_size(model, *([] if feeds is None else [feeds]))
 
     @contextlib.contextmanager
     def _request(self, model: ModelInput) -> Iterator[dict[str, Any]]:

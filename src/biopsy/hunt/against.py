@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from biopsy import errors
+from biopsy.checks.words import as_word
 from biopsy.diagnosis.steps.failing import read_tree
-from biopsy.hunt.records import BUGS, JUDGED
-
-RESULT = "hunt.json"
+from biopsy.hunt.records import BUGS, JUDGED, RESULT, VERSION
+from biopsy.text import line_of
 
 _Tree: TypeAlias = Mapping[str, Any]
+
+_OF_BUG = {"name": str, "engines": list, "kind": str, "models": list, "fingerprint": str}
+_OF_MODEL = {"model": str, "cells": list}
+_OF_CELL = {"engine": str, "kind": str}
 
 
 @dataclass(frozen=True, kw_only=True)
 class HuntChanges:
-    """The bugs of a hunt beside those of an earlier one, by their names; each is in one list.
+    """The bugs of a hunt beside those of an earlier one, by name; each is in one list.
 
     ``changed`` fail in another way than before, as pairs of the kinds then and now under the name. ``gone`` are earlier
     bugs whose models are right now; ``open`` those of which some model was not tried, or could not be judged.
@@ -37,13 +41,26 @@ class HuntChanges:
 
 
 def read_hunt(folder: Path) -> _Tree:
-    """The object in the ``hunt.json`` of a folder. Raises UsageError if there is none."""
+    """The object in the ``hunt.json`` of a folder. Raises UsageError if there is none, or one of another version."""
     tree = read_tree(folder / RESULT)
-    if not {"biopsy_hunt", "bugs", "models"} <= tree.keys():
+    if tree.get("biopsy_hunt") != VERSION or not (
+        _all_have(tree.get("bugs"), _OF_BUG)
+        and _all_have(tree.get("models"), _OF_MODEL)
+        and all(_all_have(model["cells"], _OF_CELL) for model in tree["models"])
+    ):
         raise errors.UsageError(
-            f"{folder} holds no {RESULT} of a hunt", next_steps=[f"biopsy hunt MODELS --dir {folder}"]
+            f"{folder} holds no {RESULT} of a hunt with this version of biopsy",
+            next_steps=[line_of(["biopsy", "hunt", "MODELS", "--dir", as_word(folder)])],
         )
     return tree
+
+
+def _all_have(trees: object, kinds: Mapping[str, type]) -> bool:
+    """Whether it is a list of objects that have these keys, with values of these types."""
+    return isinstance(trees, list) and all(
+        isinstance(tree, dict) and all(isinstance(tree.get(name), kind) for name, kind in kinds.items())
+        for tree in trees
+    )
 
 
 def changes(now: _Tree, before: _Tree) -> HuntChanges:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,19 +16,16 @@ from biopsy import errors
 from biopsy.checks.command import run_biopsy
 from biopsy.checks.words import as_word
 from biopsy.diagnosis.steps.failing import read_tree
-from biopsy.engines.registry import PLAIN, parse_spec
+from biopsy.engines.registry import parse_spec
 from biopsy.findings.page.document import page_of
 from biopsy.findings.page.reading import nodes_of
 from biopsy.findings.report import Tree
-from biopsy.hunt.records import BUGS, Bug, BugExamination, MatrixCell, ModelResult
-from biopsy.hunt.sweep import INPUTS
-from biopsy.hunt.vote import EXPECTED
+from biopsy.hunt.records import BUG_FOLDER, BUGS, INPUTS, Bug, BugExamination, MatrixCell, ModelResult
+from biopsy.hunt.sweep import make_own_folder
+from biopsy.hunt.vote import engine_for
 from biopsy.processes.writing import write_whole
 from biopsy.questions.known_failures.lookup import look_up
-from biopsy.text import line_of
-
-FOLDER = "bugs"
-"""The folder with a folder for each bug."""
+from biopsy.text import line_of, printable, shortened
 
 _NO_BUG = frozenset({"passes", "rounding", "random", "not-finite", "input", "refused", "precision"})
 """Verdicts of a diagnosis that speak against a bug of one engine."""
@@ -38,7 +36,9 @@ _SMALL = 8
 """Nodes of a model whose own pattern stands for its piece, if the diagnosis gave none."""
 
 _LONGEST = 60
+_LONGEST_ERROR = 300
 _SPARE_SECONDS = 30.0
+_OVER = "the diagnosis was ended at its limit of time"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,11 @@ class Group:
     def smallest(self) -> tuple[ModelResult, MatrixCell]:
         """The member that is the quickest to examine."""
         return min(self.members, key=lambda member: (member[0].nodes, member[0].size, member[0].model))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The paths of its models, in order."""
+        return tuple(sorted(model.model for model, _ in self.members))
 
     @property
     def name(self) -> str:
@@ -73,7 +78,7 @@ def groups_of(results: Iterable[ModelResult]) -> list[Group]:
             if cell.is_bug:
                 # Of engines that differ, each does from the others: that is one bug of one of them.
                 name = "" if cell.kind == "differs" else parse_spec(cell.engine).name
-                alike.setdefault((name, cell.kind, *cell.signature[1:]), []).append(cell)
+                alike.setdefault((name, cell.kind, *cell.signature), []).append(cell)
         for signature, cells in alike.items():
             specs = tuple(sorted(cell.engine for cell in cells))
             key = (*specs, *signature)
@@ -86,10 +91,19 @@ def groups_of(results: Iterable[ModelResult]) -> list[Group]:
 
 @dataclass(frozen=True, kw_only=True)
 class Examiner:
-    """Diagnoses one member of a group within ``seconds``, in the folder of a hunt."""
+    """Diagnoses one member of a group in the folder of a hunt.
+
+    ``seconds`` is what the diagnosis may take, and ``at_most`` when its process is ended; 0 for no diagnosis.
+    """
 
     folder: Path
-    seconds: float
+    seconds: float = 0.0
+    at_most: float = 0.0
+
+    def within(self, left: float) -> Examiner:
+        """The same with so many seconds ``left``: half of them for the diagnosis, the rest for its report."""
+        at_most = min(2 * self.seconds + _SPARE_SECONDS, left)
+        return replace(self, seconds=min(self.seconds, at_most / 2), at_most=at_most)
 
     def bug(self, group: Group) -> Bug:
         """What the group is, by the diagnosis of its smallest member."""
@@ -99,24 +113,30 @@ class Examiner:
             name=group.name,
             engines=group.engines,
             example=cell,
-            models=tuple(sorted(member.model for member, _ in group.members)),
+            models=group.models,
             line=line_of(["biopsy", *words]),
         )
         if self.seconds <= 0:
             return _with_pattern(bug, Path(result.model), result.nodes)
-        place = self.folder / FOLDER / bug.name
-        place.mkdir(parents=True, exist_ok=True)
+        for folder in (self.folder / BUG_FOLDER, place := self.folder / BUG_FOLDER / bug.name):
+            make_own_folder(folder)
         report, bundle, page = place / "report.json", place / "bundle", place / "report.html"
-        kept = ["--dir", str(place / "diagnosis"), "--max-time", f"{self.seconds:g}s", "--report", str(report)]
+        kept = ["--dir", str(place / "diagnosis"), "--fresh", "--max-time", f"{self.seconds:.2f}s"]
         report.unlink(missing_ok=True)
-        run_biopsy(*words, *kept, "--bundle", str(bundle), seconds=2 * self.seconds + _SPARE_SECONDS)
+        files = ["--report", str(report), "--bundle", str(bundle)]
+        started = time.monotonic()
+        _, printed = run_biopsy(*words, *kept, *files, seconds=self.at_most)
         tree = read_tree(report)
         if not tree:
-            ended = BugExamination(verdict="the diagnosis was ended at its limit of time")
+            is_over = time.monotonic() - started >= self.at_most
+            lines = [line.strip() for line in printed.splitlines() if line.strip()] or ["it printed nothing"]
+            error = next((line for line in lines if "error: " in line), lines[-1])
+            failed = f"the diagnosis failed: {shortened(printable(error), _LONGEST_ERROR)}"
+            ended = BugExamination(verdict=_OVER if is_over else failed, cut_short=is_over)
             return _with_pattern(replace(bug, examination=ended), Path(result.model), result.nodes)
         write_whole(page, [page_of(tree).encode()])
-        files = (("bundle", bundle), ("page", page))
-        paths: dict[str, Any] = {name: str(path.relative_to(self.folder)) for name, path in files if path.exists()}
+        made = (("bundle", bundle), ("page", page))
+        paths: dict[str, Any] = {name: str(path.relative_to(self.folder)) for name, path in made if path.exists()}
         piece = (tree.get("piece") or {}).get("path")
         examination = _examination(tree, None if piece is None else (place / piece).relative_to(self.folder))
         bug = replace(bug, examination=replace(examination, **paths))
@@ -127,8 +147,7 @@ class Examiner:
     def _words(self, result: ModelResult, cell: MatrixCell) -> Iterator[str]:
         """The words of ``biopsy diagnose`` that examine a member."""
         yield from ("diagnose", as_word(Path(result.model)))
-        trusted = cell.trusted if cell.trusted != EXPECTED else PLAIN[-1]
-        for spec in dict.fromkeys(filter(None, (trusted, cell.engine))):
+        for spec in dict.fromkeys(filter(None, (engine_for(cell.trusted), cell.engine))):
             yield from ("--engine", spec)
         if result.file:
             yield from ("--load-inputs", as_word(self.folder / INPUTS / result.file))
@@ -144,6 +163,7 @@ def _examination(tree: Tree, piece: Path | None) -> BugExamination:
         verdict=verdict["text"],
         confirmed=verdict["kind"] in _FAILS,
         refuted=verdict["kind"] in _NO_BUG,
+        cut_short=any(step["outcome"] == "stopped" for step in tree.get("steps") or ()),
         piece=None if piece is None else str(piece),
         nodes=tuple(nodes_of(tree)[:_SMALL]),
         known=known["sentence"],

@@ -7,8 +7,6 @@ from biopsy.findings.page.document import document_of
 from biopsy.hunt.records import BUGS, JUDGED, KINDS, Hunt, Kind
 from biopsy.text import count, printable, shortened
 
-PAGE = "hunt.html"
-
 _SYMBOLS: dict[Kind, str] = {
     "wrong": "✗", "differs": "≠", "crash": "☠", "hang": "⏳", "refused": "⊘", "right": "✓", "rounding": "≈", "tie": "=",
 }  # fmt: skip
@@ -20,26 +18,11 @@ _MOST_LINES = 20
 def gallery_of(hunt: Hunt) -> str:
     """The page as one HTML document that loads nothing, with links to the pages of bugs in the folder of the hunt."""
     order = list(KINDS)
-    bugs = [
-        {
-            "kind": bug.kind,
-            "engines": bug.engines,
-            "models": bug.models,
-            "text": shortened(bug.text, _LONGEST),
-            "confirmed": bug.is_confirmed,
-            "page": bug.examination and bug.examination.page,
-            "known": bug.examination and bug.examination.known,
-            "switch": bug.examination and bug.examination.switch,
-            "graph": bug.graph.splitlines()[:_MOST_LINES],
-            "line": bug.line,
-        }
-        for bug in hunt.bugs
-    ]
     judged = sum(number for kind, number in hunt.counts.items() if kind in JUDGED)
     unjudged = sum(number for kind, number in hunt.counts.items() if kind not in JUDGED and kind not in BUGS)
     headline = {
         0: "No bug was found",
-        1: count(len(bugs), "distinct bug"),
+        1: count(len(hunt.bugs), "distinct bug"),
         4: "No bug was found, and not all was judged",
     }
     marks = {
@@ -62,10 +45,29 @@ def gallery_of(hunt: Hunt) -> str:
             (hunt.left, "not tried"),
         ],
         engines=Facts(rows=[*hunt.engines.items()]),
-        bugs=bugs,
+        bugs=_rows_of(hunt),
         legend=[(kind, _SYMBOLS.get(kind, _OTHER), meaning) for kind, meaning in KINDS.items()],
     )
 
 
 def _tone(kind: Kind) -> str:
     return "bad" if kind in BUGS else "good" if kind in JUDGED else "unsure"
+
+
+def _rows_of(hunt: Hunt) -> list[dict[str, object]]:
+    """What the table of bugs shows of each."""
+    return [
+        {
+            "kind": bug.kind,
+            "engines": bug.engines,
+            "models": bug.models,
+            "text": shortened(bug.text, _LONGEST),
+            "confirmed": bug.is_confirmed,
+            "page": bug.examination and bug.examination.page,
+            "known": bug.examination and bug.examination.known,
+            "switch": bug.examination and bug.examination.switch,
+            "graph": bug.graph.splitlines()[:_MOST_LINES],
+            "line": bug.line,
+        }
+        for bug in hunt.bugs
+    ]

@@ -7,42 +7,21 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from math import inf
 
 from biopsy import events
 from biopsy.checks.journal_file import set_aside
 from biopsy.diagnosis.context import PERSON, TIME
 from biopsy.engines.registry import EngineSpec, find_class, parse_spec, release_now
-from biopsy.hunt.against import RESULT
 from biopsy.hunt.bugs import Examiner, groups_of, merged
-from biopsy.hunt.gallery import PAGE, gallery_of
+from biopsy.hunt.gallery import gallery_of
 from biopsy.hunt.models import FoundModel, find_models
-from biopsy.hunt.records import Bug, Hunt, ModelResult
-from biopsy.hunt.sweep import JOURNAL, HuntJournal, Sweeper, SweepQuestion
-from biopsy.processes.writing import cannot_write, write_whole
+from biopsy.hunt.records import BUG_FOLDER, INPUTS, JOURNAL, PAGE, RESULT, Bug, Hunt, ModelResult
+from biopsy.hunt.sweep import HuntJournal, HuntQuestion, Sweeper, make_own_folder
+from biopsy.processes.writing import write_whole, writing_to
 from biopsy.records import plain, record_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class HuntQuestion:
-    """What to hunt in: ``places`` are folders, files and patterns, ``engines`` specs, ``folder`` keeps what is found.
-
-    ``seconds`` and ``memory`` (bytes) limit each model, ``per_bug`` (seconds) the diagnosis of each bug (0: there is
-    none), ``max_time`` (seconds) everything; None for no limit. ``fresh`` starts over.
-    """
-
-    places: Sequence[str]
-    engines: tuple[str, ...]
-    folder: Path
-    seconds: float = 60.0
-    memory: int | None = None
-    per_bug: float = 60.0
-    max_time: float | None = None
-    seed: int = 1
-    jobs: int = 1
-    fresh: bool = False
 
 
 def hunt(question: HuntQuestion, listener: events.Listener = events.ignore) -> Hunt:
@@ -55,30 +34,21 @@ def hunt(question: HuntQuestion, listener: events.Listener = events.ignore) -> H
     started = time.monotonic()
     models = list(find_models(question.places))
     versions = {spec: _release(parse_spec(spec)) for spec in question.engines}
-    try:
-        question.folder.mkdir(parents=True, exist_ok=True)
+    for folder in (question.folder, question.folder / BUG_FOLDER, question.folder / INPUTS):
+        make_own_folder(folder)
+    with writing_to(question.folder / JOURNAL):
         if question.fresh:
             set_aside(question.folder / JOURNAL)
-    except OSError as error:
-        raise cannot_write(question.folder / JOURNAL, error) from error
     identity = {
         "biopsy": version("biopsy"),
         "seed": str(question.seed),
         "limit": f"{question.seconds:g} s",
         **{f"engine {number} {spec}": text for number, (spec, text) in enumerate(versions.items(), 1)},
     }
-    sweep = SweepQuestion(
-        engines=question.engines,
-        folder=question.folder,
-        seconds=question.seconds,
-        memory=question.memory,
-        seed=question.seed,
-        jobs=question.jobs,
-    )
     with HuntJournal(question.folder, identity) as journal:
         run = _HuntRun(question, models, journal, listener, started)
         try:
-            run.sweep(sweep)
+            run.sweep()
         except KeyboardInterrupt:
             run.stopped = PERSON
         run.examine()
@@ -120,7 +90,7 @@ class _HuntRun:
     def _is_over(self) -> bool:
         return self._until is not None and time.monotonic() >= self._until
 
-    def sweep(self, sweep: SweepQuestion) -> None:
+    def sweep(self) -> None:
         """Try the models that the journal does not answer."""
         answered = self._tried()
         names = {result.model for result in answered}
@@ -130,7 +100,7 @@ class _HuntRun:
             self._listener(events.Resumed(str(self._question.folder / JOURNAL), done))
         if not todo:
             return
-        with Sweeper(sweep) as sweeper:
+        with Sweeper(self._question) as sweeper:
             for result in sweeper.results(todo):
                 self._journal.add(result)
                 done += 1
@@ -147,22 +117,28 @@ class _HuntRun:
     def examine(self) -> None:
         """Diagnose a member of each group that the journal does not answer."""
         groups = groups_of(self._tried())
-        examiner = Examiner(folder=self._question.folder, seconds=self._question.per_bug)
+        whole = Examiner(folder=self._question.folder, seconds=self._question.per_bug)
         for number, group in enumerate(groups, 1):
             self._listener(events.StepStarted(group.name, "which bug is it?", number, len(groups)))
             if self.stopped is None and self._is_over:
                 self.stopped = TIME
-            key = json.dumps([group.key, [result.model for result, _ in group.members], f"{examiner.seconds:g}"])
+            smallest, _ = group.smallest
+            key = json.dumps([group.key, smallest.model, smallest.state, f"{whole.seconds:g}"])
             noted = self._journal.notes.get(key)
-            bug = None if noted is None else record_of(Bug, noted)
+            bug = None if noted is None else replace(record_of(Bug, noted), models=group.models)
             if bug is None and self.stopped is None:
+                examiner = whole.within(inf if self._until is None else max(0.0, self._until - time.monotonic()))
                 try:
                     bug = examiner.bug(group)
-                    self._journal.note(key, plain(bug))
                 except KeyboardInterrupt:
                     self.stopped = PERSON
-            bug = bug or replace(examiner, seconds=0).bug(group)
-            self._bugs.append(bug)
+                else:
+                    is_cut = bug.examination is None or bug.examination.cut_short
+                    if whole.seconds and is_cut and examiner != whole.within(inf):  # because this hunt must end
+                        self.stopped = TIME
+                    else:
+                        self._journal.note(key, plain(bug))
+            self._bugs.append(bug or Examiner(folder=self._question.folder).bug(group))
 
     def _tried(self) -> list[ModelResult]:
         """The results of the models as they are now, in order."""

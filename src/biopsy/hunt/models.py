@@ -7,12 +7,15 @@ import glob
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 
 import onnx
 
 from biopsy import errors
+from biopsy.diagnosis.evidence import STATE as EVIDENCE
 from biopsy.engines.runner import Inputs, feeds_for, wider_sample
+from biopsy.hunt.records import BUG_FOLDER, JOURNAL, RESULT
 from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import SequenceType, TensorType, ValueType
 from biopsy.processes.reading import read_plain, state_at
@@ -38,9 +41,9 @@ class FoundModel:
     path: Path
     inputs: tuple[Path, ...] = ()
 
-    @property
+    @cached_property
     def state(self) -> str:
-        """A text that changes when the model or a file of its inputs is written to or replaced."""
+        """A text that changes when the model or a file of its inputs is written to or replaced; it is read once."""
         files = [self.path, *(file for place in self.inputs for file in _files_of(place))]
         return " ".join(f"{state.size}-{state.modified}" for file in files if (state := state_at(file)) is not None)
 
@@ -52,50 +55,71 @@ def _files_of(place: Path) -> list[Path]:
 def find_models(places: Sequence[str]) -> Iterator[FoundModel]:
     """The models that are meant by folders, files and patterns such as ``zoo/*/model.onnx``, in order, each once.
 
-    Folders are searched to their bottom; links to folders are not followed, and links to files not read. Raises
-    UsageError for an archive, and if there is no such file or no model in it.
+    Folders are searched to their bottom, but for what hunts and diagnoses have left there; links to folders are not
+    followed, and links to files not read. Raises UsageError for an archive, if there is no such file or no model in it,
+    and for a folder that cannot be read.
     """
     seen: set[str] = set()
+    beside = cache(_inputs_in)
     for place in places:
         if place.lower().endswith(_ARCHIVES):
             raise errors.UsageError(f"{place} is an archive: unpack it, and name the folder")
         given = Path(place)
         matches = [given] if given.exists() else sorted(map(Path, glob.glob(place, recursive=True)))  # noqa: PTH207 -- of any root
-        files = [file for match in matches for file in (_below(match) if match.is_dir() else [match])]
-        if not files:
+        if matches != [given]:
+            matches = [match for match in matches if match.is_dir() or match.suffix == _SUFFIX]
+        try:
+            files = [file for match in matches for file in (_below(match) if match.is_dir() else [match])]
+            found = [
+                FoundModel(file, tuple(sorted({each for stem in (file.stem, "") for each in near.get(stem, ())})))
+                for file in files
+                if file.is_file() and (near := beside(file.parent)) is not None
+            ]
+        except OSError as error:
+            raise errors.UsageError(f"{error.filename} cannot be read: {error.strerror}") from error
+        if not found:
             what = f"no {_SUFFIX} file is in" if given.is_dir() else "there is no file or folder"
             raise errors.UsageError(f"{what} {place}")
-        for file in files:
-            if str(file) not in seen:
-                seen.add(str(file))
-                yield FoundModel(file, tuple(_inputs_beside(file)))
+        for model in found:
+            if str(model.path) not in seen:
+                seen.add(str(model.path))
+                yield model
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The models below a folder, sorted in each folder, without what links lead to."""
+    """The models below a folder, sorted in each folder, without what links lead to, or hunts and diagnoses leave."""
     with os.scandir(folder) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
+    names = {entry.name for entry in ordered}
+    if EVIDENCE in names:
+        return
     for entry in ordered:
         if entry.is_dir(follow_symlinks=False):
-            yield from _below(Path(entry.path))
+            if entry.name != BUG_FOLDER or not names & {JOURNAL, RESULT}:
+                yield from _below(Path(entry.path))
         elif entry.name.endswith(_SUFFIX) and entry.is_file(follow_symlinks=False):
             yield Path(entry.path)
 
 
-def _inputs_beside(model: Path) -> Iterator[Path]:
-    """Files named like the model (``model.npz``, ``model_inputs.json``).
+def _inputs_in(folder: Path) -> Mapping[str, Sequence[Path]]:
+    """The inputs in a folder by the stem of their model, for ``model.npz`` and ``model_inputs.json``.
 
-    If it is the only model there, also those named ``inputs``, and the folders ``test_data_set_N`` of the ONNX model
-    zoo.
+    Under "" are those of the only model there: files named ``inputs``, and the folders ``test_data_set_N`` of the ONNX
+    model zoo.
     """
-    siblings = sorted(entry for entry in model.parent.iterdir() if not entry.is_symlink())
+    siblings = sorted(entry for entry in folder.iterdir() if not entry.is_symlink())
     is_alone = sum(entry.suffix == _SUFFIX for entry in siblings) == 1
-    names = {model.stem, f"{model.stem}_inputs", *(["inputs"] if is_alone else [])}
+    found: dict[str, list[Path]] = {}
     for entry in siblings:
-        is_data_set = is_alone and entry.name.startswith(_DATA_SET) and entry.is_dir()
-        is_file = entry.suffix in _FORMATS and entry.stem in names and entry.is_file()
-        if is_file or (is_data_set and any(entry.glob("input_*.pb"))):
-            yield entry
+        stems: set[str] = set()
+        if entry.suffix in _FORMATS and entry.is_file():
+            is_of_any = is_alone and entry.stem == "inputs"
+            stems = {entry.stem, entry.stem.removesuffix("_inputs"), "" if is_of_any else entry.stem}
+        elif is_alone and entry.name.startswith(_DATA_SET) and entry.is_dir() and any(entry.glob("input_*.pb")):
+            stems = {""}
+        for stem in stems:
+            found.setdefault(stem, []).append(entry)
+    return found
 
 
 @dataclass(frozen=True)
@@ -115,6 +139,8 @@ def samples_of(index: ModelIndex, files: Sequence[Path], seed: int) -> list[Mode
     wanted = index.fed_types()
     given: list[ModelSample] = []
     for file in files:
+        if len(given) >= _MOST_SAMPLES:
+            break
         if file.is_dir():
             given.append(_data_set(file, index, wanted))
         else:

@@ -9,13 +9,20 @@ from typing import Literal, TypeAlias
 
 from biopsy.records import plain
 
-_VERSION = 1
+VERSION = 1
+"""The number in ``hunt.json``."""
+
+RESULT, PAGE, JOURNAL = "hunt.json", "hunt.html", "hunt.jsonl"
+"""What a hunt writes into its folder."""
+
+BUG_FOLDER, INPUTS = "bugs", "inputs"
+"""Its folders: with a folder for each bug, and with the samples of the models that fail."""
 
 Kind: TypeAlias = Literal[
     "wrong", "differs", "crash", "hang", "refused",
     "right", "rounding", "tie",
     "unsupported", "random", "not finite", "overflow", "every engine", "invalid model", "limit", "unknown", "empty",
-    "alone",
+    "alone", "error",
 ]  # fmt: skip
 
 BUGS: Mapping[Kind, str] = {
@@ -39,12 +46,13 @@ NOT_JUDGED: Mapping[Kind, str] = {
     "random": "the model has random operators",
     "not finite": "the model itself gives NaN or infinity there, in float64 too",
     "overflow": "the inputs overflow in float32, and not in float64",
-    "every engine": "every engine refuses the model or its inputs",
-    "invalid model": "the model violates the standard, and the engine refuses it",
+    "every engine": "no engine runs the model, or its inputs cannot be read",
+    "invalid model": "the file is damaged, or onnx's checker refuses it",
     "limit": "the limit of memory was reached, or that of time by all engines together",
     "unknown": "float64 cannot run the model, and the difference may be rounding",
     "empty": "the outputs have no elements",
     "alone": "no other engine runs the model",
+    "error": "biopsy itself fails on the model",
 }
 """What says nothing about the engine."""
 
@@ -57,9 +65,9 @@ class MatrixCell:
     """What one engine makes of one model.
 
     ``stage``, ``failure`` (the engine's own name of the error, or the kind of the mismatch) and ``message`` (without
-    names and numbers) say how it fails; ``text`` says it for a person, in one line. ``trusted`` is the engine that it
-    was compared with, ``operators`` are those of the first layer that is wrong. ``sample`` is the number of the sample
-    that shows it.
+    names and numbers) say how it fails; ``text`` says it for a person, in one line. ``trusted`` is what it was compared
+    with: an engine, or ``expected`` for the outputs beside the model. ``operators`` are those of the first layer that
+    is wrong. ``sample`` is the number of the sample that shows it.
     """
 
     engine: str
@@ -80,7 +88,7 @@ class MatrixCell:
     @property
     def signature(self) -> tuple[str, ...]:
         """What cells of the same bug have in common, as far as a sweep can tell."""
-        return (self.engine, self.stage, self.failure, self.message, *self.operators)
+        return (self.stage, self.failure, self.message, *self.operators)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,14 +124,15 @@ def worst(kinds: Iterable[Kind]) -> Kind:
 class BugExamination:
     """What the diagnosis of one member says of a bug: the ``verdict`` in words, which ``confirmed`` or ``refuted`` it.
 
-    ``piece`` is the file of the smallest part that fails, ``nodes`` are its first nodes, ``known`` the known failure
-    that it looks like, with its ``issue``, ``switch`` what avoids it, ``page`` and ``bundle`` what shows and sends it.
-    Files are relative to the folder of the hunt.
+    It is ``cut_short`` if its limit of time left a question open. ``piece`` is the file of the smallest part that
+    fails, ``nodes`` are its first nodes, ``known`` the known failure that it looks like, with its ``issue``, ``switch``
+    what avoids it, ``page`` and ``bundle`` what shows and sends it. Files are relative to the folder of the hunt.
     """
 
     verdict: str
     confirmed: bool = False
     refuted: bool = False
+    cut_short: bool = False
     piece: str | None = None
     nodes: tuple[str, ...] = ()
     known: str | None = None
@@ -169,8 +178,7 @@ class Bug:
     @property
     def text(self) -> str:
         """What it is, in words."""
-        is_said = self.examination is not None and self.examination.confirmed
-        return self.examination.verdict if self.examination is not None and is_said else self.example.text
+        return self.examination.verdict if self.examination is not None and self.is_confirmed else self.example.text
 
     @property
     def rank(self) -> tuple[int, int, str]:
@@ -218,4 +226,4 @@ class Hunt:
     def as_json(self) -> dict[str, object]:
         """The object in ``hunt.json`` (docs/reference/hunt.md)."""
         bugs = {"bugs": [bug.as_json() for bug in self.bugs], "refuted": [bug.as_json() for bug in self.refuted]}
-        return {"biopsy_hunt": _VERSION, "status": self.status, "counts": dict(self.counts), **plain(self), **bugs}
+        return {"biopsy_hunt": VERSION, "status": self.status, "counts": dict(self.counts), **plain(self), **bugs}

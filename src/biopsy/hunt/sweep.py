@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import hashlib
 import json
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.checks.journal import FRESH, refusal, require_same_identity
+from biopsy.checks.journal import FRESH, cannot_append, refusal, require_same_identity
 from biopsy.checks.journal_file import DamagedError, JournalFile
-from biopsy.engines.base import Capabilities
-from biopsy.engines.registry import find_class, parse_spec
+from biopsy.engines.base import ModelInput
+from biopsy.engines.worker import memory_for, whole_size
 from biopsy.hunt.models import FoundModel
-from biopsy.hunt.records import Kind, MatrixCell, ModelResult
+from biopsy.hunt.records import INPUTS, JOURNAL, Kind, MatrixCell, ModelResult
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.engine_calls import SIZE, LastCall, last_call
 from biopsy.processes.own_process import own_python
@@ -27,27 +29,37 @@ from biopsy.processes.warm import ForkServer, ServerGoneError
 from biopsy.processes.watch import Ended, Limits, Stop, signal_name
 from biopsy.records import plain, record_of
 
-JOURNAL = "hunt.jsonl"
-INPUTS = "inputs"
-"""The folder with the samples of the models that fail."""
-
-_TIMES_THE_MODEL = 64
 _MOST_RESULT = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepQuestion:
-    """What to sweep: ``engines`` are specs, ``seconds`` and ``memory`` (bytes) the limits of one model.
+class HuntQuestion:
+    """What to hunt in: ``places`` are folders, files and patterns, ``engines`` specs, ``folder`` keeps what is found.
 
-    ``folder`` keeps the samples of models that fail.
+    ``seconds`` and ``memory`` (bytes) limit each model, ``per_bug`` (seconds) the diagnosis of each bug (0: there is
+    none), ``max_time`` (seconds) everything; None for no limit. ``fresh`` starts over.
     """
 
+    places: Sequence[str]
     engines: tuple[str, ...]
     folder: Path
     seconds: float = 60.0
     memory: int | None = None
+    per_bug: float = 60.0
+    max_time: float | None = None
     seed: int = 1
     jobs: int = 1
+    fresh: bool = False
+
+
+def make_own_folder(folder: Path) -> None:
+    """Make a folder in which a hunt writes. Raises UsageError if it is a link or a file, or cannot be made."""
+    if folder.is_symlink():
+        raise errors.UsageError(f"{folder} is a symbolic link: nothing is written there", next_steps=["--dir ANOTHER"])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise errors.UsageError(f"cannot make the folder {folder}: {error.strerror}") from error
 
 
 class HuntJournal:
@@ -75,7 +87,6 @@ class HuntJournal:
                     self.models[result.model] = result
                 elif kind == "note":
                     self.notes[str(values[0])] = json.loads(str(values[1]))
-            self.resumed = len(self.models)
             if then:
                 kept = "the folder, as it is"
                 require_same_identity(then, identity, str(path), kept=kept, next_steps=[FRESH], search="hunt")
@@ -109,19 +120,18 @@ class HuntJournal:
         try:
             self._file.append([line])
         except OSError as error:
-            raise errors.CheckError(
-                f"{self._file.path} cannot be written: {error.strerror or error}",
-                kept=f"the results of {len(self.models)} models in it",
-                next_steps=["make room on that disk; the same command then goes on from there"],
-            ) from error
+            kept = f"the results of {len(self.models)} models in it"
+            raise cannot_append(self._file.path, kept, error) from error
 
 
 class Sweeper:
     """Tries models in forks of a warm process. A context manager; ``try_model`` may be called in several threads."""
 
-    def __init__(self, question: SweepQuestion) -> None:
+    def __init__(self, question: HuntQuestion) -> None:
         self._question = question
         self._stop = Stop()
+        self._ended_servers: list[ForkServer] = []
+        self._replacing = threading.Lock()
 
     def __enter__(self) -> Sweeper:
         self._scratch_held = temporary_folder("biopsy-hunt-")
@@ -135,7 +145,8 @@ class Sweeper:
 
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
-        self._server.close()
+        for server in (self._server, *self._ended_servers):
+            server.close()
         self._scratch_held.__exit__(None, None, None)
         self._stop.close()
 
@@ -190,8 +201,9 @@ class Sweeper:
             if result is not None:
                 seconds = time.monotonic() - started
                 return replace(result, model=str(model.path), state=request["state"], seconds=seconds)
-            guilty = call.engine if call is not None and call.engine not in dead else ""
             cell = _cell_of(ended, call, self._question.seconds)
+            is_of_engine = call is not None and call.engine not in dead and cell.kind != "error"
+            guilty = call.engine if call is not None and is_of_engine else ""
             if not guilty or ended.cause == "stop":
                 cells = tuple(dead.get(spec) or replace(cell, engine=spec) for spec in specs)
                 return ModelResult(model=str(model.path), state=request["state"], cells=cells)
@@ -203,15 +215,20 @@ class Sweeper:
 
     def _ended(self, request: Mapping[str, Any], path: Path) -> Ended:
         """How the fork of a request ended; another server is started if this one has ended."""
-        engines = {parse_spec(spec).name for spec in self._question.engines}
-        own = sum(_own_memory(name) for name in engines)
-        memory = self._question.memory or own + _TIMES_THE_MODEL * path.stat().st_size
+        size = 0
+        with contextlib.suppress(errors.BiopsyError, OSError):  # the fork will say so
+            size = whole_size(ModelInput(b"", path.parent, path))
+        memory = self._question.memory or memory_for(self._question.engines, size)
         limits = Limits(seconds=self._question.seconds, memory=memory)
         for _ in range(2):
+            server = self._server
             try:
-                return self._server.run(request, lambda: limits, self._stop)
+                return server.run(request, lambda: limits, self._stop)
             except ServerGoneError:
-                self._server = self._started()
+                with self._replacing:
+                    if self._server is server:  # else another thread has replaced it
+                        self._ended_servers.append(server)
+                        self._server = self._started()
         raise errors.CheckError("the process of the engines ends again and again")
 
     @staticmethod
@@ -224,26 +241,20 @@ class Sweeper:
             return None
 
 
-def _own_memory(name: str) -> int:
-    try:
-        return find_class(name).capabilities.own_memory
-    except errors.BiopsyError:
-        return Capabilities().own_memory
-
-
 def _cell_of(ended: Ended, call: LastCall | None, seconds: float) -> MatrixCell:
     """What it means that a fork ended without a result, while an engine was called last."""
     stage = "" if call is None else call.stage
+    is_open = call is not None and call.is_open
     doing = "" if call is None else f" while {call.description}"
-    if ended.cause == "time":
+    if ended.cause == "time" and is_open:
         text = f"no answer after {seconds:g} s{doing}"
         return MatrixCell(engine="", kind="hang", stage=stage, failure="Timeout", message="no answer", text=text)
-    if ended.cause in ("memory", "stop"):
+    if ended.cause in ("time", "memory", "stop"):
         return MatrixCell(
             engine="", kind="limit", stage=stage, failure=ended.cause, text=f"ended: {ended.cause}{doing}"
         )
     name = signal_name(-ended.status) if ended.status < 0 else f"exit status {ended.status}"
     lines = [line for line in ended.output.decode("utf-8", "replace").splitlines() if line.strip()]
-    text = f"{name}{doing}" if call is not None and call.is_open else f"{name}: {lines[-1] if lines else ''}"
-    kind: Kind = "crash" if call is not None and call.is_open else "limit"
+    text = f"{name}{doing}" if is_open else f"{name}: {lines[-1] if lines else ''}"
+    kind: Kind = "crash" if is_open else "error"
     return MatrixCell(engine="", kind=kind, stage=stage, failure=name, message=f"ends{doing}", text=text[:300])

@@ -17,21 +17,21 @@ import onnx
 from biopsy import errors
 from biopsy.checks.message import message_of
 from biopsy.diagnosis.question import write_inputs
-from biopsy.engines.base import Engine, ModelInput
+from biopsy.engines.base import Engine, ModelInput, Session
 from biopsy.engines.registry import PLAIN, class_of, create, created_plain, parse_spec
 from biopsy.engines.runner import run_session, with_declared_types
 from biopsy.hunt.models import ModelSample, samples_of
 from biopsy.hunt.records import BUGS, NOT_JUDGED, Kind, MatrixCell, ModelResult
-from biopsy.hunt.vote import EXPECTED, Vote
+from biopsy.hunt.vote import EXPECTED, Vote, differ, engine_for
 from biopsy.model.extract import MarkedOutputs, mark_outputs
-from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.index import ModelIndex, Node, index_bytes
 from biopsy.model.load import read_bytes
 from biopsy.model.nodes import is_constant_node, may_be_random, warning_of_random
 from biopsy.processes.engine_calls import SIZE, share
 from biopsy.processes.server import Request, serve_forks
 from biopsy.processes.writing import write_whole
 from biopsy.records import plain, record_of
-from biopsy.tensors.generate import differ, roundings_off
+from biopsy.tensors import generate
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 from biopsy.text import first_line, shortened
 
@@ -49,8 +49,13 @@ _UNSUPPORTED_KINDS = frozenset(
     {"NotImplemented", "NotImplementedError", "RuntimeImplementationError", "NotSupported", "UnsupportedType"}
 )
 
+_UNREADABLE = (errors.ModelError, errors.DataError, errors.CannotCompare, errors.DoesNotFit, errors.UsageError)
+"""What reading a model and its inputs raises if they cannot be used, or are gone."""
+
 _FEW_NODES = 3
 """Up to this many nodes, all operators of a model are those of its first wrong layer."""
+
+_NO_SHAPE = "Field 'shape' of 'type' is required but missing"
 
 
 def main() -> int:
@@ -75,7 +80,13 @@ def _answer(request: Request) -> int:
         dead=dead,
         seed=request["seed"],
     )
-    result = replace(trial.result(Path(request["inputs"])), state=request["state"])
+    try:
+        result = trial.result(Path(request["inputs"]))
+    except Exception as error:
+        text = shortened(first_line(f"{type(error).__name__}: {error}"), _LONGEST_TEXT)
+        cells = (dead.get(spec) or MatrixCell(engine=spec, kind="error", text=text) for spec in request["engines"])
+        result = ModelResult(model=request["model"], state="", cells=tuple(cells))
+    result = replace(result, state=request["state"])
     write_whole(Path(request["result"]), [json.dumps(plain(result)).encode()])
     return 0
 
@@ -91,7 +102,8 @@ class ModelTrial:
         self._engines = engines
         self._dead = dead
         self._seed = seed
-        self._ran: dict[tuple[str, int, int, int], RunnerResult | errors.EngineFailure] = {}
+        self._ran: dict[tuple[str, int, int], RunnerResult | errors.EngineFailure] = {}
+        self._built: dict[str, Session | errors.EngineFailure] = {}
 
     @cached_property
     def _model(self) -> ModelInput:
@@ -112,7 +124,7 @@ class ModelTrial:
             index = self._index
             base = replace(base, nodes=len(index.nodes), size=len(self._model.data))
             samples = self._samples
-        except (errors.ModelError, errors.DataError, errors.CannotCompare, errors.DoesNotFit) as error:
+        except _UNREADABLE as error:
             text = shortened(first_line(error.message), _LONGEST_TEXT)
             kind: Kind = "invalid model" if isinstance(error, errors.ModelError) else "every engine"
             return replace(base, cells=tuple(MatrixCell(engine=spec, kind=kind, text=text) for spec in self._engines))
@@ -132,10 +144,11 @@ class ModelTrial:
         }
         random = warning_of_random(self._index) if may_be_random(self._model.data) else None
         for number, sample in enumerate(samples):
+            self._ran.clear()
             results, failures = {}, {}
             for spec in self._engines:
                 try:
-                    results[spec] = self._run(create(spec), number, sample)
+                    results[spec] = self._run(create(spec), sample)
                 except errors.EngineFailure as failure:
                     failures[spec] = failure
             for spec in failures.keys() - self._dead.keys():
@@ -148,9 +161,9 @@ class ModelTrial:
                 offers[spec].append(cell)
         return {spec: min(cells, key=_rank) for spec, cells in offers.items()}
 
-    def _run(self, engine: Engine, number: int, sample: ModelSample, roundings: int = 0, seed: int = 0) -> RunnerResult:
+    def _run(self, engine: Engine, sample: ModelSample, roundings: int = 0, seed: int = 0) -> RunnerResult:
         """The outputs of an engine for a sample, or for one moved by roundings. Raises EngineFailure, CannotCompare."""
-        key = (engine.label, number, roundings, seed)
+        key = (engine.label, roundings, seed)
         if key not in self._ran:
             self._ran[key] = self._outcome(engine, sample, roundings, seed)
         outcome = self._ran[key]
@@ -165,25 +178,37 @@ class ModelTrial:
             return engine.failure(self._dead[engine.label].text, "run", "dead")
         feed: Feed = sample.feed
         if roundings:
-            (feed,) = roundings_off([sample.feed], roundings, seed)
-            if not differ([sample.feed], [feed]):
+            (feed,) = generate.roundings_off([sample.feed], roundings, seed)
+            if not generate.differ([sample.feed], [feed]):
                 raise errors.CannotCompare("no input has a number that could be one rounding off")
-        model = self._model
-        if engine.capabilities.wants_shapes:
-            model = replace(model, shapes={name: [value.shape] for name, value in sample.feed.items()})
         try:
-            result = run_session(engine.build(model), [feed], runner=engine.label)
+            result = run_session(self._session(engine, sample), [feed], runner=engine.label)
         except errors.EngineFailure as failure:
             return failure
         except errors.CannotCompare as error:  # the engine wants other inputs than the model declares
             return engine.failure(error.message, "run", "UnsupportedType")
         return with_declared_types([result], [engine], self._model)[0]
 
+    def _session(self, engine: Engine, sample: ModelSample) -> Session:
+        """The model built in an engine, once unless the engine needs the shapes of the sample. Raises EngineFailure."""
+        if engine.capabilities.wants_shapes:
+            shapes = {name: [value.shape] for name, value in sample.feed.items()}
+            return engine.build(replace(self._model, shapes=shapes))
+        if engine.label not in self._built:
+            try:
+                self._built[engine.label] = engine.build(self._model)
+            except errors.EngineFailure as failure:
+                self._built[engine.label] = failure
+        built = self._built[engine.label]
+        if isinstance(built, errors.EngineFailure):
+            raise built
+        return built
+
     def _vote(self, number: int, sample: ModelSample, results: Mapping[str, RunnerResult]) -> dict[str, MatrixCell]:
         """A cell for each engine that ran."""
 
         def run(engine: Engine, roundings: int = 0, seed: int = 0) -> RunnerResult:
-            return self._run(engine, number, sample, roundings, seed)
+            return self._run(engine, sample, roundings, seed)
 
         def inner(name: str) -> Array | None:
             try:
@@ -214,37 +239,44 @@ class ModelTrial:
             return replace(cell, kind="unsupported")
         if not others and parse_spec(spec).name != PLAIN[-1]:
             with suppress(errors.EngineFailure, errors.CannotCompare):
-                self._run(create(PLAIN[-1]), number, self._samples[number])
+                self._run(create(PLAIN[-1]), self._samples[number])
                 others = [PLAIN[-1]]
         if not others:
             return replace(cell, kind="every engine")
         if self._is_invalid():
             return replace(cell, kind="invalid model")
-        operators = {node.op_type for node in self._index.nodes if not is_constant_node(self._index, node.number)}
-        is_small = len(operators) <= _FEW_NODES
-        return replace(cell, trusted=others[0], operators=tuple(sorted(operators)) if is_small else ())
+        return replace(cell, trusted=others[0], operators=self._operators_of_few)
 
     def _is_invalid(self) -> bool:
-        """Whether onnx's own checker refuses the model."""
+        """Whether onnx's own checker refuses the model, for more than an output without a shape, which is allowed."""
         try:
             onnx.checker.check_model(str(self._path), full_check=True)
-        except Exception:  # the checker raises what its native code raises
-            return True
+        except Exception as error:
+            return _NO_SHAPE not in str(error)
         return False
+
+    @cached_property
+    def _computing(self) -> list[Node]:
+        """The nodes but those that give constants."""
+        return [node for node in self._index.nodes if not is_constant_node(self._index, node.number)]
+
+    @property
+    def _operators_of_few(self) -> tuple[str, ...]:
+        """All operators of a small model; none of a larger one."""
+        nodes = self._computing
+        return tuple(sorted({node.op_type for node in nodes})) if len(nodes) <= _FEW_NODES else ()
 
     def _operators(self, cell: MatrixCell, sample: ModelSample) -> tuple[str, ...]:
         """The operator of the first layer that is wrong if every tensor is marked; of a small model, all operators."""
-        index = self._index
-        nodes = [node for node in index.nodes if not is_constant_node(index, node.number)]
-        if len(nodes) <= _FEW_NODES:
-            return tuple(sorted({node.op_type for node in nodes}))
+        if self._operators_of_few:
+            return self._operators_of_few
         try:
-            trusted, suspect = (self._marked(spec, "all", sample) for spec in (cell.trusted, cell.engine))
+            specs = (engine_for(cell.trusted), cell.engine)
+            trusted, suspect = (self._marked(spec, "all", sample) for spec in specs)
         except errors.BiopsyError:
             return ()
-        vote = Vote(index=index, run=_nothing_runs, inner=lambda name: None)
-        for node in nodes:
-            if vote.differ(suspect, trusted, {index.names[tensor] for tensor in node.writes}):
+        for node in self._computing:
+            if differ(suspect, trusted, {self._index.names[tensor] for tensor in node.writes}):
                 return (node.op_type,)
         return ("right if every tensor is marked",)
 
@@ -254,10 +286,6 @@ class ModelTrial:
         model = ModelInput(mark_outputs(self._model.data, outputs), self._model.folder)
         result = run_session(engine.build(model), [sample.feed], runner=spec)
         return with_declared_types([result], [engine], model)[0]
-
-
-def _nothing_runs(engine: Engine, *_: int) -> RunnerResult:
-    raise engine.failure("only sizes decide here", "run", "none")
 
 
 _RANKS: Sequence[Kind] = [*BUGS, "rounding", "tie", "right", *NOT_JUDGED]

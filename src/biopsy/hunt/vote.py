@@ -29,6 +29,12 @@ from biopsy.tensors.results import Array, RunnerResult
 EXPECTED = "expected"
 """The voice of the outputs that lie beside the model."""
 
+
+def engine_for(trusted: str) -> str:
+    """The engine that can stand for what a cell was compared with: recorded outputs have no layers to look at."""
+    return PLAIN[-1] if trusted == EXPECTED else trusted
+
+
 _CHOOSERS = frozenset({"TopK", "ArgMax", "ArgMin"})
 """Operators that return places of values, of which equal ones are another right answer."""
 
@@ -65,6 +71,7 @@ class Vote:
     index: ModelIndex
     run: Run
     inner: Callable[[str], Array | None]
+    _known: dict[tuple[str, str], VoiceDifference] = field(default_factory=dict, init=False)
 
     def cells(self, results: Mapping[str, RunnerResult], expected: RunnerResult | None) -> dict[str, MatrixCell]:
         """A cell for each engine with a result. ``expected`` are the outputs that lie beside the model.
@@ -99,18 +106,15 @@ class Vote:
             else:
                 others = ranked[0] if own is not ranked[0] else ranked[1]
                 trusted = next((each for each in results if each in others.kinds), None)
-                trusted = trusted or next((each for each in others.kinds if each != EXPECTED), PLAIN[-1])
-                difference = self._difference(results[spec], others.first)
+                trusted = trusted or next((each for each in others.kinds if each != EXPECTED), EXPECTED)
+                difference = self._known.get((spec, others.first.runner)) or self._difference(
+                    results[spec], others.first
+                )
                 kind: Kind = "wrong" if is_decided else "differs"
                 cells[spec] = self._cell(
                     spec, VoiceDifference(kind=kind, worst=difference.worst), others.first, trusted
                 )
         return cells
-
-    def differ(self, actual: RunnerResult, expected: RunnerResult, names: Collection[str]) -> bool:
-        """Whether some outputs differ by their size alone by more than rounding explains."""
-        sides = only(actual, names), only(expected, names)
-        return self._difference(*sides).kind in ("wrong", "differs")
 
     def _sides(self, voices: Iterable[RunnerResult]) -> tuple[list[_Side], dict[str, VoiceDifference]]:
         """The voices sorted into sides that agree, and those about which nothing can be said, with the reason."""
@@ -120,6 +124,7 @@ class Vote:
             doubt = None
             for side in sides:
                 difference = self._difference(voice, side.first)
+                self._known[voice.runner, side.first.runner] = difference
                 if difference.kind in ("right", "rounding", "tie"):
                     side.kinds[voice.runner] = difference.kind
                     break
@@ -202,6 +207,19 @@ class Vote:
             text=text,
             trusted=trusted or other.runner,
         )
+
+
+def differ(actual: RunnerResult, expected: RunnerResult, names: Collection[str]) -> bool:
+    """Whether outputs with these names differ by more than rounding explains, as far as their size tells."""
+    sides = only(actual, names), only(expected, names)
+    try:
+        compared = compare_runs(*sides)
+    except errors.CannotCompare:
+        return False
+    if compared.passed:
+        return False
+    mismatches = run_mismatches(*sides, compared)
+    return kind_of(mismatches) != "mismatch" or not may_be_rounding(mismatches)
 
 
 def _is_finite(values: Array) -> bool:

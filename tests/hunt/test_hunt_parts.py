@@ -1,0 +1,166 @@
+"""The parts of a hunt by themselves: which models it finds, what it asks of a diagnosis, and what it believes."""
+
+import json
+from collections.abc import Callable, Iterator
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from biopsy import errors
+from biopsy.cli.hunt import summary
+from biopsy.engines.base import Engine, ModelInput
+from biopsy.engines.registry import PLAIN
+from biopsy.engines.worker import TIMES_THE_MODEL, memory_for, whole_size
+from biopsy.hunt.against import read_hunt
+from biopsy.hunt.bugs import Examiner, groups_of
+from biopsy.hunt.hunting import hunt
+from biopsy.hunt.models import FoundModel, find_models
+from biopsy.hunt.records import Bug, Hunt, MatrixCell, ModelResult
+from biopsy.hunt.sweep import HuntQuestion, Sweeper
+from biopsy.hunt.vote import EXPECTED, Vote, engine_for
+from biopsy.model.index import index_bytes
+from biopsy.tensors.results import Iteration, RunnerResult
+from support.hunts import unary, zoo
+from support.planting import planted as planted
+
+
+def names(folder: Path, *places: str) -> list[str]:
+    return [str(found.path.relative_to(folder)) for found in find_models([str(folder / place) for place in places])]
+
+
+def test_what_hunts_and_diagnoses_have_left_is_no_model_to_try(tmp_path: Path) -> None:
+    left = ("hunted/bugs/b/bundle/model", "model_diagnosis/piece", "hunted/own", "bugs/mine", "here")
+    zoo(tmp_path, dict.fromkeys(left, unary("Relu")))
+    (tmp_path / "hunted" / "hunt.jsonl").touch()
+    (tmp_path / "model_diagnosis" / "diagnosis.json").touch()
+    assert names(tmp_path, ".") == ["bugs/mine.onnx", "here.onnx", "hunted/own.onnx"]
+
+
+def test_of_a_pattern_only_models_are_taken_and_a_link_to_nothing_is_refused(tmp_path: Path) -> None:
+    zoo(tmp_path, {"one": unary("Relu"), "deep/two": unary("Relu")})
+    (tmp_path / "README.md").touch()
+    assert names(tmp_path, "*") == ["deep/two.onnx", "one.onnx"]
+    (tmp_path / "gone.onnx").symlink_to(tmp_path / "nothing")
+    with pytest.raises(errors.UsageError):
+        names(tmp_path, "gone.onnx")
+
+
+def test_links_are_not_followed_and_archives_refused(tmp_path: Path) -> None:
+    zoo(tmp_path, {"elsewhere/other": unary("Relu"), "zoo/good": unary("Relu")})
+    (tmp_path / "zoo" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "zoo" / "link.onnx").symlink_to(tmp_path / "elsewhere" / "other.onnx")
+    assert names(tmp_path, "zoo") == ["zoo/good.onnx"]
+    (tmp_path / "models.zip").touch()
+    with pytest.raises(errors.UsageError, match="unpack it"):
+        names(tmp_path, "models.zip")
+
+
+def test_inputs_beside_many_models_are_found_by_their_names(tmp_path: Path) -> None:
+    zoo(tmp_path, dict.fromkeys(("a", "b", "deep/c"), unary("Relu")))
+    for name in ("a.npz", "b_inputs.json", "inputs.npz", "c.npz", "deep/inputs.npz"):
+        (tmp_path / name).touch()
+    beside = {found.path.stem: [file.name for file in found.inputs] for found in find_models([str(tmp_path)])}
+    assert beside == {"a": ["a.npz"], "b": ["b_inputs.json"], "c": ["inputs.npz"]}
+
+
+@pytest.mark.parametrize("tree", [
+    {"biopsy_hunt": 1, "bugs": [1], "models": []},
+    {"biopsy_hunt": 1, "bugs": [], "models": [{"model": "m", "cells": [{}]}]},
+    {"biopsy_hunt": 7, "bugs": [], "models": []},
+    [],
+])  # fmt: skip
+def test_another_object_than_that_of_a_hunt_is_refused(tmp_path: Path, tree: object) -> None:
+    (tmp_path / "hunt.json").write_text(json.dumps(tree))
+    with pytest.raises(errors.UsageError):
+        read_hunt(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["found", "found/bugs", "found/inputs"])
+@pytest.mark.parametrize("is_link", [True, False])
+def test_nothing_is_written_through_a_link_or_over_a_file(tmp_path: Path, name: str, is_link: bool) -> None:
+    zoo(tmp_path / "zoo", {"good": unary("Relu")})
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    place = tmp_path / name
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(elsewhere) if is_link else place.touch()
+    with pytest.raises(errors.UsageError, match=place.name):
+        hunt(HuntQuestion(places=[str(tmp_path / "zoo")], engines=("onnxrt",), folder=tmp_path / "found"))
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_failed_diagnosis_says_why_and_a_killed_one_that_its_time_was_over(tmp_path: Path) -> None:
+    cell = MatrixCell(engine="onnxrt", kind="wrong", trusted="reference")
+    (group,) = groups_of([ModelResult(model=str(tmp_path / "gone.onnx"), state="", cells=(cell,))])
+    whole = Examiner(folder=tmp_path, seconds=40)
+    assert (whole.within(inf).seconds, whole.within(inf).at_most) == (40, 110)
+    assert whole.within(5).at_most == 5 and 0 < whole.within(5).seconds < 5
+    failed, killed = (examiner.bug(group).examination for examiner in (whole.within(inf), whole.within(0.01)))
+    assert failed and killed and "gone.onnx" in failed.verdict
+    assert "limit of time" in killed.verdict and "limit of time" not in failed.verdict
+    assert killed.cut_short and not (failed.confirmed or failed.refuted or failed.cut_short)
+
+
+@pytest.fixture
+def question(tmp_path: Path, planted: Callable[..., str]) -> Iterator[HuntQuestion]:
+    engines = ("onnxrt", planted({"op": "Tanh", "does": "scale"}))
+    yield HuntQuestion(places=[str(tmp_path / "zoo")], engines=engines, folder=tmp_path / "found", per_bug=0, jobs=2)
+
+
+def test_after_a_model_has_changed_the_old_verdict_is_not_shown(tmp_path: Path, question: HuntQuestion) -> None:
+    zoo(tmp_path / "zoo", {"a": unary("Tanh")})
+    (before,) = hunt(question).bugs
+    zoo(tmp_path / "zoo", {"a": unary("Tanh", "Tanh"), "b": unary("Tanh", "Tanh", "Tanh")})
+    (now,) = hunt(question).bugs
+    assert before.graph.count("Tanh") == 1 and now.graph.count("Tanh") == 2
+    assert before.name == now.name and [Path(model).stem for model in now.models] == ["a", "b"]
+
+
+def test_a_fault_of_biopsy_and_a_dead_server_blame_no_engine(tmp_path: Path, question: HuntQuestion) -> None:
+    zoo(tmp_path / "zoo", {"good": unary("Relu"), "other": unary("Neg"), "wrong": unary("Tanh")})
+    question.folder.mkdir()
+    (question.folder / "inputs").touch()  # so that the samples of a failing model cannot be kept
+    with Sweeper(question) as sweeper:
+        models = [*find_models(question.places), FoundModel(tmp_path / "gone.onnx")]
+        server = sweeper._server
+        assert sweeper.try_model(models[0]).worst == "right"
+        server.kill()
+        kinds = {Path(result.model).stem: result.worst for result in sweeper.results(models)}
+        assert sweeper._ended_servers == [server]
+    assert kinds == {"good": "right", "other": "right", "wrong": "error", "gone": "every engine"}
+
+
+def test_the_limit_of_memory_counts_the_weights_in_other_files(tmp_path: Path) -> None:
+    made = onnx.helper.make_model(
+        onnx.helper.make_graph([], "g", [], [], [onnx.numpy_helper.from_array(np.zeros(5000, np.float32), "w")])
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(made, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    size = whole_size(ModelInput(b"", tmp_path, path))
+    assert size == path.stat().st_size + (tmp_path / "w.bin").stat().st_size >= 20_000
+    settings = ["onnxrt:optimization=none", "onnxrt"]  # of one engine, whose memory counts once
+    assert memory_for(settings, size) - memory_for(["onnxrt"], 0) == TIMES_THE_MODEL * size
+
+
+def test_a_cell_says_that_it_was_compared_with_recorded_outputs() -> None:
+    def run(engine: Engine, *_: int) -> RunnerResult:
+        raise engine.failure("refused", "run", "none")
+
+    data = unary("Relu").SerializeToString()
+    name = onnx.load_model_from_string(data).graph.output[0].name
+    one, two = (
+        RunnerResult(runner, (Iteration({name: np.full((2, 2), value, np.float32)}),))
+        for runner, value in (("openvino", 1), (EXPECTED, 9))
+    )
+    vote = Vote(index=index_bytes(data, Path()), run=run, inner=lambda _: None)
+    cell = vote.cells({"openvino": one}, two)["openvino"]
+    assert (cell.kind, cell.trusted, engine_for(cell.trusted)) == ("differs", EXPECTED, PLAIN[-1])
+
+
+def test_the_summary_shows_the_first_sentence_of_a_bug() -> None:
+    cell = MatrixCell(engine="onnxrt", kind="wrong", text="1.5 of 'y' is wrong. And so on")
+    bug = Bug(name="b", engines=("onnxrt",), example=cell, models=("m",))
+    lines = [*summary(Hunt(engines={"onnxrt": "1.32.0"}, models=(), bugs=(bug,)), Path("found"))]
+    assert any(line.endswith("1.5 of 'y' is wrong") for line in lines)
