@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 61_700,
+    "code": 61_800,
     "modules": 381,
-    "functions": 5_610,
+    "functions": 5_620,
     "used_once": 506,
     "inner_imports": 530,
     "namespaces": 46,

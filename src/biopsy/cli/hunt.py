@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 Every model runs in all engines, with the inputs that lie beside it (test_data_set_N, NAME.npz, .safetensors, .json, or
-'inputs' for the only model of a folder), else with random ones. Where engines disagree, the reference evaluator and
-ONNX Runtime without its optimizer vote too. Differences of rounding, and another choice of equal values, count as
+'inputs' for the only model of a folder), else with random ones. ONNX Runtime without its optimizer votes too, and where
+they disagree, the reference evaluator. Differences of rounding, and another choice of equal values, count as
 agreement. What no engine can be blamed for is counted apart: random operators, NaN of the model itself, operators that
 an engine says it does not support. The smallest model of each kind of failure is diagnosed; failures with the same
 smallest part are one bug.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,10 +55,13 @@ class _Side:
     first: RunnerResult
     kinds: dict[str, Kind] = field(default_factory=dict)
 
-    @property
-    def families(self) -> set[str]:
-        """The engines among the voices, each once whatever its settings."""
-        return {parse_spec(spec).name for spec in self.kinds}
+    def votes(self, plain: Mapping[str, _Side]) -> int:
+        """How many engines vote for it, where ``plain`` is the side of each engine that also ran without optimizer.
+
+        Each counts once, whatever its settings; one that contradicts its plain self only in another release.
+        """
+        specs = map(parse_spec, self.kinds)
+        return len({spec.name for spec in specs if "release" in spec.settings or plain.get(spec.name, self) is self})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,23 +80,21 @@ class Vote:
     def cells(self, results: Mapping[str, RunnerResult], expected: RunnerResult | None) -> dict[str, MatrixCell]:
         """A cell for each engine with a result. ``expected`` are the outputs that lie beside the model.
 
-        If the engines do not all agree, the reference evaluator and ONNX Runtime without its optimizer vote too. Those
-        on the side of most engines are right, where settings of one engine have one voice together.
+        ONNX Runtime without its optimizer votes too, and so does the reference evaluator if not all agree. Those on the
+        side of most engines are right, where settings of one engine have one voice together, and an engine has none on
+        the side that contradicts it without its optimizer.
         """
         voices = dict(results) if expected is None else {EXPECTED: expected, **results}
-        sides, aside = self._sides(voices.values())
-        if len(sides) > 1 or aside or len(voices) == 1:
-            judges = {}
-            for spec in PLAIN:
-                if spec not in voices:
-                    try:
-                        judges[spec] = self.run(create(spec))
-                    except (errors.EngineFailure, errors.CannotCompare):
-                        continue
-            if judges:
-                sides, aside = self._sides({**judges, **voices}.values())
-        ranked = sorted(sides, key=lambda side: len(side.families), reverse=True)
-        is_decided = len(ranked) == 1 or len(ranked[0].families) > len(ranked[1].families)
+        for judge in PLAIN:
+            if judge not in voices:
+                with suppress(errors.EngineFailure, errors.CannotCompare):
+                    voices = {judge: self.run(create(judge)), **voices}
+            sides, aside = self._sides(voices.values())
+            if len(sides) == 1 and len(voices) > 1 and not aside:
+                break
+        plain = {parse_spec(judge).name: side for judge in PLAIN for side in sides if judge in side.kinds}
+        ranked = sorted(sides, key=lambda side: side.votes(plain), reverse=True)
+        is_decided = len(ranked) == 1 or ranked[0].votes(plain) > ranked[1].votes(plain)
         cells = {}
         for spec in results:
             if spec in aside:
