@@ -29,7 +29,7 @@ from biopsy.engines.registry import PLAIN, names, parse_spec
 from biopsy.model.nodes import warning_of_random
 from biopsy.processes.reading import read_plain
 from biopsy.questions.lint.lint import breaches
-from biopsy.questions.lint.rules import CHECKER, INFERENCE, RULES
+from biopsy.questions.lint.rules import CHECKER, INFERENCE, RULES, LintEntry
 from biopsy.text import first_of
 
 REPORT = "run.json"
@@ -299,12 +299,14 @@ def _invalid(failure: ModelFailure, context: StepContext) -> FaultBeforeEngines 
         return None
     index, folder = question.index, question.weights_folder or question.model.parent
     is_known = index.ir_version <= onnx.IR_VERSION and index.opset <= onnx.defs.onnx_opset_version()
+
+    def counts(entry: LintEntry) -> bool:
+        if entry.source == INFERENCE:  # onnx infers some sizes that an engine knows better
+            return is_known and (failure.fault is not None or "elem type" in entry.message)
+        return entry.source == RULES or (is_known and entry.source == CHECKER)
+
     try:
-        sources = (RULES, *((CHECKER, INFERENCE) if is_known else ()))
-        found = breaches(question.model, folder, sources, timeout=max(1.0, context.seconds_left))
-        if failure.fault is None and is_known:  # onnx infers some types and sizes that engines know better
-            by_rules = breaches(question.model, folder, (RULES, CHECKER), timeout=max(1.0, context.seconds_left))
-            found = by_rules or [text for text in found if "elem type" in text]
+        found = breaches(question.model, folder, counts, timeout=max(1.0, context.seconds_left))
     except errors.BiopsyError:  # the file is no longer there, or has changed
         return None
     text = f"it breaks the ONNX standard: {first_of(found, 3, '; ')}"

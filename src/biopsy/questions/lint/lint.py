@@ -8,7 +8,7 @@ with; they are only built, as far as types are known.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,17 +90,17 @@ def lint(
     return report
 
 
-def breaches(path: Path, folder: Path, sources: Collection[str], *, timeout: float) -> list[str]:
+def breaches(path: Path, folder: Path, counts: Callable[[LintEntry], bool], *, timeout: float) -> list[str]:
     """How a model breaks the ONNX standard, one breach a line, without asking an engine; empty if it does not.
 
-    Only exceptions of these ``sources`` count. Raises ModelError if the file cannot be read.
+    Only exceptions for which ``counts`` is true are breaches. Raises ModelError if the file cannot be read.
     """
     model, is_complete = load.parse(load.read_bytes(path), path), folder.resolve() == path.parent.resolve()
     names = node_names((node.name, node.op_type) for node in model.graph.node)
     found: dict[tuple[int, ...], str] = {}  # our rules come first, and onnx says the same of these nodes again
     entries = (*rules.entries(model), *specification.entries(path, is_complete=is_complete, timeout=timeout))
     for entry in entries:
-        if entry.level == "exception" and entry.source in sources and _NO_SHAPE not in entry.message:
+        if entry.level == "exception" and counts(entry) and _NO_SHAPE not in entry.message:
             place = [first_of(list(dict.fromkeys(names[node] for node in entry.nodes)), 2)] if entry.nodes else []
             found.setdefault(entry.nodes, ": ".join([*place, plain_message(entry.message).rstrip(".")]))
     return [text for nodes, text in found.items() if nodes or len(found) == 1]
