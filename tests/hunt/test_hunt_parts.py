@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from biopsy import errors
 from biopsy.cli.hunt import summary
@@ -15,15 +16,16 @@ from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.registry import PLAIN
 from biopsy.engines.worker import TIMES_THE_MODEL, memory_for, whole_size
 from biopsy.hunt.against import read_hunt
-from biopsy.hunt.bugs import Examiner, groups_of
+from biopsy.hunt.bugs import Examiner, Group, groups_of
 from biopsy.hunt.hunting import hunt
 from biopsy.hunt.models import FoundModel, find_models
-from biopsy.hunt.records import Bug, Hunt, MatrixCell, ModelResult
+from biopsy.hunt.records import Bug, BugExamination, Hunt, MatrixCell, ModelResult
 from biopsy.hunt.sweep import HuntQuestion, Sweeper
 from biopsy.hunt.vote import EXPECTED, Vote, engine_for
 from biopsy.model.index import index_bytes
 from biopsy.tensors.results import Iteration, RunnerResult
 from support.hunts import unary, zoo
+from support.models import info, model
 from support.planting import planted as planted
 
 
@@ -116,6 +118,50 @@ def test_after_a_model_has_changed_the_old_verdict_is_not_shown(tmp_path: Path, 
     (now,) = hunt(question).bugs
     assert before.graph.count("Tanh") == 1 and now.graph.count("Tanh") == 2
     assert before.name == now.name and [Path(model).stem for model in now.models] == ["a", "b"]
+
+
+def test_models_that_fail_alike_are_confirmed_by_the_smallest_part_and_its_switch(
+    tmp_path: Path, planted: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suspect = planted({"op": "Tanh", "does": "scale", "unless": "pass_a"}, {"op": "Sinh", "does": "scale"})
+    steps = [
+        helper.make_node("Tanh" if number == 3 else "Neg", [f"t{number}"], [f"t{number + 1}"]) for number in range(6)
+    ]
+    double = model(steps, *([info(name, (2, 2), onnx.TensorProto.DOUBLE)] for name in ("t0", "t6")))
+    made = {
+        "a": unary("Tanh"),
+        "cured": unary("Neg", "Neg", "Tanh", "Neg"),
+        "uncured": unary("Neg", "Neg", "Tanh", "Sinh", "Neg"),
+        "without": double,
+    }
+    zoo(tmp_path / "zoo", made)
+    asked = list[str]()
+
+    def bug(examiner: Examiner, group: Group) -> Bug:
+        """What a diagnosis of the smallest member would say: it takes half a minute."""
+        first, cell = group.smallest
+        name = Path(first.model).stem
+        asked.append(name)
+        zoo(examiner.folder, {name: made[name]})
+        found = BugExamination(
+            verdict="",
+            confirmed=name != "without",
+            piece=f"{name}.onnx",
+            right_with=f"{suspect},pass_a=false" if name == "a" else None,
+        )
+        return Bug(name=name, engines=group.engines, example=cell, models=group.models, examination=found)
+
+    monkeypatch.setattr(Examiner, "bug", bug)
+    question = HuntQuestion(
+        places=[str(tmp_path / "zoo")], engines=("onnxrt", suspect), folder=tmp_path / "found", jobs=2
+    )
+    for _ in range(2):  # the second time, the journal answers
+        bugs = [
+            [[Path(name).stem for name in names] for names in (bug.models, bug.unconfirmed)]
+            for bug in hunt(question).bugs
+        ]
+        assert asked == ["a", "uncured", "without"]
+        assert bugs == [[["a", "cured"], []], [["uncured", "without"], ["without"]]]
 
 
 def test_a_fault_of_biopsy_and_a_dead_server_blame_no_engine(tmp_path: Path, question: HuntQuestion) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
+from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.arguments import checks, engines, types
 from biopsy.cli.arguments.declared import option
@@ -16,9 +17,10 @@ from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import COLUMN, Console, headed
 from biopsy.cli.debug.checking import ended_politely
 from biopsy.cli.progress import Progress, time_left
+from biopsy.engines.registry import full_title
 from biopsy.hunt.records import BUGS, JUDGED, NOT_JUDGED, PAGE, RESULT, Hunt
 from biopsy.processes.own_process import processors
-from biopsy.text import count, first_of, shortened
+from biopsy.text import count, first_of, line_of, shortened
 
 if TYPE_CHECKING:
     from biopsy.hunt.against import HuntChanges
@@ -42,6 +44,7 @@ not everything could be compared; 5 interrupted, or the time was over: the same 
 nothing is new; 1 a bug is new or of another kind; 4 nothing is new, but an earlier bug could not be looked for"""
 
 _MOST_BUGS = 12
+_NO_DIAGNOSIS = "--no-diagnosis"
 
 
 class HuntOptions(
@@ -72,7 +75,7 @@ class HuntOptions(
         meaning="how long the diagnosis of each bug may take (default: 60s)",
     )
     diagnoses: bool = option(
-        "--no-diagnosis",
+        _NO_DIAGNOSIS,
         action="store_false",
         default=True,
         meaning="only try the models and group what fails; the same command without it goes on",
@@ -177,7 +180,22 @@ def execute(options: HuntOptions, console: Console) -> int:
             kept=f"{options.folder}, with what was found",
             resume=advice.resume_line(options.words, checks.REST_OPTIONS),
         )
-    return status if changed is None else _say_changes(console, changed)
+    if changed is not None:
+        return _say_changes(console, changed)
+    advice.say_advice(console, [*_advice(found, options)])
+    return status
+
+
+def _advice(found: Hunt, options: HuntOptions) -> Iterator[advice.Advice]:
+    """What to do next about the bugs."""
+    if found.bugs and not options.diagnoses:
+        words = [word for word in options.words if word != _NO_DIAGNOSIS]
+        yield advice.Advice(advice.resume_line(words, checks.REST_OPTIONS), "what each bug is, and what avoids it")
+    bundles = (bug.examination.bundle for bug in found.bugs if bug.examination is not None)
+    worst = next(filter(None, bundles), None)
+    if worst is not None:
+        run = line_of(["python", "reproduce.py"])
+        yield advice.Advice(f"{line_of(['cd', as_word(options.folder / worst)])} && {run}", "show the worst bug")
 
 
 def _say_changes(console: Console, found: HuntChanges) -> int:
@@ -236,11 +254,16 @@ def summary(found: Hunt, folder: Path) -> Iterator[str]:
         yield headed(
             "refuted", f"{count(len(found.refuted), 'group')} that a diagnosis found to be no bug of an engine"
         )
-    yield headed("bugs", str(len(found.bugs)) if found.bugs else "none found")
+    models = count(len({model for bug in found.bugs for model in bug.models}), "model")
+    yield headed("bugs", f"{len(found.bugs)}, in {models}" if found.bugs else "none found")
     for number, bug in enumerate(found.bugs[:_MOST_BUGS], 1):
         sure = "" if bug.is_confirmed else " (not confirmed)"
+        if bug.is_confirmed and bug.unconfirmed:
+            sure = f" ({len(bug.unconfirmed)} of the models not confirmed)"
         head = f"{number:>{COLUMN}} {bug.kind:<8} {count(len(bug.models), 'model'):<10} {', '.join(bug.engines)}{sure}"
         sentence, _, _ = bug.text.partition(". ")
+        for spec in bug.engines:  # which has just been named
+            sentence = sentence.removeprefix(f"{full_title(spec, found.engines.get(spec, ''))} ")
         yield f"{head}: {shortened(sentence.removesuffix('.'), 150)}"
     if len(found.bugs) > _MOST_BUGS:
         yield f"{'':<{COLUMN}} and {len(found.bugs) - _MOST_BUGS} more"
