@@ -210,3 +210,23 @@ def test_the_summary_shows_the_first_sentence_of_a_bug() -> None:
     bug = Bug(name="b", engines=("onnxrt",), example=cell, models=("m",))
     lines = [*summary(Hunt(engines={"onnxrt": "1.32.0"}, models=(), bugs=(bug,)), Path("found"))]
     assert any(line.endswith("1.5 of 'y' is wrong") for line in lines)
+    assert "bugs       1, in 1 model" in lines
+
+
+@pytest.mark.parametrize(("spec", "title"), [
+    ("onnxrt", "ONNX Runtime 1.32.0"), ("onnxrt:threads=1", "ONNX Runtime 1.32.0 (threads=1)"),
+    ("mine", "The engine 'mine' 1.32.0"),
+])  # fmt: skip
+def test_the_summary_names_the_engine_of_a_bug_once(spec: str, title: str) -> None:
+    examination = BugExamination(verdict=f"{title} computes wrong values for Tanh. And so on", confirmed=True)
+    bug = Bug(
+        name="b",
+        engines=(spec,),
+        example=MatrixCell(engine=spec, kind="wrong"),
+        models=("m", "n"),
+        unconfirmed=("n",),
+        examination=examination,
+    )
+    lines = [*summary(Hunt(engines={spec: "1.32.0"}, models=(), bugs=(bug,)), Path("found"))]
+    end = f"{spec} (1 of the models not confirmed): computes wrong values for Tanh"
+    assert any(line.endswith(end) for line in lines), lines

@@ -15,11 +15,11 @@ from biopsy.cli.arguments import checks, engines, types
 from biopsy.cli.arguments.declared import option
 from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import COLUMN, Console, headed
+from biopsy.cli.debug import other_machines
 from biopsy.cli.debug.checking import ended_politely
 from biopsy.cli.progress import Progress, time_left
 from biopsy.engines.registry import full_title
 from biopsy.hunt.records import BUGS, JUDGED, NOT_JUDGED, PAGE, RESULT, Hunt
-from biopsy.processes.own_process import processors
 from biopsy.text import count, first_of, line_of, shortened
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class HuntOptions(
     checks.BudgetOptions,
     checks.FreshOption,
     checks.EventsOption,
+    other_machines.MachineOptions,
 ):
     """All options of ``hunt``."""
 
@@ -125,12 +126,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("time and memory"),
         only=["max_time", "per_bug", "diagnoses", "model_timeout", "model_memory", "jobs"],
         max_time="stop after this time (90s, 10m, 2h), and show what is known by then",
-        jobs="try N models at once (default: one per processor)",
+        jobs="try N models at once (default: one per processor; with --on: as many as have room)",
     )
     group = parser.add_argument_group("results")
     HuntOptions.add(group, only=["dir", "against"])
     checks.FreshOption.add(group, fresh="try everything again; the old journal is kept aside")
     checks.EventsOption.add(group)
+    other_machines.MachineOptions.add(
+        parser,
+        on="try the models on a Ray cluster: the one that this machine is in, or a new one of this machine alone "
+        "(ray), or another; models, weights and inputs are sent there. What fails is diagnosed here. ",
+    )
     TensorrtOptions.add(parser)
 
 
@@ -164,11 +170,15 @@ def execute(options: HuntOptions, console: Console) -> int:
         per_bug=options.per_bug if options.diagnoses else 0.0,
         max_time=options.max_time,
         seed=options.seed,
-        jobs=options.jobs or processors(),
+        jobs=options.jobs,
         fresh=options.fresh,
     )
-    with ended_politely(), HuntProgress(console, options.events) as progress:
-        found = hunt(question, progress)
+    with (
+        ended_politely(),
+        other_machines.joined(options, console) as machines,
+        HuntProgress(console, options.events) as progress,
+    ):
+        found = hunt(question, progress, machines)
         changed = None if before is None else changes(found.as_json(), before)
         status = found.status if changed is None else changed.status
         progress.ended(errors.Interrupted.status if found.stopped else status)
@@ -263,7 +273,8 @@ def summary(found: Hunt, folder: Path) -> Iterator[str]:
         head = f"{number:>{COLUMN}} {bug.kind:<8} {count(len(bug.models), 'model'):<10} {', '.join(bug.engines)}{sure}"
         sentence, _, _ = bug.text.partition(". ")
         for spec in bug.engines:  # which has just been named
-            sentence = sentence.removeprefix(f"{full_title(spec, found.engines.get(spec, ''))} ")
+            title = full_title(spec, found.engines.get(spec, ""))
+            sentence = sentence.removeprefix(f"{title[:1].upper()}{title[1:]} ")
         yield f"{head}: {shortened(sentence.removesuffix('.'), 150)}"
     if len(found.bugs) > _MOST_BUGS:
         yield f"{'':<{COLUMN}} and {len(found.bugs) - _MOST_BUGS} more"

@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from math import inf
 
 from biopsy import events
 from biopsy.checks.journal_file import set_aside
 from biopsy.diagnosis.context import PERSON, TIME
-from biopsy.engines.registry import EngineSpec, find_class, parse_spec, release_now
 from biopsy.hunt.bugs import Examiner, Group, groups_of, merged, with_smallest_part
+from biopsy.hunt.elsewhere import SweeperElsewhere
 from biopsy.hunt.gallery import gallery_of
 from biopsy.hunt.models import FoundModel, find_models
 from biopsy.hunt.records import BUG_FOLDER, INPUTS, JOURNAL, JUDGED, PAGE, RESULT, Bug, Hunt, ModelResult
-from biopsy.hunt.sweep import HuntJournal, HuntQuestion, Sweeper, make_own_folder
+from biopsy.hunt.sweep import HuntJournal, HuntQuestion, Sweeper, make_own_folder, releases_of
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole, writing_to
 from biopsy.records import plain, record_of
+from biopsy.session.machines import OtherMachines
 
 
-def hunt(question: HuntQuestion, listener: events.Listener = events.ignore) -> Hunt:
+def hunt(
+    question: HuntQuestion, listener: events.Listener = events.ignore, machines: OtherMachines | None = None
+) -> Hunt:
     """Try every model in every engine, find the distinct bugs, and write them to the folder.
 
+    Models are tried on other ``machines`` if there are some; what fails is diagnosed here.
     The same call goes on where an earlier one was ended. Ctrl-C and ``max_time`` end it with what is known by then.
 
     Raises UsageError if there are no models or the folder is of another hunt, EngineMissing, CheckError.
     """
     started = time.monotonic()
     models = list(find_models(question.places))
-    versions = {spec: _release(parse_spec(spec)) for spec in question.engines}
+    versions = releases_of(question.engines)
     for folder in (question.folder, question.folder / BUG_FOLDER, question.folder / INPUTS):
         make_own_folder(folder)
     with writing_to(question.folder / JOURNAL):
@@ -48,7 +51,7 @@ def hunt(question: HuntQuestion, listener: events.Listener = events.ignore) -> H
         **{f"engine {number} {spec}": text for number, (spec, text) in enumerate(versions.items(), 1)},
     }
     with HuntJournal(question.folder, identity) as journal:
-        run = _HuntRun(question, models, journal, listener, started)
+        run = _HuntRun(question, models, journal, listener, started, machines)
         try:
             run.sweep()
         except KeyboardInterrupt:
@@ -58,15 +61,6 @@ def hunt(question: HuntQuestion, listener: events.Listener = events.ignore) -> H
     write_whole(question.folder / RESULT, [json.dumps(found.as_json(), indent=1).encode()])
     write_whole(question.folder / PAGE, [gallery_of(found).encode()])
     return found
-
-
-def _release(spec: EngineSpec) -> str:
-    """The release of an engine, without importing its package here if it can be known so."""
-    distributions = () if "release" in spec.settings else find_class(spec.name).distributions
-    for distribution in distributions:
-        with contextlib.suppress(PackageNotFoundError):
-            return version(distribution)
-    return release_now(spec)
 
 
 _MOST_PARTS = 3
@@ -83,12 +77,14 @@ class _HuntRun:
         journal: HuntJournal,
         listener: events.Listener,
         started: float,
+        machines: OtherMachines | None,
     ) -> None:
         self._question = question
         self._models = models
         self._journal = journal
         self._listener = listener
         self._until = None if question.max_time is None else started + question.max_time
+        self._machines = machines
         self._bugs: list[Bug] = []
         self.stopped: str | None = None
 
@@ -106,7 +102,8 @@ class _HuntRun:
             self._listener(events.Resumed(str(self._question.folder / JOURNAL), done))
         if not todo:
             return
-        with Sweeper(self._question) as sweeper:
+        here, machines = Sweeper(self._question), self._machines
+        with here if machines is None else SweeperElsewhere(self._question, machines, self._listener) as sweeper:
             for result in sweeper.results(todo):
                 self._journal.add(result)
                 done += 1
