@@ -217,12 +217,16 @@ def _fingerprint(model: Path) -> Fingerprint:
 
 
 def with_smallest_part(bug: Bug, group: Group, folder: Path) -> Iterator[str]:
-    """The models of a group that have the pattern of its bug's smallest part, a file in the ``folder`` of the hunt."""
+    """The models of a group that contain the nodes of its bug's smallest part, a file in the ``folder`` of the hunt.
+
+    Element types may be others: their models fail alike.
+    """
     pattern = None
     if bug.examination is not None and bug.examination.piece is not None:
         with suppress(errors.BiopsyError):  # it is gone
             text = pattern_text(_scope(folder / bug.examination.piece))
-            pattern = text and FailurePattern(text.nodes, text.where, text.domain)
+            where = [condition for condition in text.where if ".type " not in condition] if text else []
+            pattern = text and FailurePattern(text.nodes, where, text.domain)
     for result, _ in group.members:
         path = Path(result.model)
         with suppress(errors.BiopsyError, SearchLimitError):  # it is damaged now, or too large
