@@ -62,6 +62,26 @@ def test_models_with_the_same_smallest_part_are_one_bug(tmp_path: Path, suspect:
     assert (tmp_path / "found" / wrong["piece"]).is_file() and (tmp_path / "found" / wrong["page"]).is_file()
 
 
+@pytest.mark.slow
+def test_models_that_fail_alike_come_apart_where_their_smallest_parts_and_switches_differ(
+    tmp_path: Path, planted: Callable[..., str]
+) -> None:
+    suspect = planted(
+        {"op": "Tanh", "does": "scale", "dtype": "float32", "unless": "pass_a"},
+        {"op": "Tanh", "does": "scale", "dtype": "float64", "unless": "pass_b"},
+    )
+    double = onnx.TensorProto.DOUBLE
+    other = model([helper.make_node("Tanh", ["x"], ["y"])], [info("x", (2, 2), double)], [info("y", (2, 2), double)])
+    zoo(tmp_path / "zoo", {"one": unary("Tanh"), "two": unary("Neg", "Tanh", "Abs", "Neg"), "double": other})
+    ran = hunt(tmp_path, "zoo", "--onnxrt", "--engine", suspect, "--per-bug", "300s", timeout=1500)
+    assert ran.status == 1, ran.told
+    bugs = [
+        ({Path(name).stem for name in bug["models"]}, bug["unconfirmed"], bug["right_with"])
+        for bug in read(tmp_path / "found")["bugs"]
+    ]
+    assert bugs == [({"one", "two"}, [], f"{suspect},pass_a=false"), ({"double"}, [], f"{suspect},pass_b=false")]
+
+
 def test_without_a_bug_it_is_green_only_if_everything_was_compared(tmp_path: Path, planted: Callable[..., str]) -> None:
     nodes = [
         helper.make_node("Mul", ["x", "zero"], ["equal"]),

@@ -15,10 +15,10 @@ from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.registry import PLAIN
 from biopsy.engines.worker import TIMES_THE_MODEL, memory_for, whole_size
 from biopsy.hunt.against import read_hunt
-from biopsy.hunt.bugs import Examiner, groups_of
+from biopsy.hunt.bugs import Examiner, Group, groups_of
 from biopsy.hunt.hunting import hunt
 from biopsy.hunt.models import FoundModel, find_models
-from biopsy.hunt.records import Bug, Hunt, MatrixCell, ModelResult
+from biopsy.hunt.records import Bug, BugExamination, Hunt, MatrixCell, ModelResult
 from biopsy.hunt.sweep import HuntQuestion, Sweeper
 from biopsy.hunt.vote import EXPECTED, Vote, engine_for
 from biopsy.model.index import index_bytes
@@ -118,6 +118,43 @@ def test_after_a_model_has_changed_the_old_verdict_is_not_shown(tmp_path: Path, 
     assert before.name == now.name and [Path(model).stem for model in now.models] == ["a", "b"]
 
 
+def test_models_that_fail_alike_are_confirmed_by_the_smallest_part_and_its_switch(
+    tmp_path: Path, planted: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suspect = planted({"op": "Tanh", "does": "scale", "unless": "pass_a"}, {"op": "Sinh", "does": "scale"})
+    made = {
+        "a": unary("Relu", "Tanh", "Neg", "Neg"),
+        "cured": unary("Neg", "Relu", "Tanh", "Neg", "Neg"),
+        "bare": unary("Neg", "Neg", "Tanh", "Neg", "Neg", "Neg"),
+        "uncured": unary("Neg", "Relu", "Tanh", "Sinh", "Neg", "Neg", "Neg"),
+    }
+    pieces = {"a": unary("Relu", "Tanh"), "bare": unary("Tanh"), "uncured": unary("Sinh")}
+    zoo(tmp_path / "zoo", made)
+    asked = list[str]()
+
+    def bug(examiner: Examiner, group: Group) -> Bug:
+        """What a diagnosis of the smallest member would say: it takes half a minute."""
+        first, cell = group.smallest
+        name = Path(first.model).stem
+        asked.append(name)
+        zoo(examiner.folder, {name: pieces[name]})
+        right = f"{suspect},pass_a=false"
+        found = BugExamination(verdict="", confirmed=name != "uncured", piece=f"{name}.onnx", right_with=right)
+        return Bug(name=name, engines=group.engines, example=cell, models=group.models, examination=found)
+
+    monkeypatch.setattr(Examiner, "bug", bug)
+    question = HuntQuestion(
+        places=[str(tmp_path / "zoo")], engines=("onnxrt", suspect), folder=tmp_path / "found", jobs=2
+    )
+    for _ in range(2):  # the second time, the journal answers
+        bugs = [
+            [[Path(name).stem for name in names] for names in (bug.models, bug.unconfirmed)]
+            for bug in hunt(question).bugs
+        ]
+        assert asked == ["a", "bare", "uncured"]
+        assert bugs == [[["a", "cured"], []], [["bare", "uncured"], ["uncured"]]]
+
+
 def test_a_fault_of_biopsy_and_a_dead_server_blame_no_engine(tmp_path: Path, question: HuntQuestion) -> None:
     zoo(tmp_path / "zoo", {"good": unary("Relu"), "other": unary("Neg"), "wrong": unary("Tanh")})
     question.folder.mkdir()
@@ -164,3 +201,23 @@ def test_the_summary_shows_the_first_sentence_of_a_bug() -> None:
     bug = Bug(name="b", engines=("onnxrt",), example=cell, models=("m",))
     lines = [*summary(Hunt(engines={"onnxrt": "1.32.0"}, models=(), bugs=(bug,)), Path("found"))]
     assert any(line.endswith("1.5 of 'y' is wrong") for line in lines)
+    assert "bugs       1, in 1 model" in lines
+
+
+@pytest.mark.parametrize(("spec", "title"), [
+    ("onnxrt", "ONNX Runtime 1.32.0"), ("onnxrt:threads=1", "ONNX Runtime 1.32.0 (threads=1)"),
+    ("mine", "The engine 'mine' 1.32.0"),
+])  # fmt: skip
+def test_the_summary_names_the_engine_of_a_bug_once(spec: str, title: str) -> None:
+    examination = BugExamination(verdict=f"{title} computes wrong values for Tanh. And so on", confirmed=True)
+    bug = Bug(
+        name="b",
+        engines=(spec,),
+        example=MatrixCell(engine=spec, kind="wrong"),
+        models=("m", "n"),
+        unconfirmed=("n",),
+        examination=examination,
+    )
+    lines = [*summary(Hunt(engines={spec: "1.32.0"}, models=(), bugs=(bug,)), Path("found"))]
+    end = f"{spec} (1 of the models not confirmed): computes wrong values for Tanh"
+    assert any(line.endswith(end) for line in lines), lines

@@ -13,7 +13,7 @@ below; ``below``, ``near_zero``: an element is smaller, or nearer to zero; ``exa
 the first two inputs are equal, or are not; ``odd``: the size of this axis is odd; ``dtype``; ``attribute``: values of
 attributes; ``every``: this is the n-th run, or a multiple of it, of all that any process made with these rules.
 ``input`` is the number of the input that these look at, the first by default. ``sleep`` takes ``by``
-seconds longer. With ``copy``, only the copy
+seconds longer, ``allocate`` needs ``by`` bytes for a moment. With ``copy``, only the copy
 that the run returns is wrong: nodes that read the tensor get the right value.
 """
 
@@ -193,6 +193,7 @@ def _changed(rule: Rule, value: Any, node: onnx.NodeProto) -> Any:
         signal.raise_signal(signal.SIGSEGV)
     if does in ("hang run", "sleep"):
         time.sleep(by if does == "sleep" else _A_HANG)
+    np.ones(int(by) if does == "allocate" else 0, np.uint8)
     if does == "refuse run":
         raise Planted.failure(f"{node.op_type} failed", "run", "RuntimeError")
     return value

@@ -111,12 +111,13 @@ class TaskPacker:
                 "the check does not say where the candidate's path goes, which is another one on other machines",
                 next_steps=["write {} in the check where it goes"],
             )
-        models, created = list[Path](), [Path(check.built)] if check is not None and check.built else []
+        models, sent = list[Path](), list[Path]()
+        created = [Path(check.built)] if check is not None and check.built else []
         if isinstance(task, PreparedTask):
-            models, created = [*task.models], [*task.written, *task.back]
+            models, sent, created = [*task.models], [*task.files], [*task.written, *task.back]
         besides = {*created, *replaced}
         named = [path for each in commands for path in _files_named(each, besides) if path not in models]
-        files = {self._place(path): path for path in [*replaced.values(), *models]}
+        files = {self._place(path): path for path in [*replaced.values(), *models, *sent]}
         for part in [*(self._files(each, named) for each in commands), *map(self._weights_of, models)]:
             files |= part
         model = None if task.parts is None else b"".join(task.parts)
@@ -135,7 +136,7 @@ class TaskPacker:
             check = replace(check, environment=tuple({**dict(inherited), **dict(check.environment)}.items()))
             if check.builder is not None:
                 check = replace(check, builder=replace(check.builder, environment=inherited))
-        placed = dict.fromkeys([*named, *replaced, *replaced.values(), *models, *created, *candidates])
+        placed = dict.fromkeys([*named, *replaced, *replaced.values(), *models, *sent, *created, *candidates])
         portable = PortableTask(
             check=check,
             candidate=next(map(self._place, candidates), None),

@@ -184,13 +184,14 @@ class Preparation(Protocol):
 class PreparedTask(Task):
     """A task for another machine: a preparation, then a check. Without a check, only the preparation runs.
 
-    ``models`` are sent besides the files of the check, with the weights beside them. ``written`` are files that it
-    writes, such as the ``candidate`` if that is not a model. ``back`` are files to bring back, if they exist after the
-    check.
+    ``models`` are sent besides the files of the check, with the weights beside them, and so are other ``files``.
+    ``written`` are files that it writes, such as the ``candidate`` if that is not a model. ``back`` are files to bring
+    back, if they exist after the check.
     """
 
     preparation: Preparation
     models: Sequence[Path] = ()
+    files: Sequence[Path] = ()
     written: Sequence[Path] = ()
     back: Sequence[Path] = ()
 

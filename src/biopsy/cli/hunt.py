@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
+from biopsy.checks.words import as_word
 from biopsy.cli import advice
 from biopsy.cli.arguments import checks, engines, types
 from biopsy.cli.arguments.declared import option
 from biopsy.cli.arguments.engines import TensorrtOptions
 from biopsy.cli.console import COLUMN, Console, headed
+from biopsy.cli.debug import other_machines
 from biopsy.cli.debug.checking import ended_politely
 from biopsy.cli.progress import Progress, time_left
+from biopsy.engines.registry import full_title
 from biopsy.hunt.records import BUGS, JUDGED, NOT_JUDGED, PAGE, RESULT, Hunt
-from biopsy.processes.own_process import processors
-from biopsy.text import count, first_of, shortened
+from biopsy.text import count, first_of, line_of, shortened
 
 if TYPE_CHECKING:
     from biopsy.hunt.against import HuntChanges
@@ -42,6 +44,7 @@ not everything could be compared; 5 interrupted, or the time was over: the same 
 nothing is new; 1 a bug is new or of another kind; 4 nothing is new, but an earlier bug could not be looked for"""
 
 _MOST_BUGS = 12
+_NO_DIAGNOSIS = "--no-diagnosis"
 
 
 class HuntOptions(
@@ -49,6 +52,7 @@ class HuntOptions(
     checks.BudgetOptions,
     checks.FreshOption,
     checks.EventsOption,
+    other_machines.MachineOptions,
 ):
     """All options of ``hunt``."""
 
@@ -72,7 +76,7 @@ class HuntOptions(
         meaning="how long the diagnosis of each bug may take (default: 60s)",
     )
     diagnoses: bool = option(
-        "--no-diagnosis",
+        _NO_DIAGNOSIS,
         action="store_false",
         default=True,
         meaning="only try the models and group what fails; the same command without it goes on",
@@ -122,12 +126,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("time and memory"),
         only=["max_time", "per_bug", "diagnoses", "model_timeout", "model_memory", "jobs"],
         max_time="stop after this time (90s, 10m, 2h), and show what is known by then",
-        jobs="try N models at once (default: one per processor)",
+        jobs="try N models at once (default: one per processor; with --on: as many as have room)",
     )
     group = parser.add_argument_group("results")
     HuntOptions.add(group, only=["dir", "against"])
     checks.FreshOption.add(group, fresh="try everything again; the old journal is kept aside")
     checks.EventsOption.add(group)
+    other_machines.MachineOptions.add(
+        parser,
+        on="try the models on a Ray cluster: the one that this machine is in, or a new one of this machine alone "
+        "(ray), or another; models, weights and inputs are sent there. What fails is diagnosed here. ",
+    )
     TensorrtOptions.add(parser)
 
 
@@ -161,11 +170,15 @@ def execute(options: HuntOptions, console: Console) -> int:
         per_bug=options.per_bug if options.diagnoses else 0.0,
         max_time=options.max_time,
         seed=options.seed,
-        jobs=options.jobs or processors(),
+        jobs=options.jobs,
         fresh=options.fresh,
     )
-    with ended_politely(), HuntProgress(console, options.events) as progress:
-        found = hunt(question, progress)
+    with (
+        ended_politely(),
+        other_machines.joined(options, console) as machines,
+        HuntProgress(console, options.events) as progress,
+    ):
+        found = hunt(question, progress, machines)
         changed = None if before is None else changes(found.as_json(), before)
         status = found.status if changed is None else changed.status
         progress.ended(errors.Interrupted.status if found.stopped else status)
@@ -177,7 +190,22 @@ def execute(options: HuntOptions, console: Console) -> int:
             kept=f"{options.folder}, with what was found",
             resume=advice.resume_line(options.words, checks.REST_OPTIONS),
         )
-    return status if changed is None else _say_changes(console, changed)
+    if changed is not None:
+        return _say_changes(console, changed)
+    advice.say_advice(console, [*_advice(found, options)])
+    return status
+
+
+def _advice(found: Hunt, options: HuntOptions) -> Iterator[advice.Advice]:
+    """What to do next about the bugs."""
+    if found.bugs and not options.diagnoses:
+        words = [word for word in options.words if word != _NO_DIAGNOSIS]
+        yield advice.Advice(advice.resume_line(words, checks.REST_OPTIONS), "what each bug is, and what avoids it")
+    bundles = (bug.examination.bundle for bug in found.bugs if bug.examination is not None)
+    worst = next(filter(None, bundles), None)
+    if worst is not None:
+        run = line_of(["python", "reproduce.py"])
+        yield advice.Advice(f"{line_of(['cd', as_word(options.folder / worst)])} && {run}", "show the worst bug")
 
 
 def _say_changes(console: Console, found: HuntChanges) -> int:
@@ -236,11 +264,17 @@ def summary(found: Hunt, folder: Path) -> Iterator[str]:
         yield headed(
             "refuted", f"{count(len(found.refuted), 'group')} that a diagnosis found to be no bug of an engine"
         )
-    yield headed("bugs", str(len(found.bugs)) if found.bugs else "none found")
+    models = count(len({model for bug in found.bugs for model in bug.models}), "model")
+    yield headed("bugs", f"{len(found.bugs)}, in {models}" if found.bugs else "none found")
     for number, bug in enumerate(found.bugs[:_MOST_BUGS], 1):
         sure = "" if bug.is_confirmed else " (not confirmed)"
+        if bug.is_confirmed and bug.unconfirmed:
+            sure = f" ({len(bug.unconfirmed)} of the models not confirmed)"
         head = f"{number:>{COLUMN}} {bug.kind:<8} {count(len(bug.models), 'model'):<10} {', '.join(bug.engines)}{sure}"
         sentence, _, _ = bug.text.partition(". ")
+        for spec in bug.engines:  # which has just been named
+            title = full_title(spec, found.engines.get(spec, ""))
+            sentence = sentence.removeprefix(f"{title[:1].upper()}{title[1:]} ")
         yield f"{head}: {shortened(sentence.removesuffix('.'), 150)}"
     if len(found.bugs) > _MOST_BUGS:
         yield f"{'':<{COLUMN}} and {len(found.bugs) - _MOST_BUGS} more"

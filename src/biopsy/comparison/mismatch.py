@@ -35,8 +35,9 @@ ONE_SIDED: Mapping[str, str] = {
 FORMS: Mapping[str, str] = {"type-mismatch": "type", "shape-mismatch": "shape"}
 """The kinds that do not concern values; each with what differs."""
 
-SLOWER = "slower"
-"""The kind of a comparison of times that fails. Its outputs are right, as far as they were compared."""
+SLOWER, LARGER = "slower", "larger"
+COSTS: Mapping[str, str] = {SLOWER: "is slower than", LARGER: "needs more memory than"}
+"""The kinds of a failure for its cost, in words. The outputs are right, as far as they were compared."""
 
 NOT_FINITE: Mapping[str, str] = {"nan": "NaN", "inf": "infinity"}
 """The kinds of what ``--validate`` objects to, in words. The sign of an infinity does not count there: a layer

@@ -184,7 +184,8 @@ def with_engine(template: Sequence[str], engine: str) -> Words:
     return tuple(word.replace(ENGINE_PLACE, engine).replace(SETTINGS_PLACE, settings) for word in template)
 
 
-_ENDINGS = (".safetensors", ".json")
+ENDINGS = (".safetensors", ".json")
+"""The endings that ``write_inputs`` may give to a file."""
 """File formats for inputs; the first that can hold them is used."""
 
 _TINY = 4
@@ -239,11 +240,11 @@ def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
 
 def write_inputs(path: Path, feeds: Sequence[Feed]) -> Path:
     """Write feeds to ``path`` plus the suffix of the first file format that can hold them. Raises DataError."""
-    file = path.with_name(f"{path.name}{_ENDINGS[0]}")
+    file = path.with_name(f"{path.name}{ENDINGS[0]}")
     try:
         write_feeds(file, feeds)
     except errors.DataError:
-        file = path.with_name(f"{path.name}{_ENDINGS[1]}")
+        file = path.with_name(f"{path.name}{ENDINGS[1]}")
         write_feeds(file, feeds)
     return file
 

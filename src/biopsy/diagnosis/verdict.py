@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.comparison.mismatch import FORMS, NOT_FINITE, SLOWER, Mismatch, form_text, special_of
+from biopsy.comparison.mismatch import COSTS, FORMS, NOT_FINITE, Mismatch, form_text, special_of
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.diagnosis.context import LEAVES_OPEN, NOT_ASKED
 from biopsy.diagnosis.facts import FailingPiece, KnownFacts, ModelFailure, StepReport, grouped
@@ -200,8 +200,8 @@ def _differs(facts: KnownFacts) -> str:
         gives = not report_kind.endswith("-expected")
         return f"gives {special} where {other} does not," if gives else f"does not give {special} where {other} does,"
     worst = _worst(facts)
-    if report_kind == SLOWER:
-        return f"is slower than {trusted}"
+    if report_kind in COSTS:
+        return f"{COSTS[report_kind]} {trusted}"
     if report_kind in FORMS:
         known = None if worst is None else form_text(failure.by_suspect(worst), trusted if failure.trusted else "")
         return f"gives {known or f'another {FORMS[report_kind]} than {trusted}'},"

@@ -1,19 +1,22 @@
-"""From what fails in a sweep to distinct bugs: one member of each group is diagnosed, and groups with the same smallest
-part are one bug.
+"""From what fails in a sweep to distinct bugs: one member of each group is diagnosed, the others are held against what
+that finds, and groups with the same smallest part are one bug.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from biopsy import errors
 from biopsy.checks.command import run_biopsy
+from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.diagnosis.steps.failing import read_tree
 from biopsy.engines.registry import parse_spec
@@ -23,8 +26,13 @@ from biopsy.findings.report import Tree
 from biopsy.hunt.records import BUG_FOLDER, BUGS, INPUTS, Bug, BugExamination, MatrixCell, ModelResult
 from biopsy.hunt.sweep import make_own_folder
 from biopsy.hunt.vote import engine_for
+from biopsy.model.load import parse as parsed
+from biopsy.model.load import read_bytes
 from biopsy.processes.writing import write_whole
-from biopsy.questions.known_failures.lookup import look_up
+from biopsy.questions.known_failures.fingerprint import Fingerprint, fingerprint_of
+from biopsy.questions.known_failures.pattern import FailurePattern, SearchLimitError, pattern_text, scope_of_piece
+from biopsy.questions.known_failures.reading import pattern_of
+from biopsy.questions.workarounds.spellings.site import Scope
 from biopsy.text import line_of, printable, shortened
 
 _NO_BUG = frozenset({"passes", "rounding", "random", "not-finite", "input", "refused", "precision"})
@@ -58,6 +66,14 @@ class Group:
     def models(self) -> tuple[str, ...]:
         """The paths of its models, in order."""
         return tuple(sorted(model.model for model, _ in self.members))
+
+    def without(self, models: Collection[str]) -> Group:
+        """The group of its other members."""
+        return replace(
+            self,
+            key=(*self.key, "another part"),
+            members=tuple(member for member in self.members if member[0].model not in models),
+        )
 
     @property
     def name(self) -> str:
@@ -114,6 +130,7 @@ class Examiner:
             engines=group.engines,
             example=cell,
             models=group.models,
+            unconfirmed=group.models,
             line=line_of(["biopsy", *words]),
         )
         if self.seconds <= 0:
@@ -139,6 +156,7 @@ class Examiner:
         paths: dict[str, Any] = {name: str(path.relative_to(self.folder)) for name, path in made if path.exists()}
         piece = (tree.get("piece") or {}).get("path")
         examination = _examination(tree, None if piece is None else (place / piece).relative_to(self.folder))
+        examination = replace(examination, right_with=_right_with(tree, cell))
         bug = replace(bug, examination=replace(examination, **paths))
         if piece is None:
             return _with_pattern(bug, Path(result.model), result.nodes)
@@ -172,15 +190,55 @@ def _examination(tree: Tree, piece: Path | None) -> BugExamination:
     )
 
 
+def _right_with(tree: Tree, cell: MatrixCell) -> str | None:
+    """The spec of the cell's engine in the first check that passes, with settings of its own."""
+    known = {cell.engine, engine_for(cell.trusted)}
+    for way in tree["verdict"].get("workarounds") or ():
+        command = parse(shlex.split(way["line"] or ""))
+        for spec in command.engines if isinstance(command, OwnRun) else ():
+            if spec not in known and parse_spec(spec).name == parse_spec(cell.engine).name:
+                return spec
+    return None
+
+
 def _with_pattern(bug: Bug, model: Path, nodes: int) -> Bug:
     """The bug with the fingerprint and the graph of a small model, unless that is too large or cannot be read."""
     if nodes > _SMALL:
         return bug
     try:
-        fingerprint = look_up(model).fingerprint
+        fingerprint = _fingerprint(model)
     except errors.BiopsyError:
         return bug
     return replace(bug, fingerprint=fingerprint.digest, graph=fingerprint.text)
+
+
+def _fingerprint(model: Path) -> Fingerprint:
+    return fingerprint_of(pattern_of(parsed(read_bytes(model), model), str(model)))
+
+
+def with_smallest_part(bug: Bug, group: Group, folder: Path) -> Iterator[str]:
+    """The models of a group that contain the nodes of its bug's smallest part, a file in the ``folder`` of the hunt.
+
+    Element types may be others: their models fail alike.
+    """
+    pattern = None
+    if bug.examination is not None and bug.examination.piece is not None:
+        with suppress(errors.BiopsyError):  # it is gone
+            text = pattern_text(_scope(folder / bug.examination.piece))
+            where = [condition for condition in text.where if ".type " not in condition] if text else []
+            pattern = text and FailurePattern(text.nodes, where, text.domain)
+    for result, _ in group.members:
+        path = Path(result.model)
+        with suppress(errors.BiopsyError, SearchLimitError):  # it is damaged now, or too large
+            place = pattern and pattern.occurrence_in(_scope(path), may_be_lone=True)
+            if (place and not place.unknown) or (
+                result.nodes <= _SMALL and _fingerprint(path).digest == bug.fingerprint
+            ):
+                yield result.model
+
+
+def _scope(model: Path) -> Scope:
+    return scope_of_piece(parsed(read_bytes(model), model))
 
 
 def merged(bugs: Sequence[Bug]) -> list[Bug]:
@@ -192,5 +250,8 @@ def merged(bugs: Sequence[Bug]) -> list[Bug]:
         if other is None:
             by_pattern[key] = bug
         else:
-            by_pattern[key] = replace(other, models=tuple(sorted({*other.models, *bug.models})))
+            models = tuple(sorted({*other.models, *bug.models}))
+            confirmed = {*other.confirmed, *bug.confirmed}
+            unconfirmed = tuple(model for model in models if model not in confirmed)
+            by_pattern[key] = replace(other, models=models, unconfirmed=unconfirmed)
     return sorted(by_pattern.values(), key=lambda bug: bug.rank)

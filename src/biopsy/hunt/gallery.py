@@ -8,7 +8,7 @@ from biopsy.hunt.records import BUGS, JUDGED, KINDS, Hunt, Kind
 from biopsy.text import count, printable, shortened
 
 _SYMBOLS: dict[Kind, str] = {
-    "wrong": "✗", "differs": "≠", "crash": "☠", "hang": "⏳", "refused": "⊘", "right": "✓", "rounding": "≈", "tie": "=",
+    "wrong": "✗", "differs": "≠", "crash": "☠", "hang": "…", "refused": "⊘", "right": "✓", "rounding": "≈", "tie": "=",
 }  # fmt: skip
 _OTHER = "·"
 _LONGEST = 400
@@ -36,6 +36,7 @@ def gallery_of(hunt: Hunt) -> str:
         "hunt",
         marks,
         title=f"{headline[hunt.status]} · biopsy hunt",
+        command="hunt",
         headline=headline[hunt.status],
         tone={0: "good", 1: "bad", 4: "unsure"}[hunt.status],
         figures=[
@@ -61,6 +62,7 @@ def _rows_of(hunt: Hunt) -> list[dict[str, object]]:
             "kind": bug.kind,
             "engines": bug.engines,
             "models": bug.models,
+            "unconfirmed": len(bug.unconfirmed),
             "text": shortened(bug.text, _LONGEST),
             "confirmed": bug.is_confirmed,
             "page": bug.examination and bug.examination.page,

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
+from hashlib import blake2b
+from importlib.metadata import version
 from math import inf
 
 from biopsy import events
 from biopsy.checks.journal_file import set_aside
 from biopsy.diagnosis.context import PERSON, TIME
-from biopsy.engines.registry import EngineSpec, find_class, parse_spec, release_now
-from biopsy.hunt.bugs import Examiner, groups_of, merged
+from biopsy.hunt.bugs import Examiner, Group, groups_of, merged, with_smallest_part
+from biopsy.hunt.elsewhere import SweeperElsewhere
 from biopsy.hunt.gallery import gallery_of
 from biopsy.hunt.models import FoundModel, find_models
-from biopsy.hunt.records import BUG_FOLDER, INPUTS, JOURNAL, PAGE, RESULT, Bug, Hunt, ModelResult
-from biopsy.hunt.sweep import HuntJournal, HuntQuestion, Sweeper, make_own_folder
+from biopsy.hunt.records import BUG_FOLDER, INPUTS, JOURNAL, JUDGED, PAGE, RESULT, Bug, Hunt, ModelResult
+from biopsy.hunt.sweep import HuntJournal, HuntQuestion, Sweeper, make_own_folder, releases_of
+from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole, writing_to
 from biopsy.records import plain, record_of
+from biopsy.session.machines import OtherMachines
 
 
-def hunt(question: HuntQuestion, listener: events.Listener = events.ignore) -> Hunt:
+def hunt(
+    question: HuntQuestion, listener: events.Listener = events.ignore, machines: OtherMachines | None = None
+) -> Hunt:
     """Try every model in every engine, find the distinct bugs, and write them to the folder.
 
+    Models are tried on other ``machines`` if there are some; what fails is diagnosed here.
     The same call goes on where an earlier one was ended. Ctrl-C and ``max_time`` end it with what is known by then.
 
     Raises UsageError if there are no models or the folder is of another hunt, EngineMissing, CheckError.
     """
     started = time.monotonic()
     models = list(find_models(question.places))
-    versions = {spec: _release(parse_spec(spec)) for spec in question.engines}
+    versions = releases_of(question.engines)
     for folder in (question.folder, question.folder / BUG_FOLDER, question.folder / INPUTS):
         make_own_folder(folder)
     with writing_to(question.folder / JOURNAL):
@@ -46,7 +51,7 @@ def hunt(question: HuntQuestion, listener: events.Listener = events.ignore) -> H
         **{f"engine {number} {spec}": text for number, (spec, text) in enumerate(versions.items(), 1)},
     }
     with HuntJournal(question.folder, identity) as journal:
-        run = _HuntRun(question, models, journal, listener, started)
+        run = _HuntRun(question, models, journal, listener, started, machines)
         try:
             run.sweep()
         except KeyboardInterrupt:
@@ -58,13 +63,8 @@ def hunt(question: HuntQuestion, listener: events.Listener = events.ignore) -> H
     return found
 
 
-def _release(spec: EngineSpec) -> str:
-    """The release of an engine, without importing its package here if it can be known so."""
-    distributions = () if "release" in spec.settings else find_class(spec.name).distributions
-    for distribution in distributions:
-        with contextlib.suppress(PackageNotFoundError):
-            return version(distribution)
-    return release_now(spec)
+_MOST_PARTS = 3
+"""Into how many bugs the models of one group may come apart."""
 
 
 class _HuntRun:
@@ -77,12 +77,14 @@ class _HuntRun:
         journal: HuntJournal,
         listener: events.Listener,
         started: float,
+        machines: OtherMachines | None,
     ) -> None:
         self._question = question
         self._models = models
         self._journal = journal
         self._listener = listener
         self._until = None if question.max_time is None else started + question.max_time
+        self._machines = machines
         self._bugs: list[Bug] = []
         self.stopped: str | None = None
 
@@ -100,7 +102,8 @@ class _HuntRun:
             self._listener(events.Resumed(str(self._question.folder / JOURNAL), done))
         if not todo:
             return
-        with Sweeper(self._question) as sweeper:
+        here, machines = Sweeper(self._question), self._machines
+        with here if machines is None else SweeperElsewhere(self._question, machines, self._listener) as sweeper:
             for result in sweeper.results(todo):
                 self._journal.add(result)
                 done += 1
@@ -115,30 +118,89 @@ class _HuntRun:
                     return
 
     def examine(self) -> None:
-        """Diagnose a member of each group that the journal does not answer."""
+        """Diagnose a member of each group that the journal does not answer, and hold the others against it."""
         groups = groups_of(self._tried())
-        whole = Examiner(folder=self._question.folder, seconds=self._question.per_bug)
         for number, group in enumerate(groups, 1):
             self._listener(events.StepStarted(group.name, "which bug is it?", number, len(groups)))
-            if self.stopped is None and self._is_over:
-                self.stopped = TIME
-            smallest, _ = group.smallest
-            key = json.dumps([group.key, smallest.model, smallest.state, f"{whole.seconds:g}"])
-            noted = self._journal.notes.get(key)
-            bug = None if noted is None else replace(record_of(Bug, noted), models=group.models)
-            if bug is None and self.stopped is None:
-                examiner = whole.within(inf if self._until is None else max(0.0, self._until - time.monotonic()))
-                try:
-                    bug = examiner.bug(group)
-                except KeyboardInterrupt:
-                    self.stopped = PERSON
+            self._bugs += self._bugs_in(group)
+
+    def _bugs_in(self, group: Group) -> list[Bug]:
+        """The bug of a group. Members that do not have it become a group of their own, up to a few times."""
+        bugs = list[Bug]()
+        while True:
+            bug = self._diagnosed(group)
+            confirmed = self._confirmed(group, bug)
+            others = tuple(model for model in group.models if model not in confirmed)
+            if bugs and not confirmed:  # nothing is known of them but that they fail alike
+                bugs[-1] = replace(bugs[-1], models=tuple(sorted((*bugs[-1].models, *others))), unconfirmed=others)
+                return bugs
+            if not (others and confirmed) or len(bugs) + 1 >= _MOST_PARTS or self.stopped is not None:
+                return [*bugs, replace(bug, models=group.models, unconfirmed=others)]
+            bugs.append(replace(bug, models=tuple(sorted(confirmed)), unconfirmed=()))
+            group = group.without(confirmed)
+
+    def _diagnosed(self, group: Group) -> Bug:
+        """What the diagnosis of the smallest member says, from the journal if that knows it."""
+        whole = Examiner(folder=self._question.folder, seconds=self._question.per_bug)
+        if self.stopped is None and self._is_over:
+            self.stopped = TIME
+        smallest, _ = group.smallest
+        key = json.dumps([group.key, smallest.model, smallest.state, f"{whole.seconds:g}"])
+        noted = self._journal.notes.get(key)
+        bug = None if noted is None else record_of(Bug, noted)
+        if bug is None and self.stopped is None:
+            examiner = whole.within(inf if self._until is None else max(0.0, self._until - time.monotonic()))
+            try:
+                bug = examiner.bug(group)
+            except KeyboardInterrupt:
+                self.stopped = PERSON
+            else:
+                is_cut = bug.examination is None or bug.examination.cut_short
+                if whole.seconds and is_cut and examiner != whole.within(inf):  # because this hunt must end
+                    self.stopped = TIME
                 else:
-                    is_cut = bug.examination is None or bug.examination.cut_short
-                    if whole.seconds and is_cut and examiner != whole.within(inf):  # because this hunt must end
+                    self._journal.note(key, plain(bug))
+        return bug or Examiner(folder=self._question.folder).bug(group)
+
+    def _confirmed(self, group: Group, bug: Bug) -> Collection[str]:
+        """The models of a group that are known to have its bug, or to have none if that is refuted: the diagnosed one,
+        and those with its smallest part that are right with the settings with which that is.
+        """
+        first, _ = group.smallest
+        examination = bug.examination
+        if examination is None or not (examination.confirmed or examination.refuted):
+            return ()
+        if examination.refuted or len(group.members) == 1:
+            return (first.model,)
+        members = [[member.model, member.state] for member, _ in group.members]
+        key = blake2b(json.dumps([group.key, members, f"{self._question.per_bug:g}"]).encode()).hexdigest()
+        noted = self._journal.notes.get(key)
+        if noted is not None or self.stopped is not None:
+            return noted or (first.model,)
+        try:
+            alike = {*with_smallest_part(bug, group, self._question.folder)} - {first.model}
+            if alike and examination.right_with is not None:
+                alike &= self._right_in(examination.right_with, alike)
+        except KeyboardInterrupt:
+            self.stopped = PERSON
+        if self.stopped is not None:
+            return (first.model,)
+        self._journal.note(key, sorted({first.model, *alike}))
+        return {first.model, *alike}
+
+    def _right_in(self, spec: str, names: Collection[str]) -> set[str]:
+        """Those of some models that are right in an engine; ``stopped`` is set if there is no time for all."""
+        models = [model for model in self._models if str(model.path) in names]
+        right = set[str]()
+        with temporary_folder("biopsy-hunt-") as folder:
+            question = replace(self._question, engines=(spec,), folder=folder)
+            with Sweeper(question) as sweeper:
+                for result in sweeper.results(models):
+                    right |= {result.model} if result.worst in JUDGED else set()
+                    if self._is_over:
                         self.stopped = TIME
-                    else:
-                        self._journal.note(key, plain(bug))
-            self._bugs.append(bug or Examiner(folder=self._question.folder).bug(group))
+                        break
+        return right
 
     def _tried(self) -> list[ModelResult]:
         """The results of the models as they are now, in order."""

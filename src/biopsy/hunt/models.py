@@ -44,11 +44,12 @@ class FoundModel:
     @cached_property
     def state(self) -> str:
         """A text that changes when the model or a file of its inputs is written to or replaced; it is read once."""
-        files = [self.path, *(file for place in self.inputs for file in _files_of(place))]
+        files = [self.path, *(file for place in self.inputs for file in files_of(place))]
         return " ".join(f"{state.size}-{state.modified}" for file in files if (state := state_at(file)) is not None)
 
 
-def _files_of(place: Path) -> list[Path]:
+def files_of(place: Path) -> list[Path]:
+    """The files of an input: itself, or those in its folder."""
     return sorted(place.iterdir()) if place.is_dir() else [place]
 
 

@@ -126,7 +126,8 @@ class BugExamination:
 
     It is ``cut_short`` if its limit of time left a question open. ``piece`` is the file of the smallest part that
     fails, ``nodes`` are its first nodes, ``known`` the known failure that it looks like, with its ``issue``, ``switch``
-    what avoids it, ``page`` and ``bundle`` what shows and sends it. Files are relative to the folder of the hunt.
+    what avoids it, ``right_with`` the same engine with settings that do, as a spec. ``page`` and ``bundle`` show and
+    send it. Files are relative to the folder of the hunt.
     """
 
     verdict: str
@@ -138,6 +139,7 @@ class BugExamination:
     known: str | None = None
     issue: str | None = None
     switch: str | None = None
+    right_with: str | None = None
     page: str | None = None
     bundle: str | None = None
 
@@ -146,6 +148,7 @@ class BugExamination:
 class Bug:
     """One distinct bug: the ``engines`` (specs) that have it, and the ``models`` that show it.
 
+    ``unconfirmed`` are those of the models that fail alike, and may have another bug for all that was seen.
     ``name`` is that of its folder, ``example`` what its smallest model shows, ``fingerprint`` and ``graph`` the pattern
     of the smallest part; "" if that is large. ``examination`` is None if there was no time for it; ``line`` makes or
     repeats it.
@@ -155,6 +158,7 @@ class Bug:
     engines: tuple[str, ...]
     example: MatrixCell
     models: tuple[str, ...]
+    unconfirmed: tuple[str, ...] = ()
     fingerprint: str = ""
     graph: str = ""
     line: str = ""
@@ -164,6 +168,11 @@ class Bug:
     def kind(self) -> Kind:
         """How it fails."""
         return self.example.kind
+
+    @property
+    def confirmed(self) -> tuple[str, ...]:
+        """The models that are known to have it."""
+        return tuple(model for model in self.models if model not in set(self.unconfirmed))
 
     @property
     def is_confirmed(self) -> bool:

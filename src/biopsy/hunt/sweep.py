@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from biopsy import errors
 from biopsy.checks.journal import FRESH, cannot_append, refusal, require_same_identity
 from biopsy.checks.journal_file import DamagedError, JournalFile
 from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import EngineSpec, find_class, parse_spec, release_now
 from biopsy.engines.worker import memory_for, whole_size
 from biopsy.hunt.models import FoundModel
 from biopsy.hunt.records import INPUTS, JOURNAL, Kind, MatrixCell, ModelResult
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.engine_calls import SIZE, LastCall, last_call
-from biopsy.processes.own_process import own_python
+from biopsy.processes.own_process import own_python, processors
 from biopsy.processes.process import CannotStartError
 from biopsy.processes.reading import read_plain
 from biopsy.processes.warm import ForkServer, ServerGoneError
@@ -37,7 +39,8 @@ class HuntQuestion:
     """What to hunt in: ``places`` are folders, files and patterns, ``engines`` specs, ``folder`` keeps what is found.
 
     ``seconds`` and ``memory`` (bytes) limit each model, ``per_bug`` (seconds) the diagnosis of each bug (0: there is
-    none), ``max_time`` (seconds) everything; None for no limit. ``fresh`` starts over.
+    none), ``max_time`` (seconds) everything; None for no limit. ``jobs`` models are tried at once, by default one per
+    processor, or as many as other machines have room for. ``fresh`` starts over.
     """
 
     places: Sequence[str]
@@ -48,7 +51,7 @@ class HuntQuestion:
     per_bug: float = 60.0
     max_time: float | None = None
     seed: int = 1
-    jobs: int = 1
+    jobs: int | None = None
     fresh: bool = False
 
 
@@ -60,6 +63,24 @@ def make_own_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise errors.UsageError(f"cannot make the folder {folder}: {error.strerror}") from error
+
+
+def releases_of(engines: Iterable[str]) -> dict[str, str]:
+    """The releases of engines by their specs, without importing their packages here if they can be known so."""
+    return {spec: _release(parse_spec(spec)) for spec in engines}
+
+
+def _release(spec: EngineSpec) -> str:
+    distributions = () if "release" in spec.settings else find_class(spec.name).distributions
+    for distribution in distributions:
+        with contextlib.suppress(PackageNotFoundError):
+            return version(distribution)
+    return release_now(spec)
+
+
+def samples_name(model: Path) -> str:
+    """The name, without its ending, of the file with the samples of a model that fails."""
+    return hashlib.blake2b(str(model).encode("utf-8", "surrogateescape"), digest_size=10).hexdigest()
 
 
 class HuntJournal:
@@ -129,6 +150,7 @@ class Sweeper:
 
     def __init__(self, question: HuntQuestion) -> None:
         self._question = question
+        self._jobs = question.jobs or processors()
         self._stop = Stop()
         self._ended_servers: list[ForkServer] = []
         self._replacing = threading.Lock()
@@ -144,6 +166,10 @@ class Sweeper:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process of the engines, and whatever runs there."""
         self._stop.set()
         for server in (self._server, *self._ended_servers):
             server.close()
@@ -153,13 +179,13 @@ class Sweeper:
     def _started(self) -> ForkServer:
         words = [*own_python("biopsy.hunt.trial"), *self._question.engines]
         try:
-            return ForkServer(words, connections=self._question.jobs)
+            return ForkServer(words, connections=self._jobs)
         except (CannotStartError, ServerGoneError) as error:
             raise errors.CheckError(f"the process of the engines cannot be started: {error}") from error
 
     def results(self, models: Iterable[FoundModel]) -> Iterator[ModelResult]:
         """The result of every model, as it becomes known; a few models are tried ahead."""
-        jobs = self._question.jobs
+        jobs = self._jobs
         waiting: set[concurrent.futures.Future[ModelResult]] = set()
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             try:
@@ -175,12 +201,24 @@ class Sweeper:
                 if any(not future.done() for future in waiting):
                     self._stop.set()
 
-    def try_model(self, model: FoundModel, engines: tuple[str, ...] = ()) -> ModelResult:
-        """What each engine makes of a model. An engine that ends the fork or holds it up is then left out."""
+    def try_model(
+        self,
+        model: FoundModel,
+        engines: tuple[str, ...] = (),
+        *,
+        samples: Path | None = None,
+        stop: Stop | None = None,
+    ) -> ModelResult:
+        """What each engine makes of a model. An engine that ends the fork or holds it up is then left out.
+
+        ``samples`` is where those of a failing model are written, without the ending; by default it is in the folder of
+        the hunt. ``stop`` ends what runs.
+        """
         specs = engines or self._question.engines
         started = time.monotonic()
-        digest = hashlib.blake2b(str(model.path).encode("utf-8", "surrogateescape"), digest_size=10).hexdigest()
-        stem = self._scratch / f"{digest}-{time.monotonic_ns():x}"
+        name = samples_name(model.path)
+        samples = samples or self._question.folder / INPUTS / name
+        stem = self._scratch / f"{name}-{time.monotonic_ns():x}"
         dead: dict[str, MatrixCell] = {}
         request: dict[str, Any] = {
             "model": str(model.path.absolute()),
@@ -188,14 +226,14 @@ class Sweeper:
             "engines": list(specs),
             "seed": self._question.seed,
             "state": model.state,
-            "inputs": str((self._question.folder / INPUTS / digest).absolute()),
+            "inputs": str(samples.absolute()),
             "result": f"{stem}.json",
             "calls": f"{stem}.calls",
         }
         alone: set[str] = set()
         while True:
             Path(request["calls"]).write_bytes(bytes(SIZE))
-            ended = self._ended({**request, "dead": plain(dead)}, model.path)
+            ended = self._ended({**request, "dead": plain(dead)}, model.path, stop or self._stop)
             call = last_call(Path(request["calls"]).read_bytes())
             result = self._result(Path(request["result"]))
             if result is not None:
@@ -209,11 +247,11 @@ class Sweeper:
                 return ModelResult(model=str(model.path), state=request["state"], cells=cells)
             if ended.cause == "time" and guilty in specs and len(specs) > 1 and guilty not in alone:
                 alone.add(guilty)
-                own = self.try_model(model, (guilty,)).cells[0]
+                own = self.try_model(model, (guilty,), samples=samples, stop=stop).cells[0]
                 cell = own if own.kind == "hang" else replace(cell, kind="limit")
             dead[guilty] = replace(cell, engine=guilty)
 
-    def _ended(self, request: Mapping[str, Any], path: Path) -> Ended:
+    def _ended(self, request: Mapping[str, Any], path: Path, stop: Stop) -> Ended:
         """How the fork of a request ended; another server is started if this one has ended."""
         size = 0
         with contextlib.suppress(errors.BiopsyError, OSError):  # the fork will say so
@@ -223,7 +261,7 @@ class Sweeper:
         for _ in range(2):
             server = self._server
             try:
-                return server.run(request, lambda: limits, self._stop)
+                return server.run(request, lambda: limits, stop)
             except ServerGoneError:
                 with self._replacing:
                     if self._server is server:  # else another thread has replaced it

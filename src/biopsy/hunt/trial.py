@@ -125,7 +125,7 @@ class ModelTrial:
             base = replace(base, nodes=len(index.nodes), size=len(self._model.data))
             samples = self._samples
         except _UNREADABLE as error:
-            text = shortened(first_line(error.message), _LONGEST_TEXT)
+            text = self._text(first_line(error.message))
             kind: Kind = "invalid model" if isinstance(error, errors.ModelError) else "every engine"
             return replace(base, cells=tuple(MatrixCell(engine=spec, kind=kind, text=text) for spec in self._engines))
         cells = self._cells(samples)
@@ -232,7 +232,7 @@ class ModelTrial:
             stage=failure.stage,
             failure=failure.kind,
             message=str(message),
-            text=shortened(" ".join(failure.message.split()), _LONGEST_TEXT),
+            text=self._text(" ".join(failure.message.split())),
             sample=number,
         )
         if failure.kind in _UNSUPPORTED_KINDS or _UNSUPPORTED.search(failure.message):
@@ -246,6 +246,10 @@ class ModelTrial:
         if self._is_invalid():
             return replace(cell, kind="invalid model")
         return replace(cell, trusted=others[0], operators=self._operators_of_few)
+
+    def _text(self, message: str) -> str:
+        """A message about the model, whose folder is left out: it may lie elsewhere than where it was found."""
+        return shortened(message.replace(f"{self._path.parent}/", ""), _LONGEST_TEXT)
 
     def _is_invalid(self) -> bool:
         """Whether onnx's own checker refuses the model, for more than an output without a shape, which is allowed."""

@@ -122,24 +122,34 @@ def machines_of(
     from biopsy.model.load import require_file
 
     options = MachineOptions.of(args)
-    if options.on is None:
-        for idle in options.given():
-            raise errors.UsageError(f"{idle} is for the machines of --on", next_steps=["--on ray"])
-        yield None
-        return
-    if not args.check:
+    if options.on is not None and not args.check:
         raise errors.UsageError(
             "--on needs a check: there is nobody to ask at the other machines", next_steps=["--check COMMAND ..."]
         )
-    for spelling, reason in refused.items():
+    for spelling, reason in refused.items() if options.on is not None else ():
         if getattr(args, spelling.removeprefix("--").replace("-", "_")):
             raise errors.UsageError(
                 f"{spelling} cannot be combined with --on: {reason}", next_steps=[f"leave {spelling} out, or --on"]
             )
+    if options.on is not None and "model" in args:
+        require_file(args.model)
+    with joined(options, console) as machines:
+        yield machines
+
+
+@contextlib.contextmanager
+def joined(options: MachineOptions, console: Console) -> Iterator[OtherMachines | None]:
+    """The machines that ``--on`` names, as long as the context lasts; None without ``--on``.
+
+    Raises UsageError for options that need ``--on``, or if no cluster answers, EngineMissing without Ray.
+    """
+    if options.on is None:
+        for idle in options.given(MachineOptions.declared):
+            raise errors.UsageError(f"{idle} is for the machines of --on", next_steps=["--on ray"])
+        yield None
+        return
     from biopsy.session.ray_cluster import require_ray
 
-    if "model" in args:
-        require_file(args.model)
     runtime_env = None if options.runtime_env is None else runtime_environment(options.runtime_env)
     require_ray()
     where = "that this machine is in, or starting one" if options.on == "ray" else f"at {options.on}"

@@ -24,7 +24,7 @@ from biopsy.cli.debug import checking
 from biopsy.cli.debug.reduce_options import ReduceOptions
 from biopsy.cli.progress import SearchProgress, say_places
 from biopsy.cli.run.options import RunOptions, run_parser
-from biopsy.comparison.mismatch import SLOWER, error_text
+from biopsy.comparison.mismatch import COSTS, error_text
 from biopsy.engines.registry import PLAIN
 from biopsy.findings.model import model_tree
 from biopsy.findings.report import versions_tree
@@ -397,7 +397,7 @@ def _of_check(result: Reduction, options: ReduceOptions) -> Iterator[Advice]:
     engines, verdict = own.specs_to_run(), judged.evidence.verdict
     named = (spec.text for spec in reversed(engines) if verdict.engine in (spec.text, spec.name))
     suspect = next(named, engines[-1].text)
-    is_compared = verdict.stage == "compare" and verdict.kind != SLOWER
+    is_compared = verdict.stage == "compare" and verdict.kind not in COSTS
     # Layers are judged by a comparison, and not by a function of the user's.
     if is_compared and len(result.nodes) > 1 and not own.has_functions:
         others = [spec.text for spec in engines if spec.text != suspect]

@@ -5,7 +5,7 @@ Each check of a reduction may be such a process, so modules that only some runs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
@@ -18,9 +18,9 @@ from biopsy.cli.console import Console
 from biopsy.cli.run.execution import Feeder, ModelExecution, require_possible, save_outputs
 from biopsy.cli.run.files import golden_values, require_known_names, require_writable, save_model
 from biopsy.cli.run.findings import (
+    Cost,
     EngineResult,
     Findings,
-    Slowdown,
     names_failing,
     nothing_compared,
     unique,
@@ -28,7 +28,7 @@ from biopsy.cli.run.findings import (
     whose_fault,
 )
 from biopsy.cli.run.options import RunOptions, functions_of
-from biopsy.comparison.mismatch import GRAVEST, MOST_OF_A_KIND, SLOWER, most_telling
+from biopsy.comparison.mismatch import GRAVEST, MOST_OF_A_KIND, most_telling
 from biopsy.comparison.tolerance import (
     MetricLimits,
     Stats,
@@ -96,7 +96,7 @@ def run(options: RunOptions, console: Console) -> int:
 
         noise = judge_noise(results, execution.run_again, options.noise_ratios(), console)
         findings = replace(findings, noise=noise)
-    findings = replace(findings, slowdown=_slowdown(execution, findings, engines))
+    findings = replace(findings, costs=tuple(_costs(execution, findings, engines)))
     findings = _hinted(findings, expected, console, validated=options.validate)
     if verdict.is_wanted():
         from biopsy.cli.run.noise import sized
@@ -119,15 +119,18 @@ def _engines(options: RunOptions, console: Console) -> list[Engine]:
     return engines
 
 
-def _slowdown(execution: ModelExecution, findings: Findings, engines: Sequence[Engine]) -> Slowdown | None:
-    """How long the second engine takes, if --slower asks for it and both run; a check that fails anyway need not know.
+def _costs(execution: ModelExecution, findings: Findings, engines: Sequence[Engine]) -> Iterator[Cost]:
+    """What --slower and --larger ask of the second engine, if both run; a check that fails anyway need not know.
 
     Raises EngineFailure.
     """
-    limit = execution.options.slower
-    if limit is None or (findings.reasons and verdict.is_wanted()) or any(run.failure for run in findings.runs):
-        return None
-    return execution.slowdown(engines, limit)
+    if (findings.reasons and verdict.is_wanted()) or any(run.failure for run in findings.runs):
+        return
+    options = execution.options
+    if options.slower is not None:
+        yield execution.slowdown(engines, options.slower)
+    if options.larger is not None:
+        yield execution.memory(engines, options.larger)
 
 
 def _hinted(findings: Findings, golden: Sequence[RunnerResult], console: Console, *, validated: bool) -> Findings:
@@ -152,7 +155,7 @@ def _hinted(findings: Findings, golden: Sequence[RunnerResult], console: Console
 
 _NEED_AN_ENGINE = (
     "load_inputs", "data_loader_script", "save_inputs", "save_outputs", "save_onnx", "save_engine", "build_only",
-    "compare_with", "record_memory", "slower",
+    "compare_with", "record_memory", "slower", "larger",
 )  # fmt: skip
 """Options that make no sense where only saved outputs are compared."""
 
@@ -236,8 +239,8 @@ def conclude(findings: Findings, console: Console, options: RunOptions) -> int:
     """Write the report and the verdict file, and show the verdict; returns the exit status.
 
     Of several problems, the verdict file names a failure of an engine first, then NaN and infinities, of the engine
-    with the gravest, then a mismatch, then a slower engine. A run that fails and is not a check shows what to type
-    next.
+    with the gravest, then a mismatch, then a slower or larger engine. A run that fails and is not a check shows what to
+    type next.
     """
     if options.report is not None:
         from biopsy.cli.run.report import write_report
@@ -246,6 +249,7 @@ def conclude(findings: Findings, console: Console, options: RunOptions) -> int:
     failure = next((run.failure for run in findings.runs if run.failure is not None), None)
     mismatch = next((compared for compared in findings.compared if not compared.passed), None)
     noisy = next((report for report in findings.noise if report.failures), None)
+    costly = next((cost for cost in findings.costs if cost.fails), None)
     if failure is not None:
         verdict.report_error(failure, findings.hint)
     elif findings.not_finite:
@@ -261,8 +265,8 @@ def conclude(findings: Findings, console: Console, options: RunOptions) -> int:
         verdict.report_mismatch(mismatch.actual, names, mismatches=sizes, rounding=rounding, hint=findings.hint)
     elif noisy is not None:
         verdict.report_mismatch(noisy.suspect, unique(output.name for output in noisy.failures), "beyond-rounding")
-    elif findings.slowdown is not None and findings.slowdown.fails:
-        verdict.report_mismatch(findings.slowdown.suspect, (), SLOWER, hint=findings.hint)
+    elif costly is not None:
+        verdict.report_mismatch(costly.suspect, (), costly.kind, hint=findings.hint)
     elif findings.undecided is not None:
         raise errors.CannotCompare(findings.undecided)
     else:

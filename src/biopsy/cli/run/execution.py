@@ -12,14 +12,15 @@ from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.cli.arguments.groups import MarkedOutputs
 from biopsy.cli.console import Console
-from biopsy.cli.run.findings import EngineResult, Slowdown
+from biopsy.cli.run.findings import EngineResult, Larger, Slowdown
 from biopsy.cli.run.options import RunOptions
 from biopsy.engines.base import Engine, ModelInput, Session
 from biopsy.engines.registry import parse_spec
 from biopsy.engines.runner import Inputs, casts, casts_text, checked_feed, feeds_for, run_session, runner_name
 from biopsy.model.index import index_bytes
 from biopsy.model.tensor_type import ValueType
-from biopsy.processes.writing import require_writable
+from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.writing import require_writable, write_whole
 from biopsy.tensors.files import write_feeds, write_results
 from biopsy.tensors.generate import differ, roundings_off
 from biopsy.tensors.results import Feed, RunnerResult
@@ -86,6 +87,23 @@ class ModelExecution:
         trusted, suspect = engines
         return Slowdown(suspect.label, trusted.label, limit, decided(load, limit))
 
+    def memory(self, engines: Sequence[Engine], limit: float) -> Larger:
+        """The memory that the second engine needs compared with the first: whether ``limit`` times.
+
+        Raises EngineFailure.
+        """
+        from biopsy.engines.latency import measurable_alike
+        from biopsy.engines.peak_memory import decided
+
+        trusted, suspect = engines
+        feeds = self.feeder.feeds(built(trusted, self.model, self.feeder, self.options).inputs)
+        with temporary_folder("biopsy-") as folder:
+            write_whole(folder / "model.onnx", [self.model.data])
+            write_feeds(file := folder / "inputs.json", feeds[:1])
+            alike = measurable_alike([parse_spec(engine.label) for engine in engines])
+            found = decided(alike, folder / "model.onnx", self.model.folder, file, limit)
+        return Larger(suspect.label, trusted.label, limit, found)
+
     def recorder(self, engines: Sequence[Engine], save_to: Path | None) -> Recorder | None:
         """The recorder that keeps outputs in a file, if --record-memory is given."""
         if self.options.record_memory is None:
@@ -136,7 +154,16 @@ def save_outputs(path: Path | None, runs: Sequence[EngineResult], recorder: Reco
     console.note(f"outputs saved to {path}")
 
 
-_NEEDS_A_RUN = ("load_outputs", "save_outputs", "save_inputs", "compare_with", "record_memory", "validate", "slower")
+_NEEDS_A_RUN = (
+    "load_outputs",
+    "save_outputs",
+    "save_inputs",
+    "compare_with",
+    "record_memory",
+    "validate",
+    "slower",
+    "larger",
+)
 """Options that exclude --build-only."""
 
 
@@ -157,7 +184,7 @@ def require_possible(options: RunOptions, engines: Sequence[Engine]) -> None:
             raise errors.UsageError(f"--save-engine {path}: the engines here save {', '.join(kinds)}")
         require_writable(path)
     if options.has_built_model:
-        for needless in options.given(("save_onnx", *MarkedOutputs.declared)):
+        for needless in options.given(("save_onnx", "larger", *MarkedOutputs.declared)):
             raise errors.UsageError(f"{model} is not an ONNX model, and {needless} needs one")
         for engine in engines:
             if not engine.capabilities.can_save(model):
@@ -165,15 +192,16 @@ def require_possible(options: RunOptions, engines: Sequence[Engine]) -> None:
 
 
 def _require_two_engines(options: RunOptions, engines: Sequence[Engine]) -> None:
-    """Raise UsageError, with the line to type instead, for --slower without exactly two engines."""
-    if options.slower is None or len(engines) == 2:
+    """Raise UsageError, with the line to type instead, for --slower or --larger without exactly two engines."""
+    limit = next(options.as_typed(("slower", "larger")), None)
+    if limit is None or len(engines) == 2:
         return
     suspect = engines[-1]
     other = f"{suspect.name}:release=VERSION" if suspect.distributions else "ENGINE"
     trusted = other if len(engines) == 1 else engines[0].label
-    pair = ("--engine", trusted, "--engine", suspect.label, "--slower", f"{options.slower:g}")
+    pair = ("--engine", trusted, "--engine", suspect.label, *limit.words)
     raise errors.UsageError(
-        f"--slower compares the times of two engines, and {len(engines)} are named",
+        f"{limit.words[0]} compares two engines, and {len(engines)} are named",
         next_steps=[
             f"{line_of(['biopsy', 'run', as_word(options.model), *pair])}    the one that is trusted comes first"
         ],

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from biopsy import errors
-from biopsy.comparison.mismatch import Mismatch, Rounding, form_text
+from biopsy.comparison.mismatch import LARGER, SLOWER, Mismatch, Rounding, form_text
 from biopsy.engines.base import Engine
 from biopsy.model.known_names import listed
 from biopsy.tensors.results import RunnerResult
-from biopsy.text import count, first_of
+from biopsy.text import count, first_of, size_text
 
 if TYPE_CHECKING:
     from biopsy.comparison.metrics import NotFinite
     from biopsy.comparison.noise import NoiseReport
     from biopsy.comparison.runs import RunComparison
     from biopsy.engines.latency import Latency
+    from biopsy.engines.peak_memory import PeakMemory
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Slowdown:
     trusted: str
     limit: float
     latency: Latency
+
+    kind: ClassVar[str] = SLOWER
 
     @property
     def fails(self) -> bool:
@@ -69,6 +73,47 @@ class Slowdown:
 
 
 @dataclass(frozen=True)
+class Larger:
+    """The memory that ``suspect`` needs compared with ``trusted``, both labels, and what ``limit`` says of it."""
+
+    suspect: str
+    trusted: str
+    limit: float
+    memory: PeakMemory
+
+    kind: ClassVar[str] = LARGER
+
+    @property
+    def fails(self) -> bool:
+        """Whether the engine is known to need more."""
+        return self.memory.side_of(self.limit) == "larger"
+
+    @property
+    def undecided(self) -> str | None:
+        """Why it cannot be said whether it needs more; None if it can."""
+        side = self.memory.side_of(self.limit)
+        if side == "too little":
+            return f"{self.text}, which may be the reserve of an allocator: give larger inputs, with --input-shapes"
+        if side == "unknown":
+            return f"{self.text}: the measurements are too uneven to say whether that is {self.limit:g} times"
+        return None
+
+    @property
+    def text(self) -> str:
+        """``A needs 2.00 times as much memory as B (1.98 to 2.02; 200 MB instead of 100 MB)``."""
+        memory = self.memory
+        after, before = (size_text(round(median(side))) for side in (memory.after, memory.before))
+        return (
+            f"{self.suspect} needs {memory.ratio:.2f} times as much memory as {self.trusted} ({memory.low:.2f} to "
+            f"{memory.high:.2f}; {after} instead of {before})"
+        )
+
+
+Cost: TypeAlias = "Slowdown | Larger"
+"""What a limit of cost says of an engine."""
+
+
+@dataclass(frozen=True)
 class Findings:
     """All that a run found. ``not_finite`` are outputs with NaN or infinity, with the label of their engine.
 
@@ -84,7 +129,7 @@ class Findings:
     rounding: Rounding | None = None
     hint: str = ""
     guessed: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    slowdown: Slowdown | None = None
+    costs: Sequence[Cost] = ()
 
     @property
     def verdict(self) -> str:
@@ -98,7 +143,7 @@ class Findings:
         """Why the outputs of an engine could not be judged, or None."""
         report = next((report for report in self.noise if not report.conclusive), None)
         if report is None:
-            return None if self.slowdown is None else self.slowdown.undecided
+            return next((cost.undecided for cost in self.costs if cost.undecided is not None), None)
         first = report.unjudged[0]
         return f"no output of {report.suspect} can be judged: {first.name!r}: {first.reason}"
 
@@ -121,9 +166,7 @@ class Findings:
             if report.failures:
                 names = listed(unique(output.name for output in report.failures))
                 reasons.append(f"{names} of {report.suspect} is wrong by more than rounding")
-        if self.slowdown is not None and self.slowdown.fails:
-            reasons.append(self.slowdown.text)
-        return reasons
+        return [*reasons, *(cost.text for cost in self.costs if cost.fails)]
 
 
 def _differences(compared: RunComparison) -> Iterator[str]:
@@ -158,8 +201,7 @@ def what_passed(findings: Findings) -> str:
         judged = sum(len(report.outputs) for report in findings.noise) - unjudged
         remark = f"; {count(unjudged, 'output')} could not be judged" if unjudged else ""
         parts.append(f"{count(judged, 'output')} judged, no error is more than rounding{remark}")
-    if findings.slowdown is not None:
-        parts.append(f"{findings.slowdown.text}: below {findings.slowdown.limit:g}")
+    parts += [f"{cost.text}: below {cost.limit:g}" for cost in findings.costs]
     labels = ", ".join(run.engine.label for run in findings.runs)
     if findings.runs and all(run.result is None for run in findings.runs):
         return f"{labels} built the model; nothing was run"

@@ -108,11 +108,20 @@ class RunOptions(
 
     slower: float | None = option(
         "--slower",
-        title="speed",
+        title="speed and memory",
         type=types.ratio,
         metavar="TIMES",
         meaning="fail also if the second of two engines takes at least this many times as long as the first, such as "
         "1.3; both are timed in turn, where they run, with one thread unless they set threads=",
+        decides="the greater, the looser",
+    )
+    larger: float | None = option(
+        "--larger",
+        title="speed and memory",
+        type=types.ratio,
+        metavar="TIMES",
+        meaning="fail also if the second of two engines needs at least this many times as much memory as the first; "
+        "each is measured in processes of its own",
         decides="the greater, the looser",
     )
 

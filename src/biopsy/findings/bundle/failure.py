@@ -11,7 +11,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.checks.judge import signature_of, status_text
-from biopsy.comparison.mismatch import NOT_FINITE, SLOWER, form_text, worst_of
+from biopsy.comparison.mismatch import COSTS, NOT_FINITE, form_text, worst_of
 from biopsy.comparison.runs import compare_runs
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import title_of
@@ -106,8 +106,8 @@ def _wrong_outputs(question: RunQuestion, observation: Observation) -> ObservedF
     place = next((at for at, engine in enumerate(engines) if engine.label == verdict.engine), None)
     names = ", ".join(map(repr, verdict.outputs[:3]))
     engine = engines[place or 0]
-    if verdict.kind == SLOWER:
-        title = f"{_name(engine)} is slower than {engines[0].label}"
+    if verdict.kind in COSTS:
+        title = f"{_name(engine)} {COSTS[verdict.kind]} {engines[0].label}"
         return ObservedFailure(kind="command", title=title, engine=engine)
     if verdict.kind in NOT_FINITE:
         title = f"{_name(engine)} gives {NOT_FINITE[verdict.kind]} for {names}"

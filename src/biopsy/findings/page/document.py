@@ -81,6 +81,7 @@ def page_of(report: Mapping[str, Any]) -> str:
         "page",
         _marks(shown),
         title=cut(title, 200),
+        command=first.command,
         top=first,
         notes={label: [note for note in first.notes if note.label == label] for label in LABELS},
         sections=shown,
@@ -89,9 +90,9 @@ def page_of(report: Mapping[str, Any]) -> str:
 
 
 def document_of(template: str, marks: object, **values: object) -> str:
-    """The document that a template makes of ``values``, with its own script, which gets ``marks`` as JSON.
+    """The document that a template makes of ``values``, in the frame that all have: ``title``, ``command``, contents.
 
-    The style is that of the page of a report, and what the template adds to it.
+    Its script gets ``marks`` as JSON. The style is that of the page of a report, and what the template adds to it.
     """
     # Without angle brackets and ampersands, no HTML parser finds an end or a comment in this data.
     data = json.dumps(marks, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
@@ -99,7 +100,7 @@ def document_of(template: str, marks: object, **values: object) -> str:
         data = data.replace(char, f"\\u{ord(char):04x}")
     names = dict.fromkeys(("page.css", f"{template}.css"))
     style = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in names)
-    script = (_TEMPLATES / f"{template}.js").read_text(encoding="utf-8")
+    script = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("frame.js", f"{template}.js"))
     hashes = [b64encode(sha256(text.encode()).digest()).decode() for text in (style, script)]
     allowed = {
         "default-src": "'none'",

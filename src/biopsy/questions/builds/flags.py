@@ -16,7 +16,7 @@ from biopsy import errors, events
 from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate, Rules
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.task import NO_CANDIDATE, Task
-from biopsy.comparison.mismatch import SLOWER
+from biopsy.comparison.mismatch import COSTS
 from biopsy.engines.onnxrt_optimizers import RULES
 from biopsy.questions.builds.optimizers import Optimizers, optimizers_of, rules
 from biopsy.questions.builds.settings import (
@@ -167,9 +167,9 @@ class SettingProbe:
         return self._runs.rate
 
     @property
-    def is_of_time(self) -> bool:
-        """Whether an engine fails because it is slower than another one, so that its outputs are right."""
-        return self._runs.failure.reference is not None and self._runs.failure.reference.kind == SLOWER
+    def is_of_cost(self) -> bool:
+        """Whether an engine fails because it is slower or larger than another one, so that its outputs are right."""
+        return self._runs.failure.reference is not None and self._runs.failure.reference.kind in COSTS
 
     def once(self, change: SettingChange, description: str, *, cold: bool = False) -> Judged:
         """One run. Raises CheckError if the check cannot be started."""

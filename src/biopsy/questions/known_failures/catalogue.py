@@ -20,7 +20,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from biopsy import errors
-from biopsy.comparison.mismatch import SLOWER
+from biopsy.comparison.mismatch import COSTS
 from biopsy.processes.own_files import folder_of_user
 from biopsy.processes.reading import read_plain
 from biopsy.questions.known_failures.fingerprint import FORM
@@ -168,13 +168,13 @@ class KnownFailure:
     def shows_as(self, stage: str, kind: str) -> bool | None:
         """Whether it fails at this stage with this kind of failure, "" if not known; None if it cannot be compared.
 
-        Without kinds, a failure is not about time.
+        Without kinds, a failure is not about time or memory.
         """
         if not self.signatures or not (stage or kind):
             return None
         return any(
             (not known.stage or not stage or known.stage == stage)
-            and (not kind or (kind in known.kinds if known.kinds else kind != SLOWER))
+            and (not kind or (kind in known.kinds if known.kinds else kind not in COSTS))
             for known in self.signatures
         )
 

@@ -93,11 +93,11 @@ class FailurePattern(NodePattern):
             _require_understood(condition, names, text)
         self._steps_left = MOST_STEPS
 
-    def occurrence_in(self, scope: Scope) -> Occurrence | None:
+    def occurrence_in(self, scope: Scope, *, may_be_lone: bool = False) -> Occurrence | None:
         """The place in a piece that leaves the fewest conditions open; None if the piece does not have the pattern.
 
-        A pattern of a single node must be the whole piece: in a larger one, the node alone proves too little. Raises
-        SearchLimitError after ``MOST_STEPS`` steps.
+        A pattern of a single node must be the whole piece: in a larger one, the node alone proves too little, unless it
+        ``may_be_lone``. Raises SearchLimitError after ``MOST_STEPS`` steps.
         """
         self._steps_left = MOST_STEPS
         nodes = {place for place, node in enumerate(scope.graph.node) if not _is_constant_node(node)}
@@ -110,7 +110,7 @@ class FailurePattern(NodePattern):
             for names, places in self._matches_at(site):
                 more = tuple(scope.graph.node[other].op_type for other in sorted(nodes - places))
                 answers = {text: _answer(condition, site, names) for text, condition in self._parsed.items()}
-                if False in answers.values() or (more and len(places) == 1):
+                if False in answers.values() or (more and len(places) == 1 and not may_be_lone):
                     continue
                 unknown = tuple(text for text, answer in answers.items() if answer is None)
                 if best is None or len(unknown) < len(best.unknown):

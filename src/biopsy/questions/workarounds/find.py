@@ -112,7 +112,7 @@ class WorkaroundSearch:
         )
         stopped, interrupted = None, False
         with trials:
-            if not self._probe.is_of_time:
+            if not self._probe.is_of_cost:
                 trials.require_symptom()
             if self._nodes is not None:
                 self.listener(events.PlacesFound(self._labels))

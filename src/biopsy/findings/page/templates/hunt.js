@@ -1,4 +1,3 @@
-"use strict";
 {
   // The matrix: `kinds` are [name, symbol, tone], `models` are [path, the number of a kind for each engine ...].
   const { engines, kinds, models } = JSON.parse(document.getElementById("marks").textContent);
@@ -48,12 +47,4 @@
   kinds.forEach(([text, symbol], number) => { if (used.has(number)) kind.append(new Option(`${symbol} ${text}`, number)); });
   for (const control of [engine, kind, path]) control.addEventListener("input", show);
   show();
-
-  for (const button of document.querySelectorAll(".copy")) {
-    button.hidden = !navigator.clipboard;
-    button.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(button.previousElementSibling.textContent.trim());
-      button.textContent = "Copied";
-    });
-  }
 }

@@ -1,0 +1,128 @@
+"""The memory that a model needs in one engine compared with another one: each measured in processes of its own.
+
+The engine's package is loaded and has run a small model before; what counts is how far the resident memory of the
+process in which it runs rises above that while the model is built and run once.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from biopsy import errors
+from biopsy.engines.base import Engine, ModelInput
+from biopsy.engines.registry import create
+from biopsy.engines.runner import checked_feed
+from biopsy.model.load import read_bytes
+from biopsy.processes.engine_calls import EngineCall
+from biopsy.processes.server import Note, Request, Server, ServerEndedError, Serving
+from biopsy.tensors.files import read_feeds
+
+LEAST = 8 << 20
+"""Bytes by which more memory must be needed to count as larger: allocators keep that in reserve, or do not."""
+
+_TIMES_AT_FIRST = 3
+_MOST_TIMES = 9
+_SECONDS_TO_DECIDE = 60.0
+_PAGE = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeakMemory:
+    """The bytes that a model needs in each measurement, ``before`` in one engine and ``after`` in another.
+
+    ``ratio`` is that of the medians, ``low`` and ``high`` those of the values that are nearest and farthest.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @property
+    def ratio(self) -> float:
+        """How many times as much the second engine needs."""
+        return statistics.median(self.after) / statistics.median(self.before)
+
+    @property
+    def low(self) -> float:
+        """The lowest ratio of two measurements."""
+        return min(self.after) / max(self.before)
+
+    @property
+    def high(self) -> float:
+        """The highest ratio of two measurements."""
+        return max(self.after) / min(self.before)
+
+    def side_of(self, limit: float) -> Literal["larger", "not larger", "too little", "unknown"]:
+        """Whether all ratios are at least ``limit``, or all below; unknown if they are on both sides.
+
+        A difference that may be the reserve of an allocator says nothing of the model.
+        """
+        if self.high < limit:
+            return "not larger"
+        if self.low < limit:
+            return "unknown"
+        return "larger" if min(self.after) - max(self.before) >= LEAST else "too little"
+
+
+def decided(engines: Sequence[Engine], model: Path, folder: Path, feeds: Path, limit: float) -> PeakMemory:
+    """The memory of a model in the second of two engines compared with the first, measured until ``limit`` is decided.
+
+    The weights of the model are in ``folder``; the first of the ``feeds``, a file, is its input. Both are measured in
+    turn, three times, then up to nine times for up to a minute. Raises what the engines raise, and CannotCompare if the
+    system does not tell the memory of a process.
+    """
+    started = time.monotonic()
+    sides: tuple[list[int], list[int]] = ([], [])
+    while True:
+        for engine, side in zip(engines, sides, strict=True):
+            with closing(Server(__name__)) as server:
+                request = {"engine": engine.label, "model": str(model), "folder": str(folder), "feeds": str(feeds)}
+                try:
+                    side.append(max(_PAGE, server.ask(request)["bytes"]))
+                except ServerEndedError as error:
+                    raise errors.CannotCompare(f"the memory of {engine.label} cannot be measured: {error}") from error
+        found = PeakMemory(before=tuple(sides[0]), after=tuple(sides[1]))
+        times, seconds = len(sides[0]), time.monotonic() - started
+        is_over = times >= _MOST_TIMES or seconds * (times + 1) / times > _SECONDS_TO_DECIDE
+        if times >= _TIMES_AT_FIRST and (found.side_of(limit) != "unknown" or is_over):
+            return found
+
+
+def main() -> int:
+    """Answer requests about models, in the child process."""
+    return Serving().serve(_answer)
+
+
+def _answer(request: Request, note: Note) -> dict[str, Any]:
+    model = ModelInput(read_bytes(Path(request["model"])), Path(request["folder"]), Path(request["model"]))
+    feed = read_feeds(Path(request["feeds"]))[0]
+    engine = create(request["engine"])
+    engine.warm_up()
+    process = Path("/proc") / str(engine.imports.module("os").getpid())  # which may be another interpreter
+    try:
+        before = _started_at(process)
+        note("build")
+        session = engine.build(model)
+        note("run")
+        with EngineCall(engine.label, "run", "it ran the model"):
+            session.run(checked_feed(feed, session.inputs, 0))
+        return {"bytes": _memory(process, "VmHWM") - before}
+    except OSError as error:
+        raise errors.CannotCompare(f"this system does not tell the memory of a process: {error}") from error
+
+
+def _started_at(process: Path) -> int:
+    """The resident memory of a process, from which its peak is counted from now on. Raises OSError."""
+    (process / "clear_refs").write_text("5")  # man 5 proc: resets the peak
+    return _memory(process, "VmRSS")
+
+
+def _memory(process: Path, name: str) -> int:
+    """Bytes in the status of a process. Raises OSError."""
+    lines = (process / "status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
