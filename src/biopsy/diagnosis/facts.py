@@ -48,11 +48,11 @@ class FaultBeforeEngines:
 
     ``kind`` is the cause: ``input``, engines fail with inputs of these ``shapes`` and pass with those of
     ``passes_with``; ``not-finite``, all engines give NaN; ``random``, the model is random, so that comparing outputs
-    is meaningless; ``invalid``, the model breaks the ONNX standard; ``refused``, no engine runs the model. ``origin``
-    says in a sentence where NaN begins, if known.
+    is meaningless; ``invalid``, the model breaks the ONNX standard; ``undefined``, a node is given what ONNX defines no
+    result for; ``refused``, no engine runs the model. ``origin`` says in a sentence where NaN begins, if known.
     """
 
-    kind: Literal["input", "invalid", "not-finite", "random", "refused"]
+    kind: Literal["input", "invalid", "not-finite", "random", "refused", "undefined"]
     every: tuple[str, ...]
     text: str
     shapes: tuple[str, ...] = ()

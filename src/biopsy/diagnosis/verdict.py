@@ -105,6 +105,11 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
             f"The model is invalid: {fault.text}. An engine may refuse it, and "
             f"{title_of(failure.suspect) if failure.suspect else 'one'} does.{says}"
         )
+    if fault is not None and fault.kind == "undefined":
+        return "undefined", (
+            f"The model asks for what ONNX leaves undefined, so no engine is wrong: {fault.text}. Guarded against that "
+            f"by Where, it does not fail.{piece}"
+        )
     if fault is not None and fault.kind == "random":
         return "random", f"Nothing can be said of an engine: {fault.text}."
     if facts.is_rounding:
