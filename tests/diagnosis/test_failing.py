@@ -114,7 +114,7 @@ def test_an_integer_divided_by_0_is_no_failure_of_an_engine(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("divisor", "check"),
-    [(2, ALONE), (0, (*ALONE, "--engine", "no-such-engine"))],
+    [(2, ALONE), (0, ("biopsy", "run", "{}", "--engine", "fake:refuse.Div=run"))],
     ids=["another divisor", "fails without the 0 too"],
 )
 def test_an_engine_is_not_acquitted_for_a_division_that_does_not_matter(
