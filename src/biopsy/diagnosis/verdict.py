@@ -225,10 +225,14 @@ def _differs(facts: KnownFacts) -> str:
 
 
 def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
-    """A sentence on the worst element and the tolerance, or on what the failing part reads; "" if nothing is known."""
+    """A sentence on the worst element and the tolerance, or on what the failing part reads; "" if nothing is known.
+
+    It says whether it is about that part or the whole model.
+    """
     failure, piece, worst = facts.known_failure, facts.piece, _worst(facts)
     kind = failure.report.kind
     types = dict(piece.types) if piece is not None else {}
+    where = "In the whole model" if worst is failure.mismatch else "In that part"
     if not failure.is_of_values and failure.suspect is not None:
         read = [f"{name!r} {types[name]}" for name in list(types)[:_MOST_ENDS]]
         return f" Its inputs and outputs are {series(read)}." if read else ""
@@ -239,11 +243,13 @@ def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     output = f"{worst.output!r}{f' ({form})' if form else ''}"
     share = f"{worst.wrong} of {count(worst.elements, 'element')}"
     if special_of(kind) and worst.wrong:
-        return f" This concerns {share} of {output}."
+        return f" {where}, this concerns {share} of {output}."
     if kind != "mismatch" or worst.actual is None or worst.expected is None:
         return ""
     values = f"{worst.actual:.7g} at {list(worst.index)}, expected {worst.expected:.7g}"
-    return f" {output} is {values}; {share} are off by more than the tolerance ({_tolerance(failure, question)})."
+    return (
+        f" {where}, {output} is {values}; {share} are off by more than the tolerance ({_tolerance(failure, question)})."
+    )
 
 
 def _tolerance(failure: ModelFailure, question: DiagnosisQuestion) -> str:
@@ -289,7 +295,7 @@ def _where(facts: KnownFacts) -> str:
         if len(piece.nodes) == 1 and piece.stopped is None:
             return f"one node, {piece.nodes[0]}"
         operators = [node.partition(" ")[0] for node in piece.nodes]
-        return piece.joined(operators) if len(operators) <= _MOST_NODES else f"{len(operators)} nodes (piece.onnx)"
+        return piece.joined(operators) if len(operators) <= _MOST_NODES else f"a part of {len(operators)} nodes"
     if layers is not None and layers.alone:
         return first_of(layers.alone, _MOST_NODES)
     together = layers.together if layers is not None else ()
@@ -352,7 +358,7 @@ def _of_narrower_type(facts: KnownFacts) -> Iterator[str]:
     if narrower is not None and narrower.types and narrower.left is not None:
         yield (
             f"The error is that of {' or '.join(narrower.types)} arithmetic: with {_ROUNDED[narrower.rounded]} rounded "
-            f"to that, a run in float64 gives the same values, up to {narrower.left:.1%} of the error."
+            f"to that, a run of that part in float64 gives the same values, up to {narrower.left:.1%} of the error."
         )
 
 
@@ -397,6 +403,8 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
     mending = facts.mending_switches
     if known is not None and known.reference:
         yield f"It {known.sentence}."
+        if known.avoid:
+            yield f"That bug is known to be avoided by this: {'; or '.join(each.rstrip('.') for each in known.avoid)}."
     if settings is not None and settings.tried and not settings.switches:
         yield f"With each of the {settings.tried} settings that were tried, it still fails."
     if mending and not sole_optimizer(facts):
@@ -425,10 +433,10 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     rounding, steadiness, piece = facts.rounding, facts.steadiness, facts.piece
     tool, releases, changes = facts.transformation, facts.releases, facts.changes
     if steadiness is not None and not steadiness.is_flaky:
-        yield f"It failed in {steadiness.failed} of {steadiness.runs} runs."
+        yield f"The model failed in {steadiness.failed} of {steadiness.runs} runs."
     if rounding is not None and rounding.exceeds_rounding:
         times = "" if rounding.times is None else f": {rounding.times:.3g} times the rounding error of a plain run"
-        yield f"It is more than rounding, by a run in float64{times}."
+        yield f"Its error is more than rounding, by a run in float64{times}."
     elif rounding is not None and rounding.verdicts and not rounding.is_rounding:
         yield f"Whether it is rounding is not known: {rounding.reason or 'float64 gave no answer'}."
     if piece is not None:
