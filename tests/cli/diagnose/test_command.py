@@ -527,7 +527,11 @@ def test_of_a_check_that_fails_on_anything_nothing_is_concluded(here, capsys) ->
 def test_a_folder_is_reported_from_its_answers_and_stays_as_it_is(here, capsys) -> None:
     assert diagnose("--engine", "fake:refuse.Exp=build") == 1
     record = (here / "found" / "diagnosis.json").read_bytes()
-    assert main(["report", "found"]) == 1
+    capsys.readouterr()
+    assert main(["report", "found"]) == 0
+    told = "".join(capsys.readouterr())
+    assert "FAILED" not in told and "not asked" not in told
+    assert "found.html" in told and "found.zip" in told
     assert (here / "found.html").exists() and (here / "found.zip").exists()
     assert (here / "found" / "diagnosis.json").read_bytes() == record
     save(chain(2), here / "model.onnx")

@@ -29,7 +29,7 @@ from biopsy.processes.environments.interpreter import (
     without_secrets,
 )
 from biopsy.processes.reading import read_plain
-from biopsy.text import first_line, first_of, normalized, printable, series, shortened
+from biopsy.text import first_line, first_of, install_line, normalized, printable, series, shortened
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
@@ -200,7 +200,7 @@ def wheels_of(distribution: str, sources: Sources) -> list[Wheel]:
     except ImportError as error:
         raise errors.BiopsyError(
             "other releases of packages need pypi-simple, which is not installed",
-            next_steps=['pip install "biopsy[releases]"'],
+            next_steps=[install_line("biopsy[releases]")],
         ) from error
     name = normalized(distribution)
     linked = [wheel for place in sources.links for wheel in _wheels(_linked(place, sources), name)]
