@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from biopsy import errors
@@ -31,7 +32,7 @@ from biopsy.model.extract import OutputChoice
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.reading import read_plain
 from biopsy.reduction.result import inputs_file
-from biopsy.text import line_of, series
+from biopsy.text import install_line, line_of, series
 
 
 def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple[str, str]]:
@@ -61,7 +62,10 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
         if question.line and not is_asked:
             place = question.line.index("diagnose") + 1
             words = ["biopsy", *question.line[:place], "--thorough", *question.line[place:]]
-            yield line_of(words), "which change avoids it, and which release broke it (minutes; installs releases)"
+            releases = "which release broke it (minutes; installs releases)"
+            if question.effort.downloads and find_spec("pypi_simple") is None:
+                releases = f"after {install_line('biopsy[releases]')} {releases}"
+            yield line_of(words), f"which change avoids it, and {releases}"
     elif facts.fault in ("refused", "invalid"):
         yield line_of(["biopsy", "check", "lint", as_word(question.model)]), "what is wrong with the model"
 

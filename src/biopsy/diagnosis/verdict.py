@@ -38,7 +38,7 @@ def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: Diagnos
     """The verdict on the facts, with the questions that are still open."""
     kind, text = _without_failure(facts, question) if facts.failure is None else _of_failure(facts, question)
     is_of_engine = kind in ("masked", "flaky", "reduced", "fails") and facts.failure is not None
-    times = {each.line: f" ({count(each.runs, 'run')})" for each in facts.ways_out if each.runs}
+    times = {each.line: f" (in {each.runs} of {each.runs} further runs)" for each in facts.ways_out if each.runs}
     certainty = None if kind in ("passes", "unknown") else " ".join(_certainty(facts)) or None
     return Verdict(
         kind=kind,
@@ -138,7 +138,8 @@ def _reasons(facts: KnownFacts) -> Iterator[str]:
     yield from _causes(facts)
     for way in facts.ways_out:
         if way.failed:
-            yield f"No workaround: {way.line} fails in {way.failed} of {way.runs} runs ({way.reason})."
+            failed = f"fails in {way.failed} of {way.runs} further runs"
+            yield f"No workaround, although it passed at first: {way.line} {failed} ({way.reason})."
     yield from _rest(facts)
     yield from _of_narrower_type(facts)
     yield from _circumstances(facts)

@@ -8,9 +8,9 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 
 from biopsy import errors
 from biopsy.comparison.tolerance import criteria_for
@@ -33,9 +33,6 @@ from biopsy.questions.variation.plain import FEW, plain_expression
 from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.types import dtype_named, is_extended, is_float
 from biopsy.text import printable
-
-if TYPE_CHECKING:
-    import onnx
 
 _LONGEST_LINE = 110
 _MOST_NODES = 30
@@ -76,8 +73,6 @@ class ShownFailure:
         """
         if self.failure.right_type:
             return self
-        import onnx
-
         model, names = onnx.load(str(self.path), load_external_data=False), dict[str, str]()
         ends = [*((each, True) for each in model.graph.input), *((each, False) for each in model.graph.output)]
         fed = {self.index.names[tensor] for tensor in self.index.fed_inputs()}
@@ -131,8 +126,6 @@ class ShownFailure:
             ending, runs, judging = self._judging()
         except OnlyBiopsyError:
             return
-        import onnx
-
         loaded = onnx.load(str(self.path), load_external_data=False)
         engine_modules = scripted_engine(engine, self.index).modules
         for model in filter(None, (_model_as_text(loaded), _ModelLines(lines=(), given=_literal(self.path.name)))):
@@ -226,8 +219,6 @@ def _model_as_text(model: onnx.ModelProto) -> _ModelLines | None:
 
     The text is that of ``onnx.printer``; it is used only if ``onnx.parser`` makes the same nodes and weights of it.
     """
-    import onnx
-
     if len(model.graph.node) > _MOST_NODES:
         return None
     bare = onnx.ModelProto()

@@ -192,14 +192,15 @@ class Wheel:
 def wheels_of(distribution: str, sources: Sources) -> list[Wheel]:
     """All wheels of a distribution in the sources.
 
-    Raises CannotInstall: "no such release" if no source has the distribution, "network" if one does not answer;
-    BiopsyError if pypi-simple is not installed.
+    Raises CannotInstall: "no such release" if no source has the distribution, "network" if one does not answer,
+    "no index" if pypi-simple is not installed.
     """
     try:
         import pypi_simple  # noqa: F401 -- takes 0.3 s; the functions below need it
     except ImportError as error:
-        raise errors.BiopsyError(
+        raise errors.CannotInstall(
             "other releases of packages need pypi-simple, which is not installed",
+            kind="no index",
             next_steps=[install_line("biopsy[releases]")],
         ) from error
     name = normalized(distribution)
