@@ -41,6 +41,7 @@ def is_crash(stage: str, kind: str) -> bool:
 
 
 Obstacle = Literal[
+    "no index",
     "network",
     "no such release",
     "no wheel",
@@ -184,8 +185,8 @@ class CannotInstall(BiopsyError):
 
     @property
     def concerns_all(self) -> bool:
-        """Whether no other package could be installed either: there is no network, no space, or no cache folder."""
-        return self.kind in ("network", "disk full", "no cache folder")
+        """Whether no other package could be installed: an index, the network, space or a cache folder is missing."""
+        return self.kind in ("no index", "network", "disk full", "no cache folder")
 
 
 class InvalidResult(BiopsyError):

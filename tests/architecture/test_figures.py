@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_150,
+    "code": 62_350,
     "modules": 383,
-    "functions": 5_660,
+    "functions": 5_670,
     "used_once": 513,
     "inner_imports": 533,
     "namespaces": 46,

@@ -9,6 +9,7 @@ import pytest
 import biopsy
 from biopsy import errors
 from biopsy.cli.app import main
+from biopsy.text import install_line
 
 SOURCE = Path(biopsy.__file__).parent
 ONE_PLACE = SOURCE / "torch" / "arrays.py"
@@ -50,7 +51,7 @@ def test_without_torch_the_package_is_imported_and_a_call_says_what_to_install()
     assert "record" in dir(biopsy.torch)
     with pytest.raises(errors.EngineMissing, match="needs PyTorch, which is not installed") as raised:
         biopsy.torch.record(object(), (), "golden.safetensors")
-    assert raised.value.next_steps[0] == 'pip install "biopsy[torch]"'
+    assert raised.value.next_steps[0] == install_line("biopsy[torch]")
 
 
 @pytest.mark.usefixtures("without_torch")

@@ -10,6 +10,7 @@ import pytest
 
 from biopsy.cli.app import main
 from biopsy.engines.onnxrt import OnnxRuntime
+from biopsy.text import install_line
 
 
 def test_engines_that_work_are_shown_with_version_and_devices(capsys: pytest.CaptureFixture[str]):
@@ -25,7 +26,7 @@ def test_an_engine_that_is_not_installed_is_shown_with_how_to_get_it(capsys: pyt
     assert main(["doctor", "openvino"]) == 4
     shown = capsys.readouterr().out
     assert "does not work here: openvino is not installed" in shown
-    assert 'pip install "biopsy[openvino]"' in shown
+    assert install_line("biopsy[openvino]") in shown
 
 
 def test_pytorch_is_named_with_its_release_or_how_to_get_it(capsys: pytest.CaptureFixture[str]):
@@ -34,12 +35,12 @@ def test_pytorch_is_named_with_its_release_or_how_to_get_it(capsys: pytest.Captu
     try:
         assert f"torch {version('torch')}" in line
     except PackageNotFoundError:
-        assert 'pip install "biopsy[torch]"' in line
+        assert install_line("biopsy[torch]") in line
 
 
 def test_tensorrt_is_named_with_its_package_or_how_to_get_it(capsys: pytest.CaptureFixture[str]):
     main(["doctor", "trt"])
-    assert "(TensorRT" in (shown := capsys.readouterr().out) or 'pip install "biopsy[tensorrt]"' in shown
+    assert "(TensorRT" in (shown := capsys.readouterr().out) or install_line("biopsy[tensorrt]") in shown
 
 
 def test_the_options_of_an_engine_are_explained(capsys: pytest.CaptureFixture[str]):

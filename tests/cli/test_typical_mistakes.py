@@ -32,6 +32,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 MODEL = "model      model.onnx · 5 nodes · opset 17 · 2 inputs, 1 output ·\n           8 bytes of weights\n"
 
 TRANSCRIPTS = {
+    "two models": (
+        "run model.onnx other.onnx --onnxrt",
+        f"""\
+{ERROR}biopsy run takes one MODEL: what is 'other.onnx'?
+  next  biopsy run --help
+""",
+        2,
+    ),
     "a command is mistyped": (
         "debug redcue model.onnx",
         f"""\

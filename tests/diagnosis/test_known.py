@@ -10,6 +10,7 @@ from biopsy import errors, events
 from biopsy.diagnosis.context import NO_PIECE, StepAnswer, StepContext
 from biopsy.diagnosis.facts import EngineComparison, KnownFacts
 from biopsy.diagnosis.steps import parts as known
+from biopsy.diagnosis.verdict import verdict_of
 from biopsy.questions.known_failures import catalogue
 from support.diagnoses import facts, failure, piece, question
 from support.models import chain, save
@@ -36,6 +37,8 @@ def test_the_piece_is_looked_up_with_engine_release_and_way_of_failing(tmp_path:
         "release 1.32.0 is known to fail (>=1.17.3,<=1.32.0)"
     )
     assert found.facts.known_bug.issue == "https://github.com/microsoft/onnxruntime/issues/23116"
+    assert found.facts.known_bug.avoid
+    assert found.facts.known_bug.avoid[0].rstrip(".") in " ".join(verdict_of(found.facts, (), question()).reasons)
     assert json.loads((tmp_path / known.KNOWN_REPORT).read_text())["matches"][0]["release"] == "fails"
 
 
@@ -51,7 +54,7 @@ def test_only_an_issue_of_the_catalogue_that_comes_with_biopsy_is_kept_as_a_link
 
 def test_a_failure_of_another_kind_is_not_called_known(tmp_path: Path) -> None:
     found = answered(tmp_path, save(relu_clip_of_integers(), tmp_path / "piece.onnx"), kind="NoSuchFile")
-    assert found.line == "not in our list"
+    assert found.line.startswith("looks like microsoft/onnxruntime#23116, but fails otherwise: ")
     assert found.facts.known_bug is not None and found.facts.known_bug.reference == ""
 
 

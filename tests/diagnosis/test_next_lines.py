@@ -2,10 +2,15 @@
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from biopsy.cli import commands
+from biopsy.cli.advice import of_diagnosis
 from biopsy.cli.arguments.groups import InputOptions
 from biopsy.cli.parser import parser_of
+from biopsy.diagnosis.evidence import EvidenceFile, KnownSteps, held_folder
 from biopsy.diagnosis.facts import EngineComparison, KnownFacts
 from biopsy.diagnosis.following import next_lines
 from biopsy.diagnosis.question import Samples
@@ -24,3 +29,19 @@ def test_other_random_inputs_are_made_like_those_that_passed() -> None:
     parsed = InputOptions.of(parser_of("biopsy", command).parse_args(words[1:])).inputs()
     assert replace(parsed, seed=made.seed, iterations=made.iterations) == made
     assert parsed.seed != made.seed
+
+
+def test_what_another_command_asks_is_asked_in_the_diagnosis_whose_page_is_to_say_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert of_diagnosis(Path("model.onnx")) == []
+    folder = Path("model_diagnosis")
+    asked = ("diagnose", "model.onnx", "--check", "biopsy", "run", "{}", "--onnxrt")
+    with held_folder(folder):
+        EvidenceFile(folder, {}, asked, fresh=False).save(KnownSteps(), complete=True)
+    for model in (Path("model.onnx"), folder / "piece.onnx"):
+        (advice,) = of_diagnosis(model)
+        assert advice.line == "biopsy diagnose --thorough model.onnx --check biopsy run {} --onnxrt"
+    (folder / "diagnosis.json").write_text("{}")
+    assert of_diagnosis(Path("model.onnx")) == []

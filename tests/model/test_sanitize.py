@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from biopsy import errors
 from biopsy.model import folding, sanitize
 from biopsy.model.tensor_type import TensorType
+from biopsy.text import install_line
 
 FLOAT, BOOL = TensorProto.FLOAT, TensorProto.BOOL
 SHIPPED = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data").rglob("*.onnx"))
@@ -280,7 +281,7 @@ class TestFoldConstants:
         monkeypatch.setitem(sys.modules, "onnxscript", None)
         with pytest.raises(errors.BiopsyError, match="not installed") as caught:
             folding.fold_constants(flattening(), Path())
-        assert caught.value.next_steps == ('pip install "biopsy[surgeon]"',)
+        assert caught.value.next_steps == (install_line("biopsy[surgeon]"),)
 
     @pytest.mark.slow
     def test_every_model_that_onnx_ships_folds_to_a_valid_model(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks.words import as_word
+from biopsy.cli.commands import REST_OPTIONS
 from biopsy.cli.console import Console
 from biopsy.text import line_of
 
@@ -23,6 +24,23 @@ class Advice:
 
     line: str
     why: str = ""
+
+
+def of_diagnosis(model: Path) -> list[Advice]:
+    """The line that asks a diagnosis of a model, or whose folder the model is in, for workarounds and releases too.
+
+    Its page and its issue say what it finds itself, not what another command does. Empty if there is no such diagnosis.
+    """
+    from biopsy.diagnosis.evidence import STATE, line_of_evidence
+
+    for folder in (model.parent, Path(f"{model.stem}_diagnosis")):
+        if (folder / STATE).is_file():
+            with contextlib.suppress(errors.UsageError):
+                words = line_of_evidence(folder)
+                if "--thorough" not in words:
+                    line = line_with(words, REST_OPTIONS, "diagnose", ["--thorough"])
+                    return [Advice(line, f"the same for the page and the issue of {folder}")]
+    return []
 
 
 def say_advice(console: Console, advice: Sequence[Advice]) -> None:

@@ -38,9 +38,9 @@ examples:
   biopsy diagnose model.onnx --check ./check.sh {}
   biopsy diagnose model.onnx --engine onnxrt --check ./check.sh {} {engine}
 
-exit status: 0 the model does not fail; 1 it fails, and the verdict says why as far as it is known; 2 wrong usage;
-4 nothing was concluded (an engine is missing, there is nothing to compare with); 5 interrupted, or the time was over
-before it was known whether the model fails: the same command goes on"""
+exit status: 0 the model does not fail, or --answered has written what was wanted; 1 it fails, and the verdict says why
+as far as it is known; 2 wrong usage; 4 nothing was concluded (an engine is missing, there is nothing to compare with);
+5 interrupted, or the time was over before it was known whether the model fails: the same command goes on"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -76,13 +76,15 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             DiagnosisProgress(shown, options.events) as progress,
             report.also_of_errors(),
         ):
-            diagnosis = diagnose(question, progress)
+            only_writes = options.answered and (report.path is not None or options.bundle is not None)
+            diagnosis = diagnose(question, progress.keep if only_writes else progress)
             status = {True: 1, False: 0, None: errors.CannotCompare.status}[diagnosis.failed]
             if diagnosis.stopped == PERSON or (diagnosis.stopped is not None and diagnosis.failed is None):
                 status = errors.Interrupted.status
             progress.ended(status)
         following = [advice.Advice(line, why) for line, why in next_lines(diagnosis.facts, question)]
-        _say_result(shown, diagnosis, following)
+        if not only_writes:
+            _say_result(shown, diagnosis, following)
         sections = partial(diagnosis_sections, diagnosis, question)
         report.write(status, partial(sections, report.folder))
         if report.path is not None:
@@ -98,6 +100,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         if options.bundle is not None:
             written = report.as_bytes(status, partial(sections, options.bundle))
             _pack(options.bundle, question, diagnosis, written, shown)
+        if only_writes:
+            return 0
         if diagnosis.stopped is not None:
             shown.note(f"resume     {advice.resume_line(options.words, checks.REST_OPTIONS, ['--max-time'])}")
         return status

@@ -55,7 +55,8 @@ class DiagnoseOptions(
     )
     answered: bool = switch(
         "--answered",
-        meaning="ask nothing: show what the folder answers, and refuse one that was asked about another model or check",
+        meaning="ask nothing: show what the folder answers, or with --report or --bundle only write these, with "
+        "status 0; refuse a folder that was asked about another model or check",
     )
     json: bool = switch("--json", meaning="print the report as JSON on stdout, and nothing else")
 

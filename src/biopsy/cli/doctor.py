@@ -15,7 +15,7 @@ from biopsy.engines.base import Engine
 from biopsy.engines.registry import Installed
 from biopsy.processes.environments.cache import Cache
 from biopsy.processes.environments.interpreter import uv_program
-from biopsy.text import count, size_text
+from biopsy.text import count, install_line, size_text
 
 NEEDED = "onnxrt"
 """The engine that biopsy itself cannot work without: it records values with it."""
@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         packages = [f"{name} {version(name)}" for name in ("torch", "onnxscript")]  # to import them would take seconds
         console.say(f"PyTorch  {' · '.join(packages)} · biopsy torch, biopsy data from-torch")
     except PackageNotFoundError as error:
-        console.say(f'PyTorch  {error.name} is not installed: pip install "biopsy[torch]"')
+        console.say(f"PyTorch  {error.name} is not installed: {install_line('biopsy[torch]')}")
     _say_environments(console)
     _say_settings(console)
     works = any(engine.name == NEEDED and engine.version is not None for engine in engines)
@@ -86,7 +86,7 @@ def _say_engine(console: Console, engine: Installed, width: int) -> None:
     if engine.version is None:
         console.say(f"{name}  does not work here: {engine.problem}")
         if engine.package:
-            console.say(f'{"":<{width}}  get it with  pip install "{engine.package}"')
+            console.say(f"{'':<{width}}  get it with  {install_line(engine.package)}")
         return
     on = f" · {', '.join(engine.devices)}" if engine.devices else ""
     console.say(f"{name}  {engine.version} · {engine.summary}{on}")

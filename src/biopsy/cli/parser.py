@@ -36,9 +36,12 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             near = ["--engine NAME:release=VERSION    runs an engine from another release"] * ("--package" in unknown)
             near += [step for word in unknown if word.startswith("-") for step in self._nearest(word.partition("=")[0])]
-            raise errors.UsageError(
-                f"unrecognized arguments: {' '.join(unknown)}", next_steps=[*near, f"{self.prog} --help"]
-            )
+            taken = [action for action in self._actions if not action.option_strings and action.nargs is None]
+            message = f"unrecognized arguments: {' '.join(unknown)}"
+            if taken and not any(word.startswith("-") for word in unknown):
+                one = " and ".join(f"one {action.metavar or action.dest.upper()}" for action in taken)
+                message = f"{self.prog} takes {one}: what is {' '.join(map(repr, unknown))}?"
+            raise errors.UsageError(message, next_steps=[*near, f"{self.prog} --help"])
         return options
 
     def has_option(self, word: str) -> bool:

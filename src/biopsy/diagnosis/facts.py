@@ -48,11 +48,11 @@ class FaultBeforeEngines:
 
     ``kind`` is the cause: ``input``, engines fail with inputs of these ``shapes`` and pass with those of
     ``passes_with``; ``not-finite``, all engines give NaN; ``random``, the model is random, so that comparing outputs
-    is meaningless; ``invalid``, the model breaks the ONNX standard; ``refused``, no engine runs the model. ``origin``
-    says in a sentence where NaN begins, if known.
+    is meaningless; ``invalid``, the model breaks the ONNX standard; ``undefined``, a node is given what ONNX defines no
+    result for; ``refused``, no engine runs the model. ``origin`` says in a sentence where NaN begins, if known.
     """
 
-    kind: Literal["input", "invalid", "not-finite", "random", "refused"]
+    kind: Literal["input", "invalid", "not-finite", "random", "refused", "undefined"]
     every: tuple[str, ...]
     text: str
     shapes: tuple[str, ...] = ()
@@ -353,14 +353,16 @@ class KnownBug:
     """The known bug that the piece looks like. ``sentence`` says so, as the predicate of a sentence.
 
     ``reference`` names the bug; "" if none is similar. ``issue`` is the URL of its report; "" if there is none or the
-    entry is not from biopsy's own catalogue. ``evidence`` says what agrees with the entry and what does not.
-    ``is_of_reference``: it is one of the reference evaluator, which judges the engine, in float64 too.
+    entry is not from biopsy's own catalogue. ``evidence`` says what agrees with the entry and what does not, ``avoid``
+    what is known to avoid the bug. ``is_of_reference``: it is one of the reference evaluator, which judges the engine,
+    in float64 too.
     """
 
     sentence: str
     reference: str = ""
     issue: str = ""
     evidence: str = ""
+    avoid: tuple[str, ...] = ()
     is_of_reference: bool = False
 
 

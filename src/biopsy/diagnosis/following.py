@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from biopsy import errors
@@ -31,7 +32,7 @@ from biopsy.model.extract import OutputChoice
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.reading import read_plain
 from biopsy.reduction.result import inputs_file
-from biopsy.text import line_of, series
+from biopsy.text import install_line, line_of, series
 
 
 def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple[str, str]]:
@@ -61,7 +62,10 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
         if question.line and not is_asked:
             place = question.line.index("diagnose") + 1
             words = ["biopsy", *question.line[:place], "--thorough", *question.line[place:]]
-            yield line_of(words), "which change avoids it, and which release broke it (minutes; installs releases)"
+            releases = "which release broke it (minutes; installs releases)"
+            if question.effort.downloads and find_spec("pypi_simple") is None:
+                releases = f"after {install_line('biopsy[releases]')} {releases}"
+            yield line_of(words), f"which change avoids it, and {releases}"
     elif facts.fault in ("refused", "invalid"):
         yield line_of(["biopsy", "check", "lint", as_word(question.model)]), "what is wrong with the model"
 
@@ -119,17 +123,28 @@ def _title(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     """The failure in a line for a tracker: what the verdict says first, and what switches it off."""
     if facts.known_failure.suspect is None or facts.piece is None:
         return ""
-    does = sentence(subject(facts, question)).rstrip(".")
+    does = _in_bundle(sentence(subject(facts, question)).rstrip("."), question)
     switches = [" + ".join(switch.optimizers) for switch in facts.mending_switches if switch.optimizers]
     return f"{does}, unless {series(switches, 'or')} is disabled" if switches and not sole_optimizer(facts) else does
 
 
+def _in_bundle(text: str, question: DiagnosisQuestion) -> str:
+    """The text with the model under its name in a bundle: messages of engines name its file."""
+    return text.replace(str(question.model), "model.onnx") if question.model.suffix else text
+
+
+_LONGEST_NOTE = 400
+
+
 def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> Iterator[Note]:
     """What an issue says beside the failure: what fails, what it depends on, and what avoids it."""
-    size = measure(facts, question).strip()
-    found = f" In the model where this was found, {size[:1].lower()}{size[1:]}" if size else ""
-    yield Note(label="found", text=f"{sentence(subject(facts, question))}{found}")
-    known = facts.known_bug
+    size = measure(replace(facts, piece=None, layers=None), question)
+    yield Note(label="found", text=_in_bundle(f"{sentence(subject(facts, question))}{size}", question))
+    known, varied = facts.known_bug, "" if facts.piece is None else facts.piece.variation or ""
+    if len(varied) > _LONGEST_NOTE:  # its conditions alone
+        varied = f"fails {varied.partition('; ')[2]}"
+    if varied.startswith(("fails for", "fails only")) and len(varied) <= _LONGEST_NOTE:
+        yield Note(label="found", text=f"As far as was tried, it {varied}.")
     nodes = next(nodes_reason(facts), "")  # the script shows them
     unpublished = f"It {known.sentence}." if known is not None and not known.issue else ""
     yield from (Note(label="cause", text=text) for text in verdict.reasons if text not in (unpublished, nodes))

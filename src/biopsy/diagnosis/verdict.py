@@ -38,7 +38,7 @@ def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: Diagnos
     """The verdict on the facts, with the questions that are still open."""
     kind, text = _without_failure(facts, question) if facts.failure is None else _of_failure(facts, question)
     is_of_engine = kind in ("masked", "flaky", "reduced", "fails") and facts.failure is not None
-    times = {each.line: f" ({count(each.runs, 'run')})" for each in facts.ways_out if each.runs}
+    times = {each.line: f" (in {each.runs} of {each.runs} further runs)" for each in facts.ways_out if each.runs}
     certainty = None if kind in ("passes", "unknown") else " ".join(_certainty(facts)) or None
     return Verdict(
         kind=kind,
@@ -105,6 +105,11 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
             f"The model is invalid: {fault.text}. An engine may refuse it, and "
             f"{title_of(failure.suspect) if failure.suspect else 'one'} does.{says}"
         )
+    if fault is not None and fault.kind == "undefined":
+        return "undefined", (
+            f"The model asks for what ONNX leaves undefined, so no engine is wrong: {fault.text}. Guarded against that "
+            f"by Where, it does not fail.{piece}"
+        )
     if fault is not None and fault.kind == "random":
         return "random", f"Nothing can be said of an engine: {fault.text}."
     if facts.is_rounding:
@@ -133,7 +138,8 @@ def _reasons(facts: KnownFacts) -> Iterator[str]:
     yield from _causes(facts)
     for way in facts.ways_out:
         if way.failed:
-            yield f"No workaround: {way.line} fails in {way.failed} of {way.runs} runs ({way.reason})."
+            failed = f"fails in {way.failed} of {way.runs} further runs"
+            yield f"No workaround, although it passed at first: {way.line} {failed} ({way.reason})."
     yield from _rest(facts)
     yield from _of_narrower_type(facts)
     yield from _circumstances(facts)
@@ -220,10 +226,14 @@ def _differs(facts: KnownFacts) -> str:
 
 
 def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
-    """A sentence on the worst element and the tolerance, or on what the failing part reads; "" if nothing is known."""
+    """A sentence on the worst element and the tolerance, or on what the failing part reads; "" if nothing is known.
+
+    It says whether it is about that part or the whole model.
+    """
     failure, piece, worst = facts.known_failure, facts.piece, _worst(facts)
     kind = failure.report.kind
     types = dict(piece.types) if piece is not None else {}
+    where = "In the whole model" if worst is failure.mismatch else "In that part"
     if not failure.is_of_values and failure.suspect is not None:
         read = [f"{name!r} {types[name]}" for name in list(types)[:_MOST_ENDS]]
         return f" Its inputs and outputs are {series(read)}." if read else ""
@@ -234,11 +244,13 @@ def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     output = f"{worst.output!r}{f' ({form})' if form else ''}"
     share = f"{worst.wrong} of {count(worst.elements, 'element')}"
     if special_of(kind) and worst.wrong:
-        return f" This concerns {share} of {output}."
+        return f" {where}, this concerns {share} of {output}."
     if kind != "mismatch" or worst.actual is None or worst.expected is None:
         return ""
     values = f"{worst.actual:.7g} at {list(worst.index)}, expected {worst.expected:.7g}"
-    return f" {output} is {values}; {share} are off by more than the tolerance ({_tolerance(failure, question)})."
+    return (
+        f" {where}, {output} is {values}; {share} are off by more than the tolerance ({_tolerance(failure, question)})."
+    )
 
 
 def _tolerance(failure: ModelFailure, question: DiagnosisQuestion) -> str:
@@ -284,7 +296,7 @@ def _where(facts: KnownFacts) -> str:
         if len(piece.nodes) == 1 and piece.stopped is None:
             return f"one node, {piece.nodes[0]}"
         operators = [node.partition(" ")[0] for node in piece.nodes]
-        return piece.joined(operators) if len(operators) <= _MOST_NODES else f"{len(operators)} nodes (piece.onnx)"
+        return piece.joined(operators) if len(operators) <= _MOST_NODES else f"a part of {len(operators)} nodes"
     if layers is not None and layers.alone:
         return first_of(layers.alone, _MOST_NODES)
     together = layers.together if layers is not None else ()
@@ -347,7 +359,7 @@ def _of_narrower_type(facts: KnownFacts) -> Iterator[str]:
     if narrower is not None and narrower.types and narrower.left is not None:
         yield (
             f"The error is that of {' or '.join(narrower.types)} arithmetic: with {_ROUNDED[narrower.rounded]} rounded "
-            f"to that, a run in float64 gives the same values, up to {narrower.left:.1%} of the error."
+            f"to that, a run of that part in float64 gives the same values, up to {narrower.left:.1%} of the error."
         )
 
 
@@ -392,6 +404,8 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
     mending = facts.mending_switches
     if known is not None and known.reference:
         yield f"It {known.sentence}."
+        if known.avoid:
+            yield f"That bug is known to be avoided by this: {'; or '.join(each.rstrip('.') for each in known.avoid)}."
     if settings is not None and settings.tried and not settings.switches:
         yield f"With each of the {settings.tried} settings that were tried, it still fails."
     if mending and not sole_optimizer(facts):
@@ -420,10 +434,10 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     rounding, steadiness, piece = facts.rounding, facts.steadiness, facts.piece
     tool, releases, changes = facts.transformation, facts.releases, facts.changes
     if steadiness is not None and not steadiness.is_flaky:
-        yield f"It failed in {steadiness.failed} of {steadiness.runs} runs."
+        yield f"The model failed in {steadiness.failed} of {steadiness.runs} runs."
     if rounding is not None and rounding.exceeds_rounding:
         times = "" if rounding.times is None else f": {rounding.times:.3g} times the rounding error of a plain run"
-        yield f"It is more than rounding, by a run in float64{times}."
+        yield f"Its error is more than rounding, by a run in float64{times}."
     elif rounding is not None and rounding.verdicts and not rounding.is_rounding:
         yield f"Whether it is rounding is not known: {rounding.reason or 'float64 gave no answer'}."
     if piece is not None:

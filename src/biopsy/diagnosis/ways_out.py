@@ -74,9 +74,10 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
         text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_SHOWN)} in float32, passes."
         yield WayOut(text=text, words=without_weights_folder(failure.check), model=path)
     # The engine always fails to load, build or run the model, or crashes; or another one is right by float64.
-    is_refused = failure.report.stage != "compare" and not facts.is_flaky and facts.fault != "invalid"
+    is_refused = failure.report.stage != "compare" and not facts.is_flaky
     is_blamed = rounding is not None and rounding.blames(failure.suspect, failure.trusted)
-    is_shown = question.check is None and (is_refused or is_blamed)
+    is_of_engine = facts.fault not in ("invalid", "undefined")
+    is_shown = question.check is None and is_of_engine and (is_refused or is_blamed)
     if failure.trusted is not None and failure.suspect is not None and is_shown:
         is_other = parse_spec(failure.trusted).name != parse_spec(failure.suspect).name
         if not is_other and (facts.mending_switches or is_blamed):

@@ -35,6 +35,7 @@ from biopsy.processes.own_process import kept_signal_stack
 from biopsy.processes.writing import write_whole, written_together
 from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.types import dtype_named
+from biopsy.text import install_line
 
 PRECISIONS = ("f32", "f16", "bf16")
 
@@ -92,7 +93,7 @@ class OpenVino(Engine):
             package = package if hasattr(package, "Core") else cls.imports.module("openvino.runtime")
         except ImportError as error:
             raise errors.EngineMissing(
-                f"openvino is not installed ({error})", next_steps=['pip install "biopsy[openvino]"', "biopsy doctor"]
+                f"openvino is not installed ({error})", next_steps=[install_line(cls.package), "biopsy doctor"]
             ) from error
         if cls.imports.is_here and not _reads_arrays(package):  # an environment of its own is given another NumPy
             release = str(getattr(package, "__version__", None) or package.get_version()).partition("-")[0]
@@ -101,7 +102,7 @@ class OpenVino(Engine):
                 "wrong: it was made for NumPy 1",
                 next_steps=[
                     f"--engine openvino:release={release}    runs it beside NumPy 1, in its own environment",
-                    'pip install "biopsy[openvino]"    installs a newer release',
+                    f"{install_line(cls.package)}    installs a newer release",
                 ],
             )
         return package

@@ -16,6 +16,7 @@ from biopsy.engines.base import ModelInput, Option, count, read_built, switch, w
 from biopsy.model.index import label
 from biopsy.model.tensor_type import TensorType
 from biopsy.processes.writing import write_whole
+from biopsy.text import install_line
 
 ENGINE = "trt"
 
@@ -74,7 +75,10 @@ def load(wanted: str = "auto") -> Package:
     reasons = f" ({'; '.join(tried)})" if tried else ""
     raise errors.EngineMissing(
         f"TensorRT is not installed{reasons}",
-        next_steps=['pip install "biopsy[tensorrt]"    TensorRT for RTX, which builds without a GPU', "biopsy doctor"],
+        next_steps=[
+            f"{install_line('biopsy[tensorrt]')}    TensorRT for RTX, which builds without a GPU",
+            "biopsy doctor",
+        ],
     )
 
 

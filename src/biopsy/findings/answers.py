@@ -39,7 +39,9 @@ def known_verdict(lookup: KnownLookup) -> Verdict:
     best = lookup.best
     not_tried = [f"Whether it looks like {each}: comparing them took too long." for each in lookup.undecided]
     if best is None:
-        return Verdict(kind="unknown", text=f"It is {lookup.sentence}.", not_tried=not_tried)
+        return Verdict(
+            kind="unknown", text=f"It {'' if lookup.matches else 'is '}{lookup.sentence}.", not_tried=not_tried
+        )
     doubt = None if best.is_sure else "pattern, engine, way of failing and release do not all agree, or are not known"
     if doubt is None and best.failure.conditions:
         doubt = f"what else it needs is not checked: {' '.join(best.failure.conditions)}"

@@ -35,7 +35,7 @@ from biopsy.questions.known_failures.reading import pattern_of
 from biopsy.questions.workarounds.spellings.site import Scope
 from biopsy.text import line_of, printable, shortened
 
-_NO_BUG = frozenset({"passes", "rounding", "random", "not-finite", "input", "refused", "precision"})
+_NO_BUG = frozenset({"passes", "rounding", "random", "not-finite", "input", "refused", "precision", "undefined"})
 """Verdicts of a diagnosis that speak against a bug of one engine."""
 
 _FAILS = frozenset({"reduced", "fails", "flaky", "masked"})

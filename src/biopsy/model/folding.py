@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from biopsy import errors
 from biopsy.model import external, tensor_type, walk
 from biopsy.model.sanitize import clean_up, every_info
-from biopsy.text import size_text
+from biopsy.text import install_line, size_text
 
 if TYPE_CHECKING:
     import onnx
@@ -152,7 +152,7 @@ def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding(
     except ImportError as error:
         raise errors.BiopsyError(
             "folding constants needs the package onnxscript, which is not installed",
-            next_steps=['pip install "biopsy[surgeon]"'],
+            next_steps=[install_line("biopsy[surgeon]")],
         ) from error
     if not how.ignores_weights:
         for tensor in external.external_tensors(model):

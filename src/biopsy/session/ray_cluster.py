@@ -33,7 +33,7 @@ from biopsy.processes import cleanup
 from biopsy.processes.own_files import ContentStore, claimed_folder, folder_of_user, remove_abandoned
 from biopsy.session.conditions import MachineKind, differing, this_machine
 from biopsy.session.machines import MachineLostError, OtherMachines
-from biopsy.text import count, first_line
+from biopsy.text import count, first_line, install_line
 
 _ADDRESS = re.compile(r"\s*(?P<client>ray://)?\[?(?P<host>[^/\[\]]+)\]?:(?P<port>\d{1,5})/?\s*")
 _SOON = 10.0
@@ -293,7 +293,7 @@ def require_ray() -> None:
     """Raise EngineMissing, with what to type, if Ray is not installed; without importing it."""
     if "ray" not in sys.modules and find_spec("ray") is None:
         raise errors.EngineMissing(
-            "checks on other machines need Ray, which is not installed", next_steps=['pip install "biopsy[ray]"']
+            "checks on other machines need Ray, which is not installed", next_steps=[install_line("biopsy[ray]")]
         )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.tensors.results import Array
 from biopsy.tensors.types import dtype_named
+from biopsy.text import install_line
 
 
 def imported(name: str = "torch") -> Any:
@@ -28,7 +29,7 @@ def imported(name: str = "torch") -> Any:
             why = f"PyTorch does not work here: {error}"
         else:
             why = "biopsy.torch needs PyTorch, which is not installed"
-        raise errors.EngineMissing(why, next_steps=['pip install "biopsy[torch]"', "or see: biopsy doctor"]) from error
+        raise errors.EngineMissing(why, next_steps=[install_line("biopsy[torch]"), "or see: biopsy doctor"]) from error
 
 
 _SAME_NAME = (

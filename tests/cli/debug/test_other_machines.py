@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from biopsy.cli.app import main
+from biopsy.text import install_line
 from support.models import chain, save
 
 CHECK = ["--check", "true", "{}"]
@@ -94,4 +95,4 @@ def test_without_the_extra_a_line_says_what_to_type(words: list[str], capsys: py
     assert main(["debug", *words, "--on", "ray", *CHECK]) == 4
     told = capsys.readouterr().err
     assert "need Ray, which is not installed" in told
-    assert 'pip install "biopsy[ray]"' in told
+    assert install_line("biopsy[ray]") in told

@@ -527,7 +527,11 @@ def test_of_a_check_that_fails_on_anything_nothing_is_concluded(here, capsys) ->
 def test_a_folder_is_reported_from_its_answers_and_stays_as_it_is(here, capsys) -> None:
     assert diagnose("--engine", "fake:refuse.Exp=build") == 1
     record = (here / "found" / "diagnosis.json").read_bytes()
-    assert main(["report", "found"]) == 1
+    capsys.readouterr()
+    assert main(["report", "found"]) == 0
+    told = "".join(capsys.readouterr())
+    assert "FAILED" not in told and "not asked" not in told
+    assert "found.html" in told and "found.zip" in told
     assert (here / "found.html").exists() and (here / "found.zip").exists()
     assert (here / "found" / "diagnosis.json").read_bytes() == record
     save(chain(2), here / "model.onnx")
@@ -535,3 +539,16 @@ def test_a_folder_is_reported_from_its_answers_and_stays_as_it_is(here, capsys) 
     assert main(["report", "found"]) == 2
     assert "an earlier diagnosis of something else" in capsys.readouterr().err
     assert (here / "found" / "diagnosis.json").read_bytes() == record
+
+
+@pytest.mark.slow
+def test_every_line_that_is_advised_works_where_no_extra_is_installed(here, monkeypatch) -> None:
+    extras = ("pypi_simple", "fast_sugiyama", "onnxscript", "onnx_ir", "ray", "torch", "openvino")
+    (here / "without").mkdir()
+    (here / "without" / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({extras}))\n")
+    monkeypatch.setenv("PYTHONPATH", str(here / "without"))
+    asked = "biopsy diagnose model.onnx --engine fake:refuse.Exp=build --dir found --report report.json"
+    assert status_of(asked) == 1
+    advised = {each["line"]: each["why"] for each in report()["next"]}
+    assert any("--thorough" in line and "pip install" in why for line, why in advised.items())
+    assert {line: status for line in advised if (status := status_of(line)) not in (0, 1)} == {}

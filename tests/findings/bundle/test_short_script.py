@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
+from biopsy.tensors.files import write_feeds
 from support.bundles import bundle_of, run_script
-from support.models import chain, save
+from support.models import chain, info, model, save
 from support.real_failures import normalization_of_columns, product_and_slopes_of_channels
 
 MOST_LINES = 15
@@ -36,6 +37,27 @@ def test_a_wrong_value_is_shown_by_the_model_as_text_its_inputs_and_what_is_expe
     assert 'feeds = {"t0": np.array([[0, 1], [2, 3]], np.float32)}' in script
     assert "expected = np.array([[0, 1.5], [2, 3]], np.float32)" in script
     assert len(script.splitlines()) <= MOST_LINES + 2
+
+
+@pytest.mark.parametrize("elem", [TensorProto.FLOAT8E4M3FN, TensorProto.BFLOAT16], ids=["float8", "bfloat16"])
+@pytest.mark.parametrize("is_read", [True, False], ids=["as input", "as output"])
+def test_types_that_numpy_lacks_are_cast_in_the_model_that_is_shown(here: Path, elem: int, is_read: bool) -> None:
+    ends = [("t0", TensorProto.FLOAT), ("t1", elem)][:: -1 if is_read else 1]
+    (read, from_type), (written, to_type) = ends
+    nodes = [onnx.helper.make_node("Cast", [read], [written], to=to_type)]
+    made = model(nodes, [info(read, (2, 2), from_type)], [info(written, (2, 2), to_type)], opset=19)
+    onnx.save(made, "model.onnx")
+    x, wrong = np.array([[0, 1], [2, 3]], np.float32), np.array([[0, 1.5], [2, 3]], np.float32)
+    exotic = onnx.helper.tensor_dtype_to_np_dtype(elem)
+    write_feeds(here / "in.safetensors", [{read: x.astype(exotic if is_read else np.float32)}])
+    write_feeds(here / "golden.safetensors", [{written: wrong.astype(np.float32 if is_read else exotic)}])
+    loaded = ["--load-inputs", "in.safetensors", "--load-outputs", "golden.safetensors"]
+    made = bundle_of(here / "model.onnx", here / "bundle", "biopsy", "run", "{}", "--onnxrt", *loaded)
+    script = script_of(here / "bundle")
+    assert made.reproduced == "alone" and not made.needs_biopsy
+    assert "np.array([[0, 1], [2, 3]], np.float32)" in script and "np.array([[0, 1.5], [2, 3]], np.float32)" in script
+    assert "ml_dtypes" not in script and f"{written if not is_read else read}_cast" in script
+    assert "Mismatched elements: 1 / 4" in made.output
 
 
 @pytest.mark.slow

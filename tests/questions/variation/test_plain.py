@@ -1,13 +1,21 @@
 """A plain form of a model still fails, and plain values are short Python that gives the same bytes."""
 
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from onnx import helper
 
-from biopsy.questions.variation.plain import plain_expression
+from biopsy.questions.variation.features import Edit, ExaminedFeature, FedModel
+from biopsy.questions.variation.plain import make_plain, plain_expression
+from biopsy.questions.variation.shapes import size_features
+from biopsy.questions.variation.validity import Validity
+from support.models import info, model, weight
 
 TYPES = st.sampled_from(["float32", "float64", "float16", "int64", "int8", "uint8", "bool"])
 
@@ -38,3 +46,52 @@ def test_few_elements_fills_and_patterns_are_plain_and_measured_numbers_are_not(
     assert plain_expression(np.resize(np.int64([1, 2]), 40)) == "np.resize(np.array([1, 2], np.int64), (40,))"
     assert plain_expression(np.random.default_rng(0).normal(size=40)) is None
     assert plain_expression(np.array(["text"])) is None
+
+
+def shape_made_plain(base: FedModel, does_fail: Callable[[tuple[int, ...]], bool]) -> tuple[int, ...]:
+    """The shape of x in the plainest form of a model that fails for these shapes of x; two other sizes were tried."""
+    found = [base]
+
+    def fails(edit: Edit, description: str) -> bool:
+        edited = edit(base)
+        assert edited is not None and edited.feeds is not None
+        if does_fail(edited.feeds[0]["x"].shape):
+            found.append(edited)
+        return found[-1] is edited
+
+    examinations = []
+    with contextlib.closing(Validity(base.model)) as validity:
+        for feature in size_features(base, validity):
+            assert feature.numbers is not None
+            examination = ExaminedFeature(feature)
+            for size in (1, feature.numbers.present - 1):
+                changed = feature.numbers.with_value(size)
+                edited = changed.edit(base)
+                assert edited is not None and edited.feeds is not None
+                is_same = does_fail(edited.feeds[0]["x"].shape)
+                examination.answers.append((changed, "fails" if is_same else "passes"))
+            examinations.append(examination)
+    make_plain(base, examinations, fails)
+    feeds = found[-1].feeds
+    assert feeds is not None
+    return feeds[0]["x"].shape
+
+
+def fed(*nodes: onnx.NodeProto, weights: Sequence[onnx.TensorProto] = ()) -> FedModel:
+    made = model(nodes, [info("x", (64, 48))], [info("y", None)], weights)
+    return FedModel(onnx.shape_inference.infer_shapes(made), [{"x": np.ones((64, 48), np.float32)}])
+
+
+def test_an_axis_of_a_plain_model_has_more_than_one_element_where_that_fails_too() -> None:
+    relu = fed(helper.make_node("Relu", ["x"], ["y"]))
+    assert shape_made_plain(relu, lambda shape: True) == (2, 2)
+    assert shape_made_plain(relu, lambda shape: shape[0] != 2) == (3, 2)
+    assert shape_made_plain(relu, lambda shape: shape[0] in (1, 63, 64)) == (1, 2)
+
+
+def test_a_plain_model_gives_no_empty_tensor() -> None:
+    rest = fed(
+        helper.make_node("Slice", ["x", "start", "end"], ["y"]),
+        weights=[weight("start", 2, dtype="int64"), weight("end", 99, dtype="int64")],
+    )
+    assert shape_made_plain(rest, lambda shape: True) == (3, 2)

@@ -129,3 +129,11 @@ def test_a_limit_and_an_interruption_leave_what_was_found(here: Path):
     limited = found(replace(asked, budget=Budget(checks=3)))
     assert limited.stopped == "--max-checks 3" and not limited.found and not limited.interrupted
     assert [path.name for path in here.iterdir()] == ["model.onnx"]
+
+
+def test_without_the_package_that_reads_an_index_other_kinds_of_changes_are_tried(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pypi_simple", None)
+    result = found(question(normalization_of_columns(), here, kinds=("release", "mark"), nodes=("m",)))
+    assert [each.kind for each in result.found] == ["mark"]

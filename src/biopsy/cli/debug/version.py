@@ -13,7 +13,7 @@ from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.warm import command_check
 from biopsy.checks.words import as_word
-from biopsy.cli.advice import Advice, resume_line, say_advice
+from biopsy.cli.advice import Advice, of_diagnosis, resume_line, say_advice
 from biopsy.cli.arguments import checks, engines, types
 from biopsy.cli.arguments.declared import option, switch
 from biopsy.cli.arguments.groups import ModelOption, WeightsFolderOption
@@ -353,8 +353,10 @@ def _advice(options: VersionOptions, findings: ReleaseFindings) -> list[Advice]:
         engine = ["--engine", options.engine] if options.engine else []
         workaround = ["biopsy", "debug", "workaround", as_word(options.model), *engine, "--skip", "release"]
         line = line_of([*workaround, "--check", *words])
-        return [] if is_refused(line) else [Advice(line, "what avoids it in the release that is installed")]
-    return [Advice(line_of(["pip", "install", f"{findings.package}{pin}"])) for pin in findings.pins[:3]]
+        own = [] if is_refused(line) else [Advice(line, "what avoids it in the release that is installed")]
+        return [*own, *of_diagnosis(options.model)]
+    pins = [Advice(line_of(["pip", "install", f"{findings.package}{pin}"])) for pin in findings.pins[:3]]
+    return [*pins, *of_diagnosis(options.model)]
 
 
 _SHARED = (*checks.RuleOptions.declared, *checks.CheckTimeOptions.declared, *WeightsFolderOption.declared)

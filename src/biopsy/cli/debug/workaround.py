@@ -9,7 +9,7 @@ from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.cli.advice import Advice, say_advice
+from biopsy.cli.advice import Advice, of_diagnosis, say_advice
 from biopsy.cli.arguments import checks, groups, types
 from biopsy.cli.arguments.comparing import JudgeOptions, ToleranceOptions
 from biopsy.cli.arguments.declared import option
@@ -345,14 +345,13 @@ def _say_result(console: Console, workarounds: Workarounds, index: ModelIndex, l
         console.say(f"{workarounds.output!s:<{COLUMN}} {patched.text}", *(f"  {line}" for line in shown))
         if len(patched.difference) > len(shown):
             console.note(f"  and {count(len(patched.difference) - len(shown), 'more line')} (-v shows them)")
-    say_advice(console, _advice(lines))
+    say_advice(console, _advice(lines, Path(workarounds.model)))
 
 
-def _advice(lines: Mapping[int, str]) -> list[Advice]:
-    """What to type next: the check with each workaround."""
-    return [
-        Advice(line, f"workaround {number}: the check passes") for number, line in lines.items() if not is_refused(line)
-    ]
+def _advice(lines: Mapping[int, str], model: Path) -> list[Advice]:
+    """What to type next: the check with each workaround, and the diagnosis of the model."""
+    checked = ((number, line) for number, line in lines.items() if not is_refused(line))
+    return [*(Advice(line, f"workaround {number}: the check passes") for number, line in checked), *of_diagnosis(model)]
 
 
 _INDENT = f"     {'':<{COLUMN}} "
@@ -384,6 +383,6 @@ def sections(
         "model": model_tree_of(Path(workarounds.model)),
         "versions": versions_tree(engines),
         "search": progress.history.tree(),
-        "next": [vars(each) for each in _advice(lines)],
+        "next": [vars(each) for each in _advice(lines, Path(workarounds.model))],
         "workaround": workarounds_tree(workarounds, index),
     }

@@ -56,7 +56,7 @@ class Slowdown:
         if side == "cost of a call":
             return (
                 f"{self.text}, but {1000 * (latency.after - (latency.before or 0)):.2g} us more may be the cost of a "
-                "call: give larger inputs, with --input-shapes"
+                "call: time a larger part of the model, or give larger inputs if its shapes are open (--input-shapes)"
             )
         if side == "unknown":
             return f"{self.text}: the times are too uneven to say whether that is {self.limit:g} times"

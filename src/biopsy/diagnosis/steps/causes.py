@@ -63,7 +63,7 @@ from biopsy.questions.workarounds.find import find_workarounds
 from biopsy.questions.workarounds.question import Kind, PatchedFile, WhatIsRight, WorkaroundQuestion, golden_of
 from biopsy.session.trial import Budget
 from biopsy.tensors.files import read_results
-from biopsy.text import count, first_of
+from biopsy.text import count, first_of, series
 
 
 def reasons_against(facts: KnownFacts, question: DiagnosisQuestion, what: str = "") -> dict[str, object]:
@@ -427,6 +427,9 @@ def holding(facts: KnownFacts, context: StepContext) -> StepAnswer:
     context.close_warm_check()
     if not any(each.runs for each in seen):
         raise TimeUpError
-    line = "; ".join(f"{each.failed} of {each.runs} runs fail: {each.line}" for each in seen if each.failed)
-    line = line or f"yes, in {min(each.runs for each in seen)} runs each"
-    return StepAnswer(replace(facts, settings=mended, ways_out=tuple(seen)), line)
+    kept = [f"{each.runs} of {each.runs}" for each in seen if each.runs and not each.failed]
+    parts = [f"no, it fails in {each.failed} of {each.runs} further runs: {each.line}" for each in seen if each.failed]
+    parts += [f"yes, in {series(kept)} further runs"] if kept else []
+    if left := sum(not each.runs for each in seen):
+        parts.append(f"{left} not run again: the time was over")
+    return StepAnswer(replace(facts, settings=mended, ways_out=tuple(seen)), " · ".join(parts))

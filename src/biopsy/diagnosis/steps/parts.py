@@ -33,6 +33,7 @@ from biopsy.diagnosis.facts import (
     PrecisionFacts,
 )
 from biopsy.diagnosis.question import Words, feeds_in, path_of, with_inputs, without_weights_folder
+from biopsy.diagnosis.steps.failing import undefined_in
 from biopsy.diagnosis.steps.rounding import low_precision, with_corrected_suspect, with_wrong_engines
 from biopsy.engines.registry import PLAIN, create
 from biopsy.engines.runner import Inputs, checked_feed, feeds_for
@@ -173,6 +174,8 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     if failure.report.stage == "compare" and random is not None:
         fault = FaultBeforeEngines(kind="random", every=(), text=f"as its smallest part that fails shows, {random}")
         failure = replace(failure, fault=fault)
+    elif fault is None and (undefined := undefined_in(piece, facts, context)) is not None:
+        failure = replace(failure, fault=undefined)
     elif fault is not None and fault.kind == "not-finite" and len(piece.nodes) == 1:
         origin = "It is fed with NaN." if _reads_nan(piece) else "It makes NaN of values that are not NaN."
         failure = replace(failure, fault=replace(fault, origin=f" {origin}"))
@@ -239,7 +242,8 @@ def known_bug(facts: KnownFacts, context: StepContext) -> StepAnswer:
     if best is not None:
         issue = best.failure.issue if best.failure.origin == ORIGIN else ""
         evidence = "; ".join(best.agreement(lookup.seen))
-        bug = replace(bug, reference=best.failure.reference, issue=issue, evidence=evidence)
+        avoid = tuple(each.full for each in best.failure.workarounds)
+        bug = replace(bug, reference=best.failure.reference, issue=issue, evidence=evidence, avoid=avoid)
     return StepAnswer(replace(facts, known_bug=bug), lookup.sentence)
 
 
@@ -487,6 +491,7 @@ _MOST_FIXED_SHOWN = 3
     "which sizes, types, attributes and values does it need?",
     unless=lambda facts, context: {
         NO_PIECE: facts.piece is None,
+        "no engine is at fault": facts.fault not in (None, "refused", "not-finite"),
         "it fails now and then: each question would take many runs": facts.is_flaky,
         NOT_SHOWN: facts.is_masked,
         f"the piece has more than {_MOST_NODES} nodes": facts.piece and len(facts.piece.nodes) > _MOST_NODES,

@@ -336,6 +336,7 @@ _FORMS: Mapping[Literal["results", "both", "inputs"], str] = {"results": "-resul
         "not a question of numbers": facts.failure and not facts.failure.is_mismatch,
         "it is not known to be more than rounding": facts.rounding is None or not facts.rounding.exceeds_rounding,
         "the outputs do not show it": facts.is_masked,
+        "no engine is at fault": facts.fault is not None,
         UNKNOWN_ENGINE: facts.suspect is None,
         "the error is too large for that": facts.piece
         and facts.piece.error

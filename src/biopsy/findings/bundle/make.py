@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from biopsy import errors
@@ -20,6 +20,7 @@ from biopsy.findings.bundle.job import BundleJob, Observation, observe, own_word
 from biopsy.findings.bundle.packing import is_archive, publish, require_target, write_archive
 from biopsy.findings.bundle.reproduction import Reproduced, reproduce
 from biopsy.findings.bundle.script import (
+    CAST_FILES,
     IN_A_CHILD,
     SCRIPT,
     TENSOR_FILES,
@@ -236,9 +237,15 @@ def _scripts(
             expected=(*failure.expected, {})[failure.sample],
             keys=((*inputs, {})[failure.sample], (*expected, {})[failure.sample]),
         )
+        plain = shown.in_numpys_types(folder / CAST_FILES[0])
+        if plain is not shown:
+            tensors = zip(CAST_FILES[1:], (plain.inputs, plain.expected), strict=True)
+            fed, right = (_write_tensors(folder / name, [values])[0] for name, values in tensors)
+            shown = replace(plain, keys=(fed, right), files=CAST_FILES[1:])
         ends_the_process = failure.kind in ("crash", "timeout") and long is not None
         for short in shown.scripts():
             contents = {SCRIPT: short.text.encode()}
+            contents |= {name: (folder / name).read_bytes() for name in CAST_FILES if f'"{name}"' in short.text}
             if long is not None and ends_the_process:
                 contents[IN_A_CHILD] = long.text().encode()
             tested = SCRIPT if IN_A_CHILD not in contents else IN_A_CHILD

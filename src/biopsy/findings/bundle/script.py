@@ -168,9 +168,12 @@ IN_A_CHILD = "git_bisect.py"
 
 TENSOR_FILES = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
 
+CAST_FILES = ("cast_model.onnx", "cast_inputs.npz", "cast_expected.npz")
+"""The same in types of NumPy, if the model has others at its ends; only those that the script reads."""
+
 OWN_MEMBERS = frozenset(
     {
-        *(*TENSOR_FILES, SCRIPT, IN_A_CHILD, "test_regression.py"),
+        *(*TENSOR_FILES, *CAST_FILES, SCRIPT, IN_A_CHILD, "test_regression.py"),
         *("versions.json", "report.html", "report.json", "ISSUE.md", "NOT-REPRODUCED.txt"),
     }
 )

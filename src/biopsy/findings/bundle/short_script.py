@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 
 from biopsy import errors
 from biopsy.comparison.tolerance import criteria_for
@@ -24,18 +24,18 @@ from biopsy.findings.bundle.engine_script import (
 from biopsy.findings.bundle.failure import ObservedFailure
 from biopsy.findings.bundle.job import RunQuestion
 from biopsy.findings.bundle.script import Ending, docstring
-from biopsy.model.index import ModelIndex
+from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.tensor_type import DTYPE_OF_ELEM
+from biopsy.model.walk import free_name
+from biopsy.processes.writing import write_whole
 from biopsy.questions.variation.features import values_of
 from biopsy.questions.variation.plain import FEW, plain_expression
 from biopsy.tensors.results import Array, Feed
+from biopsy.tensors.types import dtype_named, is_extended, is_float
 from biopsy.text import printable
-
-if TYPE_CHECKING:
-    import onnx
 
 _LONGEST_LINE = 110
 _MOST_NODES = 30
-_EXPECTED = '"expected.npz"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,8 @@ class ShortScript:
 class ShownFailure:
     """What a short script shows: the failure of ``question`` by the model at ``path``.
 
-    ``inputs`` and ``expected`` are tensors by name of the sample that fails, ``keys`` those of the inputs in
-    ``inputs.npz`` and of what is expected in ``expected.npz``.
+    ``inputs`` and ``expected`` are tensors by name of the sample that fails, ``keys`` those of the inputs and of what
+    is expected in the two ``files``. ``judged_as`` is the output by the name that its tolerances have.
     """
 
     question: RunQuestion
@@ -62,6 +62,57 @@ class ShownFailure:
     inputs: Feed
     expected: Mapping[str, Array]
     keys: tuple[Mapping[str, str], Mapping[str, str]]
+    files: tuple[str, str] = ("inputs.npz", "expected.npz")
+    judged_as: str = ""
+
+    def in_numpys_types(self, path: Path) -> ShownFailure:
+        """The same failure of a model at ``path``, which casts inputs and outputs of types that NumPy lacks.
+
+        It is the same record, and nothing is written, if there are none or a type is what is wrong. Casting to float32
+        or int32 changes no value.
+        """
+        if self.failure.right_type:
+            return self
+        model, names = onnx.load(str(self.path), load_external_data=False), dict[str, str]()
+        ends = [*((each, True) for each in model.graph.input), *((each, False) for each in model.graph.output)]
+        fed = {self.index.names[tensor] for tensor in self.index.fed_inputs()}
+        for info, is_input in ends:
+            kind, name = info.type.tensor_type, info.name
+            dtype = DTYPE_OF_ELEM.get(kind.elem_type, "string")
+            if (
+                name in names
+                or dtype == "string"
+                or not is_extended(dtype_named(dtype))
+                or (is_input and name not in fed)
+            ):
+                continue
+            plain = onnx.TensorProto.FLOAT if "float" in dtype else onnx.TensorProto.INT32
+            info.name = names[name] = free_name(f"{name}_cast", {*self.index.names, *names.values()})
+            to, read, written = (kind.elem_type, info.name, name) if is_input else (plain, name, info.name)
+            kind.elem_type = plain
+            cast = onnx.helper.make_node("Cast", [read], [written], to=to)
+            model.graph.node.insert(0 if is_input else len(model.graph.node), cast)
+        if not names:
+            return self
+        data = model.SerializeToString(deterministic=True)
+        write_whole(path, [data])
+
+        def cast_values(tensors: Mapping[str, Array]) -> dict[str, Array]:
+            numbers = {name: np.float32 if is_float(value.dtype) else np.int32 for name, value in tensors.items()}
+            return {
+                names.get(name, name): value.astype(numbers[name]) if name in names else value
+                for name, value in tensors.items()
+            }
+
+        return replace(
+            self,
+            judged_as=self.failure.output,
+            failure=replace(self.failure, output=names.get(self.failure.output, self.failure.output)),
+            path=path,
+            index=index_bytes(data, path.parent),
+            inputs=cast_values(self.inputs),
+            expected=cast_values(self.expected),
+        )
 
     def scripts(self) -> Iterator[ShortScript]:
         """The scripts that may show it, the shortest first: with the model as text, and with the model's file."""
@@ -75,11 +126,9 @@ class ShownFailure:
             ending, runs, judging = self._judging()
         except OnlyBiopsyError:
             return
-        import onnx
-
         loaded = onnx.load(str(self.path), load_external_data=False)
         engine_modules = scripted_engine(engine, self.index).modules
-        for model in filter(None, (_model_as_text(loaded), _ModelLines(lines=(), given='"model.onnx"'))):
+        for model in filter(None, (_model_as_text(loaded), _ModelLines(lines=(), given=_literal(self.path.name)))):
             output = _literal(self.failure.output or self.index.names[self.index.outputs[0]]) if runs else ""
             feeds = self._feeds() if runs else []
             call = calls.running(output, "feeds" if feeds else "{}") if runs else []
@@ -106,7 +155,7 @@ class ShownFailure:
             )
         if failure.kind == "comparison" and failure.output:
             judge, values = self.question.judge, self.expected[failure.output]
-            criteria = criteria_for(failure.output, judge.tolerances, judge.stats, judge.limits)
+            criteria = criteria_for(self.judged_as or failure.output, judge.tolerances, judge.stats, judge.limits)
             limits = limits_of_output(failure.output, criteria, values)
             if set(limits) != {"atol", "rtol"}:
                 raise OnlyBiopsyError("other limits than tolerances")
@@ -134,7 +183,7 @@ class ShownFailure:
         for name, values in self.inputs.items():
             if name in wanted:
                 expression = plain_expression(values)
-                load = load if expression is not None else ['inputs = np.load("inputs.npz")']
+                load = load if expression is not None else [f"inputs = np.load({_literal(self.files[0])})"]
                 parts.append(f"{_literal(name)}: {expression or f'inputs[{_literal(self.keys[0][name])}]'}")
         line = f"feeds = {{{', '.join(parts)}}}"
         lines = [line] if len(line) <= _LONGEST_LINE else ["feeds = {", *(f"    {part}," for part in parts), "}"]
@@ -149,7 +198,7 @@ class ShownFailure:
         expression = plain_expression(values)
         if expression is None and values.size > FEW and self.failure.against == "reference":
             expression = f"onnx.reference.ReferenceEvaluator({model.evaluated}).run([{_literal(name)}], feeds)[0]"
-        return [f"expected = {expression or f'np.load({_EXPECTED})[{_literal(self.keys[1][name])}]'}"]
+        return [f"expected = {expression or f'np.load({_literal(self.files[1])})[{_literal(self.keys[1][name])}]'}"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +219,6 @@ def _model_as_text(model: onnx.ModelProto) -> _ModelLines | None:
 
     The text is that of ``onnx.printer``; it is used only if ``onnx.parser`` makes the same nodes and weights of it.
     """
-    import onnx
-
     if len(model.graph.node) > _MOST_NODES:
         return None
     bare = onnx.ModelProto()

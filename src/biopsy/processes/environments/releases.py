@@ -29,7 +29,7 @@ from biopsy.processes.environments.interpreter import (
     without_secrets,
 )
 from biopsy.processes.reading import read_plain
-from biopsy.text import first_line, first_of, normalized, printable, series, shortened
+from biopsy.text import first_line, first_of, install_line, normalized, printable, series, shortened
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
@@ -192,15 +192,16 @@ class Wheel:
 def wheels_of(distribution: str, sources: Sources) -> list[Wheel]:
     """All wheels of a distribution in the sources.
 
-    Raises CannotInstall: "no such release" if no source has the distribution, "network" if one does not answer;
-    BiopsyError if pypi-simple is not installed.
+    Raises CannotInstall: "no such release" if no source has the distribution, "network" if one does not answer,
+    "no index" if pypi-simple is not installed.
     """
     try:
         import pypi_simple  # noqa: F401 -- takes 0.3 s; the functions below need it
     except ImportError as error:
-        raise errors.BiopsyError(
+        raise errors.CannotInstall(
             "other releases of packages need pypi-simple, which is not installed",
-            next_steps=['pip install "biopsy[releases]"'],
+            kind="no index",
+            next_steps=[install_line("biopsy[releases]")],
         ) from error
     name = normalized(distribution)
     linked = [wheel for place in sources.links for wheel in _wheels(_linked(place, sources), name)]

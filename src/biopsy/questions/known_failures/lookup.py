@@ -249,9 +249,9 @@ class KnownLookup:
 
     @property
     def sentence(self) -> str:
-        """The best match, or that there is none, in one line."""
-        if self.best is not None:
-            return self.best.sentence
+        """The best match, also if its engine or its failure is another, or that there is none, in one line."""
+        if self.matches:
+            return (self.best or self.matches[0]).sentence
         unsure = f"; {len(self.undecided)} could not be compared in time" if self.undecided else ""
         return f"not in our list{unsure}"
 

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from biopsy.model.external import is_external
+from biopsy.model.infer import infer_types
 from biopsy.questions.variation.elements import with_changed_weights
 from biopsy.questions.variation.features import Edit, ExaminedFeature, FedModel, chained, values_of
 from biopsy.reduction.passes.weights import lists_of_sizes, named_tensors
 from biopsy.tensors.results import Array
+from biopsy.tensors.types import is_float
 
 Fails = Callable[[Edit, str], bool]
 """Whether the model still fails in the same way after an edit, which the text describes."""
@@ -31,33 +33,58 @@ FEW = 12
 def make_plain(base: FedModel, examinations: Sequence[ExaminedFeature], fails: Fails) -> None:
     """Make a failing model plainer step by step: first its sizes, then each of its tensors.
 
-    ``fails`` is called with edits of ``base``, each of which includes those that failed before. Only sizes that are
-    known to fail are tried.
+    ``fails`` is called with edits of ``base``, each of which includes those that failed before. No model is tried that
+    gives an empty tensor where ``base`` does not: nothing is to be seen in it.
     """
+    is_empty_already = _gives_empty(base)
+
+    def shows(edit: Edit, description: str) -> bool:
+        edited = edit(base)
+        return edited is not None and (is_empty_already or not _gives_empty(edited)) and fails(edit, description)
+
     kept: list[Edit] = []
-    sizes = [edit for each in examinations if (edit := _least_size(each)) is not None]
-    if len(sizes) > 1 and fails(chained(sizes), "the least sizes"):
-        kept = sizes
+    axes = [sizes for each in examinations if (sizes := _readable_sizes(each))]
+    firsts = [sizes[0] for sizes in axes]
+    if len(axes) > 1 and shows(chained(firsts), "readable sizes"):
+        kept = firsts
     else:
-        for edit in sizes:
-            kept = [*kept, edit] if fails(chained([*kept, edit]), "a smaller size") else kept
+        for sizes in axes:
+            kept += next(([edit] for edit in sizes if shows(chained([*kept, edit]), "a readable size")), [])
     resized = chained(kept)(base) if kept else base
     for tensor in _tensors(resized) if resized is not None else ():
         for change in tensor.changes:
-            if fails(chained([*kept, tensor.edit(change)]), f"plain values of {tensor.name}"):
+            if shows(chained([*kept, tensor.edit(change)]), f"plain values of {tensor.name}"):
                 kept.append(tensor.edit(change))
                 break
 
 
-def _least_size(examination: ExaminedFeature) -> Edit | None:
-    """The edit to the most readable smaller size that is known to fail; None if there is none."""
+def _gives_empty(fed: FedModel) -> bool:
+    """Whether an output is known to have no element."""
+    bare = fed.copied().model
+    del bare.graph.value_info[:]  # types of the unchanged model
+    for info in bare.graph.output:
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
+    types = infer_types(bare)
+    return any(0 in (types[info.name].shape or ()) for info in fed.model.graph.output if info.name in types)
+
+
+def _readable_sizes(examination: ExaminedFeature) -> Sequence[Edit]:
+    """The edits to sizes that are more readable than the present one, the best first.
+
+    A size that was not tried may be among them, if it is smaller; a size of 1 only if it is known to fail.
+    """
     numbers = examination.feature.numbers
     if examination.feature.what != "size" or numbers is None:
-        return None
-    failing = {each.value: each for each in examination.with_answer("fails") if each.value is not None}
-    smaller = sorted(value for value in failing if value < numbers.present)
-    chosen = next((value for value in (*_READABLE_SIZES, *smaller) if value in smaller), None)
-    return None if chosen is None else failing[chosen].edit
+        return ()
+    known = examination.numbers_with("fails")
+    others = {*examination.numbers_with("passes"), *examination.numbers_with("invalid")}
+    small = [size for size in _READABLE_SIZES if size in known or (1 < size < numbers.present and size not in others)]
+    smaller = sorted(size for size in known if size < numbers.present and size not in small)
+    better = [*small, *smaller]
+    if numbers.present in better:
+        better = better[: better.index(numbers.present)]
+    return [numbers.with_value(size).edit for size in better]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +115,7 @@ def _plainer(values: Array) -> Iterator[Callable[[Array], Array]]:
     """Changes of values that give plainer ones: a repeated pattern, or a few numbers with fewer decimals."""
     expression = plain_expression(values)
     is_short = expression is not None and all(len(str(value)) <= _SHORT for value in values.ravel()[:FEW])
-    if is_short or not values.size or values.dtype.kind not in "fiu":
+    if is_short or not values.size or not (values.dtype.kind in "fiu" or is_float(values.dtype)):
         return
     for pattern in ((1,), (1, 2, 3), (1, -2, 3, -4)):
         if values.dtype.kind != "u" or min(pattern) > 0:

@@ -329,3 +329,61 @@ def _resize(draw: Draw) -> Case:
         sizes = [dim * factor for dim, factor in zip(dims, factors, strict=True)]
         case.node("Resize", [x, empty, "", case.weight("z", sizes, np.int64)], **given)
     return case
+
+
+@holds("divisor-guarded")
+def _divided(draw: Draw) -> Case:
+    elem = draw(st.sampled_from([TensorProto.INT32, TensorProto.INT64]))
+    case = Case(draw=draw, opset=opset(draw, 11), open_dims=draw(st.booleans()), outputs={"y": elem}, plain=True)
+    dims = shape(draw)
+    a, b = (case.input(name, *spread(draw, dims), elem=elem) for name in "ab")
+    one = case.weight("one", 1, np.int32 if elem == TensorProto.INT32 else np.int64)
+    case.node("Mul", [b, b], "square")
+    case.node("Add", ["square", one], "divisor")
+    case.node(draw(st.sampled_from(["Div", "Mod"])), [a, "divisor"])
+    return case
+
+
+@holds("cast-guarded")
+def _cast(draw: Draw) -> Case:
+    elem = draw(st.sampled_from([TensorProto.INT8, TensorProto.INT32, TensorProto.INT64]))
+    case = Case(draw=draw, opset=opset(draw), open_dims=draw(st.booleans()), outputs={"y": elem}, plain=True)
+    case.node("Cast", [case.input("x", *shape(draw))], to=elem)
+    return case
+
+
+@holds("index-guarded")
+def _indices(draw: Draw) -> Case:
+    case = Case(draw=draw, opset=opset(draw, 11))
+    dims = shape(draw, 1, 3, empty=False)
+    axis = axis_of(draw, len(dims))
+    size = dims[axis]
+    operator = draw(st.sampled_from(["Gather", "GatherElements"]))
+    picked = (draw(st.integers(1, 3)),) if operator == "Gather" else dims
+    indices = np.resize(draw(st.permutations(range(-size, size))), picked)
+    indices.flat[0] = -1
+    case.node(operator, [case.input("x", *dims), case.weight("i", indices, np.int64)], axis=axis)
+    return case
+
+
+@holds("without-identity")
+def _nothing(draw: Draw) -> Case:
+    case = Case(draw=draw, opset=opset(draw, 13), open_dims=draw(st.booleans()))
+    dims = shape(draw, 1, 3)
+    given: dict[str, dict[str, object]] = {
+        "Identity": {},
+        "Dropout": {},
+        "Cast": {"to": TensorProto.FLOAT},
+        "Transpose": {"perm": list(range(len(dims)))},
+        "Concat": {"axis": 0},
+        "Sum": {},
+        "Max": {},
+    }
+    operator = draw(st.sampled_from(sorted(given)))
+    x = case.input("x", *dims)
+    before, after = draw(st.sampled_from([(True, True), (True, False), (False, True)]))
+    read = case.node("Neg", [x], "t") if before else x
+    case.node(operator, [read], "z" if after else "y", **given[operator])
+    if after:
+        case.node("Abs", ["z"])
+    return case

@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from biopsy.questions.workarounds.question import Patch
+from biopsy.questions.workarounds.spellings.elementwise import undefined_inputs
 from biopsy.questions.workarounds.spellings.table import SPELLINGS, barriers, spellings
 from questions.workarounds.spellings.proving import declined, run
 from support.control_flow import body, branching, looping
@@ -219,3 +220,43 @@ def test_what_would_give_another_shape_is_no_spelling() -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     assert not declined("relu-as-max", model(nodes, [info("x", (2, 2))], [info("y", (2, 2))]))
     assert declined("relu-as-max", model(nodes, [info("x", (2, 2))], [info("y", (3, 3))]))
+
+
+@pytest.mark.parametrize(
+    ("to", "values", "is_undefined"),
+    [
+        (TensorProto.INT8, [-128.9, 127.9], False),
+        (TensorProto.INT8, [128.0], True),
+        (TensorProto.UINT8, [-0.9, 255.5], False),
+        (TensorProto.UINT8, [-1.0], True),
+        (TensorProto.INT32, [-(2.0**31), 2.0**31 - 128], False),
+        (TensorProto.INT32, [2.0**31], True),
+        (TensorProto.INT64, [np.nan], True),
+        (TensorProto.INT64, [-(2.0**63)], False),
+        (TensorProto.INT64, [np.inf], True),
+        (TensorProto.FLOAT16, [1e9], False),
+    ],
+)
+def test_a_cast_to_integers_is_undefined_for_what_they_do_not_hold(
+    to: int, values: list[float], is_undefined: bool
+) -> None:
+    made = model([helper.make_node("Cast", ["x"], ["y"], to=to)], [info("x")], [info("y", elem=to)])
+    given = np.resize(np.array(values, np.float32), (2, 2))
+    assert any(undefined_inputs(made, lambda name: [given])) == is_undefined
+    if to != TensorProto.FLOAT16:
+        (whole,) = run(_applied(_found(made, "cast-guarded"), made), {"x": given})
+        np.testing.assert_array_equal(whole, np.zeros_like(whole) if is_undefined else np.trunc(given))
+
+
+@pytest.mark.parametrize("operators", [["Identity", "Neg"], ["Neg", "Identity", "Abs"], ["Neg", "Identity"]])
+def test_a_node_that_does_nothing_goes_where_its_neighbours_can_take_its_place(operators: list[str]) -> None:
+    tensors = ["x", *(f"t{number}" for number in range(1, len(operators))), "y"]
+    made = model(
+        [helper.make_node(op, [tensors[at]], [tensors[at + 1]]) for at, op in enumerate(operators)],
+        [info("x")],
+        [info("y")],
+    )
+    patched = _applied(_found(made, "without-identity", operators.index("Identity")), made)
+    assert _operators(patched) == [each for each in operators if each != "Identity"]
+    alone = model([helper.make_node("Identity", ["x"], ["y"])], [info("x")], [info("y")])
+    assert declined("without-identity", alone)

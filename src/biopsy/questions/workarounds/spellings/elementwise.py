@@ -1,10 +1,15 @@
-"""Spellings of elementwise operators, and barriers."""
+"""Spellings of elementwise operators, barriers, and guards against inputs for which ONNX defines no result."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+
 import numpy as np
+import onnx
 from onnx import helper
 
+from biopsy.model import walk
+from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.questions.workarounds.spellings.site import (
     BFLOAT16,
     DOUBLE,
@@ -16,7 +21,10 @@ from biopsy.questions.workarounds.spellings.site import (
     Drafts,
     Site,
 )
+from biopsy.reduction.passes.common import described
+from biopsy.tensors.results import Array
 
+_INTEGERS = frozenset({2, 3, 4, 5, INT32, INT64, 12, 13})
 _SIGNED = FLOATS | {3, 5, INT32, INT64}
 _MODERATE = 2.0**100
 """Divisors between 1 / this and this have a reciprocal that neither overflows nor loses digits."""
@@ -144,3 +152,60 @@ def _(at: Site) -> list[str]:
 @DRAFTS.of("where-with-itself")
 def _(at: Site) -> list[str]:
     return _behind(at, frozenset({FLOAT, DOUBLE, INT64, INT32}), "Where(r < r, r, r)")
+
+
+@DRAFTS.of("divisor-guarded")
+def _(at: Site) -> str:
+    a, b = at.inputs(2)
+    at.require(at.elem(b) in _INTEGERS)
+    divisor = at.scope.value_of(b)
+    at.require(divisor is None or not np.all(divisor))
+    return at.copy([a, at.write("Where(Equal(b, 0), 1, b)", b=b)])
+
+
+@DRAFTS.of("cast-guarded")
+def _(at: Site) -> str:
+    (x,) = at.inputs(1)
+    elem, to = at.elem(x), at.attribute("to", 0)
+    at.require(elem in FLOATS and to in _INTEGERS)
+    low, high = (at.constant(bound, elem) for bound in _bounds(elem, to))
+    return at.copy([at.write("Where(And(low < x, x < high), x, 0)", x=x, low=low, high=high)])
+
+
+@DRAFTS.of("index-guarded")
+def _(at: Site) -> str:
+    x, indices, *others = at.node.input
+    size = at.dims(x)[at.attribute("axis", 0)]
+    given = at.scope.value_of(indices)
+    at.require(given is None or bool((given < 0).any()))
+    return at.copy([x, at.write(f"Where(i < 0, i + {size}, i)", i=indices), *others])
+
+
+def _bounds(elem: int, to: int) -> tuple[Array, Array]:
+    """The numbers of a floating-point type between which all can be cast to an integer type, both excluded."""
+    dtype, limits = helper.tensor_dtype_to_np_dtype(elem), np.iinfo(helper.tensor_dtype_to_np_dtype(to))
+    with np.errstate(over="ignore"):
+        least, below, above = (np.float64(each).astype(dtype) for each in (limits.min, limits.min - 1, limits.max + 1))
+    return np.nextafter(least, np.array(-np.inf, dtype)) if below == least else below, above
+
+
+def undefined_inputs(model: onnx.ModelProto, values: Callable[[str], Sequence[Array] | None]) -> Iterator[str]:
+    """What nodes of the main graph are given although ONNX defines no result for it, as sentences without their ends.
+
+    These are integers divided by 0, and numbers cast to integers that do not hold them. ``values`` gives the values of
+    a tensor, None if they are not known.
+    """
+    for node in model.graph.node:
+        domain, operator, _ = walk.operator(node)
+        if domain or operator not in ("Div", "Mod", "Cast"):
+            continue
+        read = values(node.input[0 if operator == "Cast" else 1]) or ()
+        if operator == "Cast":
+            to = next((each.i for each in node.attribute if each.name == "to"), 0)
+            elems = [helper.np_dtype_to_tensor_dtype(each.dtype) for each in read]
+            bounds = [_bounds(elem, to) if elem in FLOATS and to in _INTEGERS else None for elem in elems]
+            pairs = zip(read, bounds, strict=True)
+            if any(each and not ((each[0] < value) & (value < each[1])).all() for value, each in pairs):
+                yield f"{described(node)} casts numbers to {DTYPE_OF_ELEM[to]} that it does not hold"
+        elif any(each.dtype.kind in "iu" and not each.all() for each in read):
+            yield f"{described(node)} divides integers by 0"

@@ -253,6 +253,12 @@ class Site:
         """Whether the node has only its first output."""
         return not any(self.node.output[1:])
 
+    def may_give(self, result: str) -> bool:
+        """Whether the node can go: what reads its only output can read ``result``, or ``result`` can have its name."""
+        output, readers = self.node.output[0], self.scope.readers
+        is_inner = result in self.scope.producers and OUTSIDE not in readers.get(result, ())
+        return self.is_only_output() and (OUTSIDE not in readers.get(output, ()) or is_inner)
+
     def write(self, text: str, like: str | int = "", **names: Any) -> str:
         """Write the nodes of an expression, such as "x * Tanh(Softplus(x))"; returns the result.
 

@@ -19,6 +19,7 @@ from biopsy.model.tensor_type import TensorType
 from biopsy.questions.workarounds.question import Patch, PatchKind
 from biopsy.questions.workarounds.spellings import definitions, elementwise, layers, tensors
 from biopsy.questions.workarounds.spellings.site import (
+    OUTSIDE,
     Draft,
     Names,
     NodePattern,
@@ -28,7 +29,7 @@ from biopsy.questions.workarounds.spellings.site import (
     scope_at,
     scope_of,
 )
-from biopsy.reduction.passes.common import copied, described
+from biopsy.reduction.passes.common import copied, described, rename
 from biopsy.text import series
 
 _FILE = Path(__file__).parent / "spellings.toml"
@@ -107,6 +108,9 @@ the pair of casts after its fusions; OpenVINO 2026.4 keeps the Max and the Where
 
 FAMILIES = {title: family for title, family in _TABLE.items() if title != _BARRIERS}
 """All other spellings, by the titles of their families."""
+
+GUARDS = tuple(each for each in FAMILIES["Guards"] if each.name != "index-guarded")
+"""Spellings that keep operators from inputs for which ONNX defines no result."""
 
 SPELLINGS: tuple[Spelling, ...] = tuple(chain.from_iterable(FAMILIES.values()))
 
@@ -219,6 +223,13 @@ def respelled(model: onnx.ModelProto, path: BodyPath, output: str, spelling: Spe
 def _replace(site: Site, results: Sequence[str]) -> None:
     """Replace a node by what was written, and remove the nodes that it absorbed if nothing else reads them."""
     graph, names, readers = site.scope.graph, dict[str, str](), site.scope.readers
+    if not site.written and len(site.absorbed) == 1 and site.may_give(results[0]):
+        output, result = site.node.output[0], results[0]
+        old, new = (result, output) if OUTSIDE in readers.get(output, ()) else (output, result)
+        del graph.node[site.place]
+        rename(graph.node, {old: new})
+        walk.keep(graph.value_info, lambda info: info.name != old)
+        return
     own = {name for node in site.written for name in node.output}
     for output, result in zip(site.node.output, results, strict=False):
         if output and result in own and result not in names:

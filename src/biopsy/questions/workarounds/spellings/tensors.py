@@ -20,6 +20,23 @@ DRAFTS = Drafts(
     }
 )
 
+
+@DRAFTS.of("without-identity")
+def _(at: Site) -> str:
+    x, operator = at.node.input[0], at.node.op_type
+    if operator == "Dropout":
+        at.require(not (at.inputs(3)[2] and at.value(at.inputs(3)[2]).any()))
+    elif operator == "Cast":
+        at.require(at.attribute("to", 0) == at.elem(x))
+    elif operator == "Transpose":
+        order = range(at.rank(x))
+        at.require(list(at.attribute("perm", order[::-1])) == list(order))
+    else:
+        at.require(operator == "Identity" or len(at.node.input) == 1)
+    at.require(at.may_give(x))
+    return x
+
+
 _WITH_AXIS = ("ArgMax", "ArgMin")
 _REDUCTIONS = (
     "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum",

@@ -1,0 +1,64 @@
+"""What a diagnosis hands to the text for a tracker: each number with the model that it is of, and what may vary."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from biopsy.comparison.mismatch import ErrorSize, Mismatch
+from biopsy.diagnosis.facts import Diagnosis, KnownFacts
+from biopsy.diagnosis.following import bundle_job
+from biopsy.diagnosis.verdict import verdict_of
+from biopsy.findings.bundle.job import EarlierFindings
+from support.diagnoses import facts, failure, piece, question
+
+
+def worst(value: float) -> Mismatch:
+    return Mismatch(
+        output="y", kind="mismatch", index=(0, 1), actual=value, expected=1.0, wrong=1, elements=4, times_tolerance=9.0
+    )
+
+
+def of_model(known: KnownFacts) -> EarlierFindings:
+    asked = question()
+    verdict = verdict_of(known, (), asked)
+    diagnosis = Diagnosis(verdict=verdict, steps=(), facts=known, folder="diagnosis", seconds=1.0)
+    job = bundle_job(Path("bundle"), asked, diagnosis, b"{}")
+    assert job is not None
+    return job.earlier
+
+
+SMALL = replace(piece("Pow 'a'", "Add 'b'"), error=ErrorSize(worst(7.0)))
+BOTH = facts(failure=replace(failure(), mismatch=worst(3.0)), piece=SMALL)
+
+
+def test_a_number_is_said_of_the_part_or_of_the_whole_model() -> None:
+    text = verdict_of(BOTH, (), question()).text
+    assert "In that part, 'y' is 7 at [0, 1], expected 1;" in text and "In the whole model" not in text
+    found = [note.text for note in of_model(BOTH).notes if note.label == "found"]
+    assert "In the whole model, 'y' is 3 at [0, 1], expected 1;" in found[0]
+
+
+def test_what_may_vary_is_said_in_a_line() -> None:
+    free = "fails for any values of x (6 tried); only if the keepdims of ReduceMean is 0 (2 tried)"
+
+    def found(variation: str) -> list[str]:
+        known = replace(BOTH, piece=replace(SMALL, variation=variation))
+        return [note.text for note in of_model(known).notes if note.label == "found"][1:]
+
+    assert found(free) == [f"As far as was tried, it {free}."]
+    assert found(free.replace("values of x", "values of " + "x" * 500)) == [
+        "As far as was tried, it fails only if the keepdims of ReduceMean is 0 (2 tried)."
+    ]
+    assert found("nothing can be said of what may vary") == []
+    assert found(free * 20) == []
+
+
+def test_a_model_has_the_name_that_it_has_in_the_bundle() -> None:
+    refused = failure("Fail", stage="load")
+    message = "Load model from model.onnx failed: no such operator"
+    told = replace(refused, report=replace(refused.report, message=message.replace("model.onnx", "net/my.onnx")))
+    asked = replace(question(), model=Path("net/my.onnx"))
+    known = facts(failure=told, rounding=None, piece=piece(*["Foo"] * 30))
+    diagnosis = Diagnosis(verdict=verdict_of(known, (), asked), steps=(), facts=known, folder="d", seconds=1.0)
+    job = bundle_job(Path("bundle"), asked, diagnosis, b"{}")
+    assert job is not None and message in job.earlier.title
+    assert "piece.onnx" not in job.earlier.title and "a part of 30 nodes" in job.earlier.title
