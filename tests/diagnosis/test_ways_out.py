@@ -6,7 +6,7 @@ from pathlib import Path
 from biopsy import events
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
-from biopsy.diagnosis.context import StepContext
+from biopsy.diagnosis.context import TIME, StepContext, TimeUpError
 from biopsy.diagnosis.facts import KnownFacts
 from biopsy.diagnosis.question import Words
 from biopsy.diagnosis.steps.causes import RUNS_OF_A_CLAIM, holding
@@ -22,11 +22,13 @@ KNOWN = facts(settings=settings(switch("A")))
 class Runs(StepContext):
     """All runs pass, but for those with these numbers."""
 
-    def __init__(self, failing: dict[int, VerdictFile]) -> None:
+    def __init__(self, failing: dict[int, VerdictFile], in_time: int = 100) -> None:
         super().__init__(question(), events.ignore)
-        self._failing, self.ran = failing, 0
+        self._failing, self.ran, self._in_time = failing, 0, in_time
 
     def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
+        if self.ran == self._in_time:
+            raise TimeUpError
         said = self._failing.get(self.ran, VerdictFile(outcome="passes"))
         self.ran += 1
         outcome = Outcome.REPRODUCES if said.outcome == "fails" else Outcome.PASSES
@@ -60,6 +62,13 @@ def test_a_switch_with_which_the_failure_comes_back_does_not_mend_it() -> None:
     verdict, known = verdict_after({7: THE_SAME})
     assert verdict.workarounds == () and not known.mending_switches
     assert "The piece passes when A is disabled; the whole model does not." in verdict.in_full
+
+
+def test_what_was_hardly_run_in_the_time_is_not_said_to_hold() -> None:
+    answer = holding.answer(facts(settings=settings(switch("A"), switch("B"))), Runs({}, in_time=1))
+    assert answer.ended == TIME and "yes" not in answer.line
+    assert answer.line.startswith("only 1 run in the time: ") and "; only 0 runs in the time: " in answer.line
+    assert [each.runs for each in answer.facts.ways_out] == [1, 0]
 
 
 def test_nothing_is_run_where_nothing_avoids_the_failure() -> None:

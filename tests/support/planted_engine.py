@@ -83,7 +83,7 @@ class PlantedSession(BuiltModel):
 
     gives_new_arrays = True
 
-    def __init__(self, proto: onnx.ModelProto, rules: Sequence[Rule], index: Any, runs: Path | None) -> None:
+    def __init__(self, proto: onnx.ModelProto, rules: Sequence[Rule], index: Any, runs: Path | None = None) -> None:
         super().__init__(index.fed_types(), [output.name for output in proto.graph.output])
         self._proto, self._rules, self._runs = proto, rules, runs
         self._marked = {output.name for output in proto.graph.output}

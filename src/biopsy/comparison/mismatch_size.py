@@ -203,7 +203,7 @@ def explained(
     reports = [compare_noise(side, plain, exact) for side in (actual, expected, _difference(actual, expected, exact))]
     verdicts: set[str] = {output.verdict for report in reports for output in report.outputs}
     if "unknown" in verdicts:
-        return Rounding("unknown", reason="plain float32 or float64 gives nothing to judge by")
+        return Rounding("unknown", reason="a plain run or float64 gives nothing to judge by")
     missing = sorted({name for report in reports for name in report.only_suspect})
     sides = list(zip(*(report.outputs for report in reports), strict=True))
     ratios = (min(max(left.ratio, right.ratio), difference.ratio) for left, right, difference in sides)

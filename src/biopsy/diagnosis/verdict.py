@@ -356,12 +356,17 @@ def _rest(facts: KnownFacts) -> Iterator[str]:
     rest, piece = facts.rest, facts.piece
     if rest is None or piece is None:
         return
+    parts = [(piece.nodes, piece.wrong), *((other.nodes, other.wrong) for other in rest.others)]
+    engines = dict.fromkeys(engine for _, wrong in parts for engine in wrong)
     if rest.others:
-        groups = grouped([piece.nodes, *(other.nodes for other in rest.others)])
+        groups = grouped(nodes for nodes, _ in parts)
         yield f"That part is one of at least {1 + len(rest.others)} that fail in this way, each by itself ({groups})."
-        if facts.rounding is not None and len(facts.rounding.wrong) > 1:
-            wrong = series([full_title(each, "") for each in facts.rounding.wrong])
-            yield f"By float64, {wrong} are all wrong somewhere in the model: which parts are whose was not asked."
+    if rest.others and len(engines) > 1:
+        of_engine = {engine: [nodes for nodes, wrong in parts if engine in wrong] for engine in engines}
+        whose = [f"{full_title(each, '')} on {len(own)} ({grouped(own)})" for each, own in of_engine.items()]
+        is_open = [nodes for nodes, wrong in parts if not wrong]
+        more = f"; which is wrong on {len(is_open)} ({grouped(is_open)}) is not known" if is_open else ""
+        yield f"By float64, these are wrong: {series(whose)}{more}."
     them = "all of them" if rest.others else "that part"
     fed = f", and fed with what {full_title(rest.fed_by, '')} computes there" if rest.fed_by else ""
     condition, model = f"With {them} cut out{fed}", "the rest of the model"

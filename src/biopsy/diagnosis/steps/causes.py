@@ -427,6 +427,8 @@ def holding(facts: KnownFacts, context: StepContext) -> StepAnswer:
     context.close_warm_check()
     if not any(each.runs for each in seen):
         raise TimeUpError
-    line = "; ".join(f"{each.failed} of {each.runs} runs fail: {each.line}" for each in seen if each.failed)
-    line = line or f"yes, in {min(each.runs for each in seen)} runs each"
-    return StepAnswer(replace(facts, settings=mended, ways_out=tuple(seen)), line)
+    lines = [f"{each.failed} of {each.runs} runs fail: {each.line}" for each in seen if each.failed]
+    few = [each for each in seen if each.runs < RUNS_TO_TELL_APART and not each.failed]
+    lines += [f"only {count(each.runs, 'run')} in the time: {each.line}" for each in few]
+    line = "; ".join(lines) or f"yes, in {min(each.runs for each in seen)} runs each"
+    return StepAnswer(replace(facts, settings=mended, ways_out=tuple(seen)), line, TIME if few else None)

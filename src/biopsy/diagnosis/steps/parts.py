@@ -33,7 +33,7 @@ from biopsy.diagnosis.facts import (
     PrecisionFacts,
 )
 from biopsy.diagnosis.question import Words, feeds_in, path_of, with_inputs, without_weights_folder
-from biopsy.diagnosis.steps.rounding import low_precision, with_corrected_suspect, with_wrong_engines
+from biopsy.diagnosis.steps.rounding import judged_by_float64, low_precision, with_corrected_suspect
 from biopsy.engines.registry import PLAIN, create
 from biopsy.engines.runner import Inputs, checked_feed, feeds_for
 from biopsy.findings.reduction import search_tree
@@ -178,7 +178,10 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
         failure = replace(failure, fault=replace(fault, origin=f" {origin}"))
     if rounding is not None and rounding.exceeds_rounding:
         with contextlib.suppress(TimeUpError, errors.CheckError):  # the verdict on the whole model stays
-            rounding = with_wrong_engines(rounding, failure, context, piece)
+            fed = None if reduction.inputs is None else [reduction.inputs]
+            wrong, right = judged_by_float64(failure, context, reduction.output, fed)
+            piece = replace(piece, wrong=wrong)
+            rounding = replace(rounding, wrong=wrong, right=right) if wrong else rounding
         failure = with_corrected_suspect(failure, rounding)
     more = f" and {len(piece.nodes) - _MOST_SHOWN} more" if len(piece.nodes) > _MOST_SHOWN else ""
     ended = "" if piece.stopped is None else f" · stopped by {piece.stopped}: a smaller one may exist"

@@ -31,7 +31,7 @@ from biopsy.diagnosis.context import (
     fails,
     passes,
 )
-from biopsy.diagnosis.facts import FailingPiece, KnownFacts, ModelFailure, NarrowerFacts, RoundingFacts, Steadiness
+from biopsy.diagnosis.facts import KnownFacts, ModelFailure, NarrowerFacts, RoundingFacts, Steadiness
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
     Words,
@@ -103,7 +103,8 @@ def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """Compare with float64, on the inputs of the check and on other random ones of the same shapes."""
     failure, question = facts.known_failure, context.question
     if failure.is_non_finite_mismatch:
-        judged = with_wrong_engines(RoundingFacts(verdicts=()), failure, context)
+        wrong, right = judged_by_float64(failure, context)
+        judged = RoundingFacts(verdicts=(), wrong=wrong, right=right)
         failure = with_corrected_suspect(failure, judged)
         return StepAnswer(replace(facts, rounding=judged, failure=failure), _line(judged))
     others = (inputs_of_other_seed(question.index, question.samples, seed, question.folder) for seed in _MORE_SEEDS)
@@ -131,31 +132,19 @@ def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
         if judged.is_rounding:
             judged = _with_passing_limits(judged, failure, files[: len(runs)], context)
         elif judged.exceeds_rounding:
-            judged = with_wrong_engines(judged, failure, context)
+            wrong, right = judged_by_float64(failure, context)
+            judged = replace(judged, wrong=wrong, right=right)
             failure = with_corrected_suspect(failure, judged)
     return StepAnswer(replace(facts, rounding=judged, failure=failure), _line(judged))
-
-
-def with_wrong_engines(
-    rounding: RoundingFacts, failure: ModelFailure, context: StepContext, piece: FailingPiece | None = None
-) -> RoundingFacts:
-    """Compare each engine by itself with float64: a difference between two does not show which is wrong.
-
-    In the ``piece`` if there is one, since rounding alone may be great behind many layers; the record stays as it is if
-    no engine is wrong there. A check of the user's has no engines to compare.
-    """
-    model = None if piece is None else Path(piece.path)
-    files = None if piece is None or piece.inputs is None else [Path(piece.inputs)]
-    wrong, right = judged_by_float64(failure, context, model, files)
-    if piece is not None and not wrong:
-        return rounding
-    return replace(rounding, wrong=wrong, right=right)
 
 
 def judged_by_float64(
     failure: ModelFailure, context: StepContext, part: Path | None = None, files: Sequence[Path] | None = None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Those of the two engines that are wrong by float64, and those that are right, in all of the model or a part."""
+    """Those of the two engines that are wrong by float64, and those that are right, in all of the model or a part.
+
+    A difference between two does not show which is wrong. A check of the user's has no engines to compare.
+    """
     question, engines = context.question.without_limits, [failure.suspect, failure.trusted]
     words_of = question.original_words if part is None else question.words
     wrong: list[str] = []
@@ -322,8 +311,8 @@ def _rows_agree(name: str, values: Array, context: StepContext) -> bool:
     return compare_output(name, np.asarray(values), expected, criteria, "brief").passed
 
 
-_MOST_ROUNDINGS = 2.0**20
-"""A greater error, as a multiple of one rounding in float32, is that of no type: bfloat16 rounds to 2**16 of these."""
+_MOST_RELATIVE = 2.0**-4
+"""A greater error, relative to the greatest value, is that of no type: one rounding to bfloat16 is 2**-9 at most."""
 
 _FORMS: Mapping[Literal["results", "both", "inputs"], str] = {"results": "-results", "both": "", "inputs": "-inputs"}
 
@@ -337,9 +326,7 @@ _FORMS: Mapping[Literal["results", "both", "inputs"], str] = {"results": "-resul
         "it is not known to be more than rounding": facts.rounding is None or not facts.rounding.exceeds_rounding,
         "the outputs do not show it": facts.is_masked,
         UNKNOWN_ENGINE: facts.suspect is None,
-        "the error is too large for that": facts.piece
-        and facts.piece.error
-        and (facts.piece.error.worst.times_rounding or 0.0) > _MOST_ROUNDINGS,
+        "the error is too large for that": facts.piece and facts.piece.relative_error > _MOST_RELATIVE,
     },
     evidence="narrower",
     share=_SHARE,

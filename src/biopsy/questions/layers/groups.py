@@ -100,7 +100,7 @@ class GroupSearch:
         return [
             *self._unexplained_remarks,
             f"{len(most)} layers together are out of tolerance by accumulated or amplified rounding; neither a layer "
-            f"nor fusion is at fault: their error is {noise.ratio:.2g} times that of plain float32 on the same values, "
+            f"nor fusion is at fault: their error is {noise.ratio:.2g} times that of a plain run on the same values, "
             f"and up to {noise.limit:g} times is rounding",
         ]
 
