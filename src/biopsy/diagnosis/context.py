@@ -20,10 +20,11 @@ from biopsy.diagnosis.question import DiagnosisQuestion, Words
 from biopsy.findings.report import as_json
 from biopsy.processes.writing import write_whole
 from biopsy.records import plain
-from biopsy.session.trial import CheckRuns, cannot_run
+from biopsy.session.trial import Budget, CheckRuns, cannot_run
 
 TIME = "the time limit"
 PERSON = "an interruption"
+STEP_TIME = "the time for this question"
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,10 @@ class StepContext:
     def seconds_left(self) -> float:
         """The time left for the step, never less than 0."""
         return max(0.0, self._step_end - time.monotonic())
+
+    def budget(self, *, share: float = 1.0, checks: int | None = None) -> Budget:
+        """That of a search which may take a share of the step's time."""
+        return Budget(checks=checks, seconds=share * self.seconds_left, time_name=STEP_TIME)
 
     @property
     def is_over(self) -> bool:

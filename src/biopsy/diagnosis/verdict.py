@@ -238,17 +238,18 @@ def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     if kind != "mismatch" or worst.actual is None or worst.expected is None:
         return ""
     values = f"{worst.actual:.7g} at {list(worst.index)}, expected {worst.expected:.7g}"
-    return f" {output} is {values}; {share} are off by more than the tolerance ({_tolerance(failure, question)})."
+    return f" {output} is {values}; {share} are off by more than the tolerance ({_tolerance(failure, question, form)})."
 
 
-def _tolerance(failure: ModelFailure, question: DiagnosisQuestion) -> str:
-    """The tolerances of the check, and where they come from."""
+def _tolerance(failure: ModelFailure, question: DiagnosisQuestion, form: str) -> str:
+    """The tolerances of the check for an output of the type ``form``, and where they come from."""
     command = parse(failure.check)
     given = " ".join(command.words_of(TOLERANCES)) if isinstance(command, OwnRun) else ""
     if not isinstance(command, OwnRun):
         return "that of the check"
     source = "of your check" if question.check is not None else "as given"
-    return f"{given}, {source}" if given else f"atol and rtol {DEFAULT_TOLERANCE:g}, the default"
+    default = 0.0 if form.startswith(("int", "uint", "bool")) else DEFAULT_TOLERANCE
+    return f"{given}, {source}" if given else f"atol and rtol {default:g}, the default"
 
 
 def _worst(facts: KnownFacts) -> Mismatch | None:
@@ -292,8 +293,11 @@ def _where(facts: KnownFacts) -> str:
 
 
 def _circumstances(facts: KnownFacts) -> Iterator[str]:
-    """The source lines of the piece, how often it fails, and which of its nodes are wrong in isolation."""
+    """Who agrees with the suspect, the lines of the piece, how often it fails, which nodes are wrong in isolation."""
     piece, layers, steadiness = facts.piece, facts.layers, facts.steadiness
+    for row in facts.compared.rows if facts.compared is not None else ():
+        if facts.suspect in row and facts.known_failure.report.stage == "compare" and not facts.is_masked:
+            yield f"In a run of its own, {series([full_title(each, '') for each in row])} agree on these inputs."
     if piece is not None and piece.places:
         yield f"It was written in {first_of(piece.places, _MOST_PLACES)}."
     if steadiness is not None:

@@ -61,7 +61,6 @@ from biopsy.questions.transformations.find import find_transformation
 from biopsy.questions.transformations.question import SameEngine, TransformationQuestion, parse_tool
 from biopsy.questions.workarounds.find import find_workarounds
 from biopsy.questions.workarounds.question import Kind, PatchedFile, WhatIsRight, WorkaroundQuestion, golden_of
-from biopsy.session.trial import Budget
 from biopsy.tensors.files import read_results
 from biopsy.text import count, first_of
 
@@ -251,7 +250,7 @@ def _workaround_question(facts: KnownFacts, context: StepContext) -> WorkaroundQ
         piece=None if facts.piece is None else Path(facts.piece.path),
         default_name=str(context.question.candidate),
         target=PatchedFile(path=question.folder / PATCHED, external=f"{PATCHED}.data" if large else None),
-        budget=Budget(seconds=context.seconds_left),
+        budget=context.budget(),
     )
 
 
@@ -333,7 +332,7 @@ def _transformation_question(facts: KnownFacts, context: StepContext) -> Transfo
     )
     if question.tool is None:
         return replace(transformation_question, reduces=False, finds_passes=False)
-    budget = Budget(seconds=_SHARE_OF_REDUCTION * context.seconds_left)
+    budget = context.budget(share=_SHARE_OF_REDUCTION)
     return replace(transformation_question, output=question.folder / _TRANSFORMED, budget=budget)
 
 

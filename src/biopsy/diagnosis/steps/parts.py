@@ -110,7 +110,7 @@ def reduce_to(
     jobs = context.question.effort.jobs if command.names_candidate(default) else 1
     job = ReductionJob(
         target=Target(output),
-        search=_search_options(facts, context, Budget(seconds=context.seconds_left), resume, jobs),
+        search=_search_options(facts, context, context.budget(), resume, jobs),
         recording=RecordingOptions(samples=samples, engines=engines),
         border=border,
         command=command,
@@ -451,7 +451,7 @@ def high_precision(facts: KnownFacts, context: StepContext) -> StepAnswer:
         output=question.folder / MIXED,
         report=question.folder / PRECISION_REPORT,
         write_report=lambda result: context.keep(PRECISION_REPORT, precision_tree(result)),
-        search=_search_options(facts, context, Budget(seconds=context.seconds_left)),
+        search=_search_options(facts, context, context.budget()),
     )
     try:
         with context.check_for_search(without_weights_folder(facts.known_failure.check)) as check:
@@ -508,7 +508,7 @@ def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
         files = command.input_files
         fed = Inputs(given=feeds_in(files)) if files else context.question.samples.inputs
     job = VariationJob(
-        search=_search_options(facts, context, Budget(checks=USUAL_CHECKS, seconds=context.seconds_left)),
+        search=_search_options(facts, context, context.budget(checks=USUAL_CHECKS)),
         inputs=fed,
         values_free=None if command.compares_recorded is None else not command.compares_recorded,
     )

@@ -19,6 +19,7 @@ from biopsy.checks.words import as_word
 from biopsy.comparison.mismatch import ONE_SIDED
 from biopsy.diagnosis.context import (
     NO_PIECE,
+    STEP_TIME,
     TIME,
     StepAnswer,
     StepContext,
@@ -80,7 +81,7 @@ def rest_of_model(facts: KnownFacts, context: StepContext) -> StepAnswer:
 
 
 NOTHING_LEFT = "no other node is left"
-_NO_TIME = "the time for this question was over"
+_NO_TIME = f"{STEP_TIME} was over"
 
 
 def _line(rest: RestFacts) -> str:

@@ -362,7 +362,7 @@ class SubgraphRuns:
         judged = self.rounding.judge(model, [error.tensor for error in wrong], runs)
         if judged is None:
             return SubgraphFault(worst(wrong))
-        if judged.noise.passed:
+        if judged.noise.passed and not judged.is_of_model:
             self.rounded[nodes] = judged.noise
             return None
         return SubgraphFault(worst(wrong), noise=judged.noise, is_of_model=judged.is_of_model)
