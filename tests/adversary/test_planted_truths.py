@@ -191,7 +191,7 @@ def test_a_shape_that_the_outputs_do_not_show_is_told_of_the_node_that_gives_it(
 
 
 KINDS = [
-    ("scale", "mismatch", "computes wrong values on one node, Sub 'difference'"),
+    ("scale", "mismatch", "computes wrong values for one node, Sub 'difference'"),
     ("nan", "nan-mismatch", "gives NaN"),
     ("inf", "+inf-mismatch", "gives infinity"),
     ("-inf", "-inf-mismatch", "gives -infinity"),
@@ -330,6 +330,32 @@ def test_another_error_of_that_size_is_not(diagnosed: Callable[..., Said], by: f
     assert said.narrower["types"] == []
     assert said.narrower["tried"] == 9
     assert "error is that of" not in said.text
+
+
+HALVED = """
+<ir_version: 8, opset_import: ["" : 17]>
+halved (float[4,8] x) => (float[4,8] y)
+{
+    [product] a = MatMul (x, w1)
+    [half] h = Cast <to = 10> (a)
+    [single] s = Cast <to = 1> (h)
+    [sum] y = Add (s, b1)
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_cast_that_an_engine_leaves_out_is_no_rounding(diagnosed: Callable[..., Said]) -> None:
+    said = diagnosed({"op": "half", "does": "skip"}, text=HALVED)
+    assert (said.status, said.kind) == (1, "fails")
+    assert "computes wrong values for Cast 'half'" in said.text
+    assert "It leaves out the rounding that Casts to a narrower type demand" in said.text
+
+
+@pytest.mark.slow
+def test_rounding_beside_a_cast_is_not_called_a_cast_that_is_left_out(diagnosed: Callable[..., Said]) -> None:
+    said = diagnosed({"op": "sum", "does": "scale", "by": 1.00005}, text=HALVED)
+    assert "It leaves out the rounding that Casts" not in said.text
 
 
 INVALID = {

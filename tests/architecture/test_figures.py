@@ -10,10 +10,10 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 61_800,
+    "code": 61_990,
     "modules": 381,
-    "functions": 5_620,
-    "used_once": 506,
+    "functions": 5_632,
+    "used_once": 510,
     "inner_imports": 530,
     "namespaces": 46,
     "options": 33,

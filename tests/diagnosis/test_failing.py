@@ -4,14 +4,19 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import onnx
+import pytest
+
 from biopsy import events
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
 from biopsy.diagnosis.context import StepContext
 from biopsy.diagnosis.facts import KnownFacts
 from biopsy.diagnosis.question import Words
-from biopsy.diagnosis.steps.failing import failing
+from biopsy.diagnosis.steps.failing import failing, undefined_by_standard
 from biopsy.diagnosis.verdict import verdict_of
+from biopsy.tensors.results import Feed
 from support.diagnoses import SUSPECT, TRUSTED, question
 
 PASSES = VerdictFile(outcome="passes")
@@ -76,3 +81,30 @@ def test_a_difference_of_three_engines_that_does_not_come_again_keeps_its_words(
     facts = failing.answer(KnownFacts(), runs).facts
     assert facts.failure is not None and facts.failure.report.kind == "mismatch"
     assert "--engine reference --engine onnxrt:optimization=none" in " ".join(facts.failure.check)
+
+
+UNDEFINED = [
+    ("y = Cast<to = 7>(a)", {"a": np.float32([1, np.nan])}, "casts NaN or a value out of range to int64"),
+    ("y = Cast<to = 3>(a)", {"a": np.float32([1, 128])}, "casts NaN or a value out of range to int8"),
+    ("y = Cast<to = 2>(a)", {"a": np.float32([-1, 3])}, "casts NaN or a value out of range to uint8"),
+    ("y = Cast<to = 3>(a)", {"a": np.float32([127.9, -128.9])}, ""),
+    ("y = Cast<to = 10>(a)", {"a": np.float32([1e9])}, ""),
+    ("y = Cast<to = 3>(a)", {"a": np.int32([1000])}, ""),
+    ("y = Div(a, b)", {"a": np.int32([1]), "b": np.int32([0])}, "divides an integer by zero"),
+    ("y = Mod(a, zero)", {"a": np.int32([1])}, "divides an integer by zero"),
+    ("y = Div(a, b)", {"a": np.float32([1]), "b": np.float32([0])}, ""),
+    ("y = Gather(a, b)", {"a": np.float32([1, 2]), "b": np.int64([2])}, "reads at an index out of bounds"),
+    ("y = Gather(a, b)", {"a": np.float32([1, 2]), "b": np.int64([-2])}, ""),
+    ("y = Gather<axis = 1>(a, b)", {"a": np.zeros((1, 3)), "b": np.int64([2])}, ""),
+    ("y = Abs(a)", {"a": np.int8([-128])}, "overflows: the type has no such positive number"),
+    ("y = Abs(a)", {"a": np.int8([-127])}, ""),
+    ('y = BitShift<direction = "LEFT">(a, b)', {"a": np.uint8([1]), "b": np.uint8([8])}, "shifts by as many bits"),
+    ("y = Div(other, b)", {"b": np.int32([0])}, ""),
+]
+
+
+@pytest.mark.parametrize(("node", "values", "reason"), UNDEFINED)
+def test_what_the_standard_does_not_define_is_no_fault_of_an_engine(node: str, values: Feed, reason: str) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (a, b, other) => (y) <int32[1] zero = {{0}}> {{ {node} }}'
+    found = undefined_by_standard(onnx.parser.parse_model(text), ["Node 'n'"], [values])
+    assert found.startswith(f"Node 'n' {reason}" if reason else "") and bool(found) == bool(reason)

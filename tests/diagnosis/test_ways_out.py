@@ -1,18 +1,21 @@
 """What avoids a failure is called right only after many runs, and any failure counts. The answers are given here."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from biopsy import events
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
 from biopsy.diagnosis.context import TIME, StepContext, TimeUpError
-from biopsy.diagnosis.facts import KnownFacts
+from biopsy.diagnosis.facts import EngineComparison, FailureReport, KnownFacts
 from biopsy.diagnosis.question import Words
 from biopsy.diagnosis.steps.causes import RUNS_OF_A_CLAIM, holding
 from biopsy.diagnosis.verdict import verdict_of
+from biopsy.diagnosis.ways_out import ways_out
 from biopsy.findings.verdict import Verdict
-from support.diagnoses import SUSPECT, facts, question, settings, switch
+from support.diagnoses import SUSPECT, TRUSTED, facts, failure, question, settings, switch
 
 ANOTHER = VerdictFile(outcome="fails", stage="run", kind="RuntimeError", engine=SUSPECT)
 THE_SAME = VerdictFile(outcome="fails", stage="compare", kind="mismatch", engine=SUSPECT, outputs=("y",))
@@ -69,6 +72,22 @@ def test_what_was_hardly_run_in_the_time_is_not_said_to_hold() -> None:
     assert answer.ended == TIME and "yes" not in answer.line
     assert answer.line.startswith("only 1 run in the time: ") and "; only 0 runs in the time: " in answer.line
     assert [each.runs for each in answer.facts.ways_out] == [1, 0]
+
+
+REFUSED = replace(failure("RuntimeError", "run"), report=FailureReport(signature="", stage="run", kind="RuntimeError"))
+
+
+def test_the_suspect_is_no_other_engine_where_the_two_agreed_once() -> None:
+    compared = EngineComparison(rows=((TRUSTED, "openvino"),))
+    failing = replace(REFUSED, suspect="openvino")
+    (way,) = ways_out(facts(failure=failing, compared=compared, settings=None), question())
+    assert "ONNX Runtime (optimization=none) runs the model" in way.text and "openvino" not in way.words
+
+
+def test_what_switches_a_crash_off_is_compared_too() -> None:
+    (way,) = ways_out(facts(failure=REFUSED, settings=settings(switch("A"))), question())
+    engines = [word for before, word in pairwise(way.words) if before == "--engine"]
+    assert engines == [TRUSTED, "onnxrt:disabled_optimizers=A"]
 
 
 def test_nothing_is_run_where_nothing_avoids_the_failure() -> None:

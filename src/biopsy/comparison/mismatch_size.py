@@ -237,6 +237,8 @@ def _difference(actual: RunnerResult, expected: RunnerResult, exact: RunnerResul
             with np.errstate(invalid="ignore", over="ignore"):
                 difference = np.subtract(left, right, dtype=np.result_type(left, right, np.float64))
                 outputs[name] = true + np.where(np.isfinite(difference), difference, 0)
+            one_sided = metrics.differing(left, right) & ~np.isfinite(difference)  # NaN less a number is no NaN
+            outputs[name] = np.where(one_sided, np.where(np.isfinite(true), np.inf, 0), outputs[name])
         iterations.append(Iteration(outputs))
     return RunnerResult("the difference", tuple(iterations))
 

@@ -15,7 +15,7 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.warm import command_check
-from biopsy.diagnosis.facts import KnownFacts
+from biopsy.diagnosis.facts import KnownFacts, Steadiness
 from biopsy.diagnosis.question import DiagnosisQuestion, Words
 from biopsy.findings.report import as_json
 from biopsy.processes.writing import write_whole
@@ -73,6 +73,10 @@ REPORT_OPTION = "--report"
 
 _LEAST_SECONDS = 5.0
 """The least timeout of a check, even if less time is left."""
+
+
+_OF_THE_MODEL = ("piece", "setting")
+"""Steps that begin with runs of the failing check on the whole model."""
 
 
 class TimeUpError(Exception):
@@ -210,6 +214,12 @@ class StepContext:
         if heard.is_flaky and not known.is_flaky:
             known = replace(known, later=heard, question=question)
         return replace(facts, steadiness=known)
+
+    def with_passes(self, facts: KnownFacts, step: str, error: errors.BiopsyError, runs: int) -> KnownFacts:
+        """The facts after a step that ended by an error: if the model passed in all of its ``runs``, these count."""
+        known = facts.steadiness or Steadiness(failed=1, runs=1)
+        is_passed = isinstance(error, errors.OriginalPasses) and step in _OF_THE_MODEL
+        return replace(facts, steadiness=known.with_runs(0, runs)) if is_passed else facts
 
     def run_check(self, check: CommandCheck, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
         """``run`` for an existing check."""

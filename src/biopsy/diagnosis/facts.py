@@ -52,11 +52,12 @@ class FaultBeforeEngines:
 
     ``kind`` is the cause: ``input``, engines fail with inputs of these ``shapes`` and pass with those of
     ``passes_with``; ``not-finite``, all engines give NaN; ``random``, the model is random, so that comparing outputs
-    is meaningless; ``invalid``, the model breaks the ONNX standard; ``refused``, no engine runs the model. ``origin``
+    is meaningless; ``invalid``, the model breaks the ONNX standard; ``refused``, no engine runs the model;
+    ``undefined``, the standard does not say what the values of the model give. ``origin``
     says in a sentence where NaN begins, if known.
     """
 
-    kind: Literal["input", "invalid", "not-finite", "random", "refused"]
+    kind: Literal["input", "invalid", "not-finite", "random", "refused", "undefined"]
     every: tuple[str, ...]
     text: str
     shapes: tuple[str, ...] = ()
@@ -157,7 +158,8 @@ class RoundingFacts:
     exceeds rounding, that of engines in ``right`` does not; other engines could not be judged. ``times`` is the
     greatest error as a multiple of plain float32's. All inputs were seen to pass with ``passing_limits``, options of
     ``biopsy run``, and with ``--compare-with noise`` if ``passes_noise``. ``narrower``: whether the error is that
-    of a narrower type; None if that was not asked.
+    of a narrower type; None if that was not asked. ``leaves_out`` are the labels of the Casts to float16 and bfloat16,
+    if the suspect gives what float64 gives without their rounding, and the trusted engine what it gives with it.
     """
 
     verdicts: tuple[str, ...]
@@ -169,6 +171,7 @@ class RoundingFacts:
     passing_limits: tuple[str, ...] = ()
     passes_noise: bool = False
     narrower: NarrowerFacts | None = None
+    leaves_out: tuple[str, ...] = ()
 
     @property
     def is_rounding(self) -> bool:

@@ -127,7 +127,8 @@ def _title(facts: KnownFacts, question: DiagnosisQuestion) -> str:
 def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> Iterator[Note]:
     """What an issue says beside the failure: what fails, what it depends on, and what avoids it."""
     size = measure(facts, question).strip()
-    found = f" In the model where this was found, {size[:1].lower()}{size[1:]}" if size else ""
+    part = "the model" if facts.piece is None else "the part of the model"
+    found = f" In {part} where this was found, {size[:1].lower()}{size[1:]}" if size else ""
     yield Note(label="found", text=f"{sentence(subject(facts, question))}{found}")
     known = facts.known_bug
     nodes = next(nodes_reason(facts), "")  # the script shows them

@@ -105,6 +105,11 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
             f"The model is invalid: {fault.text}. An engine may refuse it, and "
             f"{title_of(failure.suspect) if failure.suspect else 'one'} does.{says}"
         )
+    if fault is not None and fault.kind == "undefined":
+        return "undefined", (
+            f"The model or its inputs are at fault, and no engine: {fault.text}, and the ONNX standard does not "
+            f"define what that gives.{piece}{says}"
+        )
     if fault is not None and fault.kind == "random":
         return "random", f"Nothing can be said of an engine: {fault.text}."
     if facts.is_rounding:
@@ -286,6 +291,8 @@ def _where(facts: KnownFacts) -> str:
             return f"one node, {piece.nodes[0]}"
         operators = [node.partition(" ")[0] for node in piece.nodes]
         return piece.joined(operators) if len(operators) <= _MOST_NODES else f"{len(operators)} nodes (piece.onnx)"
+    if facts.rounding is not None and facts.rounding.leaves_out:
+        return first_of(facts.rounding.leaves_out, _MOST_NAMED_NODES)
     if layers is not None and layers.alone:
         return first_of(layers.alone, _MOST_NODES)
     together = layers.together if layers is not None else ()
@@ -346,7 +353,12 @@ _ROUNDED = {
 
 
 def _of_narrower_type(facts: KnownFacts) -> Iterator[str]:
-    """The narrower type whose error it is, as far as a simulation shows that."""
+    """The narrower type whose error it is, or that is left out, as far as a simulation shows that."""
+    if facts.rounding is not None and facts.rounding.leaves_out:
+        yield (
+            f"It leaves out the rounding that Casts to a narrower type demand: a run in float64 without that gives its "
+            f"values, and one with it those of {_trusted(facts.known_failure)}."
+        )
     narrower = None if facts.rounding is None else facts.rounding.narrower
     if narrower is not None and narrower.types and narrower.left is not None:
         yield (
@@ -402,7 +414,7 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
     if known is not None and known.reference:
         yield f"It {known.sentence}."
     if settings is not None and settings.tried and not settings.switches:
-        yield f"With each of the {settings.tried} settings that were tried, it still fails."
+        yield f"With none of the {settings.tried} settings that were tried does it pass."
     if mending and not sole_optimizer(facts):
         yield f"It goes away {', or '.join(switch.text for switch in mending)}."
     for switch in settings.switches if settings is not None else ():

@@ -74,7 +74,9 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
         text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_SHOWN)} in float32, passes."
         yield WayOut(text=text, words=without_weights_folder(failure.check), model=path)
     # The engine always fails to load, build or run the model, or crashes; or another one is right by float64.
-    is_refused = failure.report.stage != "compare" and not facts.is_flaky and facts.fault != "invalid"
+    is_refused = (
+        failure.report.stage != "compare" and not facts.is_flaky and facts.fault not in ("invalid", "undefined")
+    )
     is_blamed = rounding is not None and rounding.blames(failure.suspect, failure.trusted)
     is_shown = question.check is None and (is_refused or is_blamed)
     if failure.trusted is not None and failure.suspect is not None and is_shown:
@@ -82,7 +84,9 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
         if not is_other and (facts.mending_switches or is_blamed):
             return
         # Its usual settings, if they were seen to give the same.
-        other = facts.agreeing[-1] if failure.trusted in facts.agreeing else failure.trusted
+        agreeing = facts.agreeing if failure.trusted in facts.agreeing else ()
+        usual = [each for each in agreeing if parse_spec(each).name == parse_spec(failure.trusted).name]
+        other = next((each for each in reversed(usual) if each != failure.suspect), failure.trusted)
         text = f"{ELSEWHERE if is_other else ''} {full_title(other, '')} runs the model.".strip()
         words, calls = question.original_words([other]), _calls(other, question)
         yield WayOut(text=text, words=words, model=model, code=calls)
@@ -101,9 +105,12 @@ def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQues
             more = f"; {latencies[0]}"
     what = f"{series(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")
     assigned = [f"{name}={value}" for name, value in switch.change.environment.items() if can_be_typed(value)]
+    words, failure = with_engine_instead(switch.engine, facts, question), facts.known_failure
+    if question.check is None and failure.report.stage != "compare" and failure.trusted is not None:
+        words = question.original_words([failure.trusted, switch.engine])  # what does not crash may still be wrong
     return WayOut(
         text=f"{what}: the model passes{exact}{more}.",
-        words=with_engine_instead(switch.engine, facts, question),
+        words=words,
         model=question.model,
         environment=switch.change.environment,
         engine=switch.engine,

@@ -27,7 +27,7 @@ from biopsy.processes.writing import write_whole
 from biopsy.questions.known_failures.lookup import look_up
 from biopsy.text import line_of, printable, shortened
 
-_NO_BUG = frozenset({"passes", "rounding", "random", "not-finite", "input", "refused", "precision"})
+_NO_BUG = frozenset({"passes", "rounding", "random", "not-finite", "input", "refused", "precision", "undefined"})
 """Verdicts of a diagnosis that speak against a bug of one engine."""
 
 _FAILS = frozenset({"reduced", "fails", "flaky", "masked"})

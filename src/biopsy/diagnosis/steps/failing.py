@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
@@ -27,9 +29,12 @@ from biopsy.diagnosis.question import (
 )
 from biopsy.engines.registry import PLAIN, names, parse_spec
 from biopsy.model.nodes import warning_of_random
+from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.processes.reading import read_plain
 from biopsy.questions.lint.lint import breaches
 from biopsy.questions.lint.rules import CHECKER, INFERENCE, RULES, LintEntry
+from biopsy.tensors.results import Array, Feed
+from biopsy.tensors.types import is_float
 from biopsy.text import first_of
 
 REPORT = "run.json"
@@ -311,6 +316,66 @@ def _invalid(failure: ModelFailure, context: StepContext) -> FaultBeforeEngines 
         return None
     text = f"it breaks the ONNX standard: {first_of(found, 3, '; ')}"
     return FaultBeforeEngines(kind="invalid", every=(), text=text) if found else None
+
+
+def undefined_by_standard(model: onnx.ModelProto, labels: Sequence[str], samples: Sequence[Feed]) -> str:
+    """The first node that reads values of which the ONNX standard does not say what they give, in words; "" if none.
+
+    ``labels`` are those of its nodes; ``samples`` have its tensors by name, as far as they are known. No engine is
+    wrong about such values: NumPy, and so float64, gives there what the processor gives.
+    """
+    weights = {each.name: each for each in model.graph.initializer}
+    for label, node in zip(labels, model.graph.node, strict=True):
+        find = _UNDEFINED.get(node.op_type) if node.domain == "" else None
+        for sample in samples if find is not None else ():
+            held = {name: numpy_helper.to_array(weights[name]) for name in node.input if name in weights}
+            read = [np.asarray(value) for name in node.input if (value := {**held, **sample}.get(name)) is not None]
+            if find is not None and len(read) == len(node.input) and (reason := find(node, *read)):
+                return f"{label} {reason}"
+    return ""
+
+
+def _of_cast(node: onnx.NodeProto, value: Array) -> str:
+    dtype = next((DTYPE_OF_ELEM.get(each.i, "") for each in node.attribute if each.name == "to"), "")
+    if not is_float(value.dtype) or not dtype.startswith(("int", "uint")):
+        return ""
+    signed, bits = not dtype.startswith("u"), int(dtype.removeprefix("u").removeprefix("int"))
+    top = 2.0 ** (bits - signed)
+    whole = np.trunc(value.astype(np.float64))
+    is_held = (whole >= (-top if signed else 0)) & (whole < top)
+    return "" if is_held.all() else f"casts NaN or a value out of range to {dtype}"
+
+
+def _of_divisor(node: onnx.NodeProto, value: Array, divisor: Array) -> str:
+    is_undefined = divisor.dtype.kind in "iu" and bool((divisor == 0).any())
+    return "divides an integer by zero" if is_undefined else ""
+
+
+def _of_index(node: onnx.NodeProto, value: Array, index: Array) -> str:
+    axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
+    size = value.shape[axis]
+    return "reads at an index out of bounds" if ((index < -size) | (index >= size)).any() else ""
+
+
+def _of_least(node: onnx.NodeProto, value: Array) -> str:
+    is_least = value.dtype.kind == "i" and bool((value == np.iinfo(value.dtype).min).any())
+    return "overflows: the type has no such positive number" if is_least else ""
+
+
+def _of_shift(node: onnx.NodeProto, value: Array, by: Array) -> str:
+    return "shifts by as many bits as the type has, or more" if (by >= 8 * value.dtype.itemsize).any() else ""
+
+
+_UNDEFINED: Mapping[str, Callable[..., str]] = {
+    "Abs": _of_least,
+    "BitShift": _of_shift,
+    "Cast": _of_cast,
+    "Div": _of_divisor,
+    "Gather": _of_index,
+    "GatherElements": _of_index,
+    "Mod": _of_divisor,
+    "Neg": _of_least,
+}
 
 
 def _with_larger_inputs(context: StepContext, failure: ModelFailure) -> ModelFailure:

@@ -33,12 +33,15 @@ from biopsy.diagnosis.facts import (
     PrecisionFacts,
 )
 from biopsy.diagnosis.question import Words, feeds_in, path_of, with_inputs, without_weights_folder
-from biopsy.diagnosis.steps.rounding import judged_by_float64, low_precision, with_corrected_suspect
+from biopsy.diagnosis.steps.failing import undefined_by_standard
+from biopsy.diagnosis.steps.rounding import judged_by_float64, low_precision, outputs_of, with_corrected_suspect
 from biopsy.engines.registry import PLAIN, create
 from biopsy.engines.runner import Inputs, checked_feed, feeds_for
 from biopsy.findings.reduction import search_tree
 from biopsy.findings.search_history import SearchHistory
 from biopsy.model.index import ModelIndex, index_file
+from biopsy.model.load import parse as parse_model
+from biopsy.model.load import read_bytes
 from biopsy.model.nodes import warning_of_random
 from biopsy.model.tensor_type import TensorType, spaced
 from biopsy.processes.cleanup import temporary_folder
@@ -70,6 +73,8 @@ SEARCH_REPORT = "search.json"
 """The piece and the history of the search for it, in the folder of the evidence."""
 
 _MOST_SHOWN = 6
+
+CASTS_LEFT_OUT = "known already: the engine leaves out Casts"
 
 _NO_RESUME, _USUAL_BORDER = Resume(), Border()
 
@@ -129,6 +134,7 @@ def reduce_to(
         "the model is random: no comparison of its values says anything": facts.fault == "random",
         "the model is invalid, so an engine may refuse it": facts.fault == "invalid",
         "it is rounding: no part of the model is at fault": facts.is_rounding,
+        CASTS_LEFT_OUT: facts.rounding and facts.rounding.leaves_out,
     },
     evidence="search",
     files=(PIECE, inputs_file(Path(PIECE)).name, SEARCH_REPORT),
@@ -176,6 +182,10 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     elif fault is not None and fault.kind == "not-finite" and len(piece.nodes) == 1:
         origin = "It is fed with NaN." if _reads_nan(piece) else "It makes NaN of values that are not NaN."
         failure = replace(failure, fault=replace(fault, origin=f" {origin}"))
+    elif fault is None and not errors.is_crash(failure.report.stage, failure.report.kind) and failure.status >= 0:
+        text = _undefined(piece, context)
+        fault = FaultBeforeEngines(kind="undefined", every=(), text=text) if text else None
+        failure = replace(failure, fault=fault)
     if rounding is not None and rounding.exceeds_rounding:
         with contextlib.suppress(TimeUpError, errors.CheckError):  # the verdict on the whole model stays
             fed = None if reduction.inputs is None else [reduction.inputs]
@@ -197,6 +207,20 @@ def _types_of_ends(path: Path) -> Iterator[tuple[str, str]]:
         kind = index.value_type(tensor)
         if kind is not None:
             yield index.names[tensor], spaced(kind)
+
+
+def _undefined(piece: FailingPiece, context: StepContext) -> str:
+    """What a piece reads of which the standard does not say what it gives, in words; "" if nothing."""
+    path = Path(piece.path)
+    index, feeds = index_file(path), feeds_in([Path(piece.inputs)]) if piece.inputs else [{}]
+    samples: list[Feed] = [*feeds]
+    if len(piece.nodes) > 1:
+        names = [index.names[tensor] for tensor in index.producer]
+        unknown = (TimeUpError, errors.EngineFailure, errors.TooMuchMemory, errors.CannotCompare)
+        with contextlib.suppress(*unknown), outputs_of(index, feeds, context) as outputs_in:
+            inner = outputs_in("reference", names)
+            samples = [{**feed, **values} for feed, values in zip(feeds, inner, strict=True)]
+    return undefined_by_standard(parse_model(read_bytes(path), path), piece.nodes, samples)
 
 
 def _reads_nan(piece: FailingPiece) -> bool:
@@ -271,6 +295,7 @@ def no_inner_tensors(engine: str | None) -> dict[str, object]:
         "known already": facts.is_masked and facts.piece is None,
         "no engine is at fault": facts.fault not in (None, "refused"),
         "it is rounding: no layer is at fault": facts.is_rounding,
+        CASTS_LEFT_OUT: facts.rounding and facts.rounding.leaves_out,
         TWO_ENGINES: facts.suspect is None or facts.known_failure.trusted is None,
         "the piece is one node": facts.piece is not None and len(facts.piece.nodes) == 1,
         **no_inner_tensors(facts.failure and facts.failure.trusted),
@@ -492,6 +517,7 @@ _MOST_FIXED_SHOWN = 3
         NO_PIECE: facts.piece is None,
         "it fails now and then: each question would take many runs": facts.is_flaky,
         NOT_SHOWN: facts.is_masked,
+        "no engine is at fault": facts.fault == "undefined",
         f"the piece has more than {_MOST_NODES} nodes": facts.piece and len(facts.piece.nodes) > _MOST_NODES,
     },
     evidence="variation",

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import onnx
@@ -43,13 +43,15 @@ from biopsy.diagnosis.question import (
     write_inputs,
 )
 from biopsy.engines.base import ModelInput
+from biopsy.engines.reference_float64 import CASTS
 from biopsy.engines.registry import EXACT
 from biopsy.engines.worker import Worker
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.precision.formats import BFLOAT16, FLOAT16
 from biopsy.tensors.files import read_feeds, read_results, write_feeds
-from biopsy.tensors.results import Array
+from biopsy.tensors.results import Array, Feed
+from biopsy.text import first_of
 
 
 def low_precision(index: ModelIndex) -> Literal["fp16", "bf16"] | None:
@@ -129,7 +131,17 @@ def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
         reason=next((verdict.reason for verdict in verdicts if verdict.reason), ""),
     )
     with contextlib.suppress(TimeUpError):  # the verdicts alone are an answer
-        if judged.is_rounding:
+        without_casts = _engine_without_casts(failure, context) if judged.is_rounding else None
+        if without_casts is not None:  # float64 without that rounding has judged the outputs
+            failure = failure.swapped if without_casts == failure.trusted else failure
+            judged = RoundingFacts(
+                verdicts=("bug",) * len(verdicts),
+                inputs=len(runs),
+                wrong=(failure.suspect or "",),
+                right=(failure.trusted or "",),
+                leaves_out=tuple(narrowing_casts(question.index)),
+            )
+        elif judged.is_rounding:
             judged = _with_passing_limits(judged, failure, files[: len(runs)], context)
         elif judged.exceeds_rounding:
             wrong, right = judged_by_float64(failure, context)
@@ -170,6 +182,9 @@ def _line(rounding: RoundingFacts) -> str:
     if not rounding.verdicts:
         wrong = ", ".join(rounding.wrong) or "not known which engine"
         return f"NaN or infinity is not rounding · wrong, by float64: {wrong}"
+    if rounding.leaves_out:
+        casts = first_of(rounding.leaves_out, _MOST_CASTS_SHOWN)
+        return f"no: {rounding.wrong[0]} leaves out the rounding of {casts}, by float64 with it and without"
     if rounding.is_rounding:
         return f"yes, by float64{times}{inputs}"
     if rounding.exceeds_rounding:
@@ -200,6 +215,8 @@ def noise_words(engine: str, context: StepContext) -> Words:
     """A run of the original that fails only if an engine's error is more than rounding."""
     return context.question.without_limits.original_words([engine], *_COMPARE_WITH_NOISE)
 
+
+_MOST_CASTS_SHOWN = 3
 
 _RUNS = 4
 """Further runs of the failing check at first."""
@@ -336,23 +353,56 @@ def narrower_type(facts: KnownFacts, context: StepContext) -> StepAnswer:
     piece, suspect, judged, samples = facts.piece, facts.suspect, facts.rounding, context.question.samples
     assert piece is not None and suspect is not None and judged is not None
     index = index_file(Path(piece.path))
-    names = {index.names[tensor] for tensor in index.fed_inputs()}
     feeds = feeds_in([Path(piece.inputs)]) if piece.inputs is not None else feeds_of(context.question.index, samples)
-    with temporary_folder("biopsy-") as scratch:
-        path = scratch / "feeds.safetensors"
-        write_feeds(path, [{name: feed[name] for name in feed if name in names} for feed in feeds] or [{}])
-
-        def outputs_in(engine: str) -> list[dict[str, Array]]:
-            if context.seconds_left == 0:
-                raise TimeUpError
-            with Worker(engine, scratch, max(1.0, context.seconds_left)) as worker:
-                return worker.run(ModelInput(b"", index.folder, Path(piece.path)), path)
-
+    with outputs_of(index, feeds, context) as outputs_in:
         found = _narrower_facts(outputs_in(suspect), outputs_in)
     line = f"no: none of {found.tried} simulations gives its result" if found.tried else "no: nothing could be rounded"
     if found.types and found.left is not None:
         line = f"yes: {' or '.join(found.types)}, rounded: {found.rounded} · {found.left:.1%} of the error is left"
     return StepAnswer(replace(facts, rounding=replace(judged, narrower=found)), line)
+
+
+OutputsIn: TypeAlias = Callable[..., list[dict[str, Array]]]
+"""Runs an engine on a model, and gives its outputs, or other tensors by name, per sample. Raises TimeUpError."""
+
+
+@contextlib.contextmanager
+def outputs_of(index: ModelIndex, feeds: Sequence[Feed], context: StepContext) -> Iterator[OutputsIn]:
+    """Run engines on the model in a file with these inputs."""
+    names, file = {index.names[tensor] for tensor in index.fed_inputs()}, index.path
+    with temporary_folder("biopsy-") as scratch:
+        path = scratch / "feeds.safetensors"
+        write_feeds(path, [{name: feed[name] for name in feed if name in names} for feed in feeds] or [{}])
+
+        def outputs_in(engine: str, names: Sequence[str] | None = None) -> list[dict[str, Array]]:
+            if context.seconds_left == 0:
+                raise TimeUpError
+            with Worker(engine, scratch, max(1.0, context.seconds_left)) as worker:
+                return worker.run(ModelInput(b"", index.folder, file), path, names)
+
+        yield outputs_in
+
+
+def _engine_without_casts(failure: ModelFailure, context: StepContext) -> str | None:
+    """The engine that leaves out the rounding of Casts to float16 and bfloat16, if the other one does not.
+
+    What a run in float64 with this rounding, and one without, explains of each engine's error shows that.
+    """
+    question, pair = context.question, (failure.suspect, failure.trusted)
+    if question.check is not None or None in pair or not any(narrowing_casts(question.index)):
+        return None
+    try:
+        with outputs_of(question.index, feeds_of(question.index, question.samples), context) as outputs_in:
+            plain, rounded = outputs_in(EXACT), outputs_in(f"{EXACT},rounded={CASTS}")
+            outputs = {engine: outputs_in(engine) for engine in pair if engine is not None}
+    except (errors.EngineFailure, errors.CannotCompare, errors.TooMuchMemory):
+        return None
+    for engine, other in (pair, pair[::-1]):
+        assert engine is not None and other is not None
+        shares = share_left(outputs[engine], rounded, plain), share_left(outputs[other], plain, rounded)
+        if all(share is not None and share <= MOST_LEFT for share in shares):
+            return engine
+    return None
 
 
 def _narrower_facts(
