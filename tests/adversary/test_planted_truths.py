@@ -411,6 +411,15 @@ def test_two_engines_that_agree_are_not_said_to_be_right(folder: Path, planted: 
 
 
 @pytest.mark.slow
+def test_two_engines_that_share_a_bug_are_not_said_to_be_right(folder: Path, planted: Callable[..., str]) -> None:
+    shared = {"op": "Tanh", "does": "scale", "by": 1.01}
+    engines = ["--engine", planted(shared), "--engine", planted(shared)]
+    assert biopsy(folder, "diagnose", "model.onnx", *engines, "--report", "report.json").returncode == 0
+    verdict = json.loads((folder / "report.json").read_text())["verdict"]
+    assert "But float64 gives other values than" in verdict["text"]
+
+
+@pytest.mark.slow
 def test_of_two_wrong_engines_each_is_given_its_parts(folder: Path, planted: Callable[..., str]) -> None:
     engines = [planted({"op": op, "does": "scale"}) for op in ("Tanh", "Mul")]
     words = ["diagnose", "model.onnx", "--engine", engines[0], "--engine", engines[1], "--report", "report.json"]

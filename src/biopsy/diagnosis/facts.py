@@ -126,13 +126,15 @@ class ModelFailure:
 class EngineComparison:
     """The engines that ran the original model: (label, version) of each, and how they compare.
 
-    ``rows`` are engines that agree; ``passed`` says in words which runs and comparisons passed.
+    ``rows`` are engines that agree; ``passed`` says in words which runs and comparisons passed. ``contradicted``: a run
+    in float64 gives other values than engines that agree, by more than the tolerances and rounding allow.
     """
 
     engines: tuple[tuple[str, str], ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     passed: tuple[str, ...] = ()
     not_compared: tuple[str, ...] = ()
+    contradicted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,8 +80,13 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
         )
     elif layers is not None and layers.complete:
         inside = (
-            f"; with its inner tensors as outputs too, none of {count(layers.layers, 'layer')} in {layers.suspect} was "
-            "seen to be wrong by more than the tolerances and rounding allow"
+            f"; with its inner tensors as outputs too, none of {count(layers.layers, 'layer')} in {layers.suspect} "
+            f"differs from {compared.rows[0][0]} by more than the tolerances and rounding allow"
+        )
+    if compared.contradicted:
+        inside += (
+            f". But float64 gives other values than {series(compared.rows[0])}, by more than the tolerances and "
+            "rounding allow: they may have the same bug"
         )
     passes = f"the model does not fail: {'; '.join(compared.passed)}, with {inputs}{inside}."
     if tool is not None and tool.breaks:

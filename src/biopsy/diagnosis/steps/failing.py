@@ -13,6 +13,7 @@ import onnx
 from onnx import numpy_helper
 
 from biopsy import errors
+from biopsy.checks.command import ARBITER
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import passes_needed, signature_of
 from biopsy.checks.outcome import Judged, Outcome
@@ -27,7 +28,7 @@ from biopsy.diagnosis.question import (
     shapes_of,
     with_inputs,
 )
-from biopsy.engines.registry import PLAIN, names, parse_spec
+from biopsy.engines.registry import EXACT, PLAIN, names, parse_spec
 from biopsy.model.nodes import warning_of_random
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.processes.reading import read_plain
@@ -112,6 +113,14 @@ class _FailureSearch:
                 failure = self._blamed(engines, run)
                 return failure and replace(failure, fault=None)
         return None
+
+    def is_contradicted(self) -> bool:
+        """Whether float64 contradicts engines that agree: two may have the same bug."""
+        question = self.context.question
+        words = (*question.original_words((EXACT, self.rows[0][-1])), ARBITER)
+        run = self.context.run(words, question.model, description="held against float64", share=_SHARE_OF_RUNS)
+        seen = run.evidence.verdict
+        return fails(run) and seen.stage == "compare" and seen.rounding is not None and seen.rounding.verdict == "bug"
 
     def _run(self, engines: Sequence[str], *more: str, description: str, share: float = 1.0) -> Judged:
         """Run the original in engines. Raises CheckError if nothing can be said of the model."""
@@ -285,10 +294,12 @@ def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
         if not failure.passes_with and (breach := _invalid(failure, context)) is not None:
             failure = replace(failure, fault=breach)
     lists = {key: tuple(getattr(search, key)) for key in ("rows", "passed", "not_compared")}
-    compared = EngineComparison(engines=tuple(search.engines.items()), **lists)
+    is_contradicted = failure is None and question.check is None and bool(search.rows) and search.is_contradicted()
+    compared = EngineComparison(engines=tuple(search.engines.items()), contradicted=is_contradicted, **lists)
     facts = replace(facts, compared=compared, failure=failure)
     if failure is None:
-        return StepAnswer(facts, f"no · {' · '.join([*compared.passed, *compared.not_compared])}")
+        doubt = ["but float64 contradicts them"] if compared.contradicted else []
+        return StepAnswer(facts, f"no · {' · '.join([*compared.passed, *compared.not_compared, *doubt])}")
     error = f" · {failure.error}" if failure.error else ""
     return StepAnswer(facts, f"{failure.report.signature}{error}" if failure.fault is None else failure.fault.text)
 
