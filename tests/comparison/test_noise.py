@@ -76,13 +76,13 @@ def test_infinity_is_a_bug_unless_float32_itself_overflows() -> None:
     suspect = np.array([math.inf, math.inf, math.nan], np.float32)
     found = judge_noise("y", 0, suspect, plain, exact)
     assert found.ratio == math.inf
-    assert found.reason == "1 element is NaN or infinite, but finite in float32 and float64"
+    assert found.reason == "1 element is NaN or infinite, but finite in a plain run and float64"
 
 
 def test_integers_strings_and_shapes_are_judged_by_what_plain_float32_gets_right() -> None:
     exact = np.array([3, 5])
     assert judge_noise("y", 0, exact, exact, exact).passed
-    assert judge_noise("y", 0, np.array([3, 6]), exact, exact).reason == "it differs where float32 has no error"
+    assert judge_noise("y", 0, np.array([3, 6]), exact, exact).reason == "it differs where a plain run has no error"
     assert judge_noise("y", 0, np.array([3, 6]), np.array([4, 5]), exact).passed
     words = np.array(["a", "b"])
     assert judge_noise("y", 0, words, words, words.astype(object)).passed
@@ -135,7 +135,7 @@ def test_a_bug_is_told_with_both_errors_and_both_values() -> None:
     assert lines[0].startswith("y  float32[2]  BUG: its error is 2.1e+06 times the rounding error of a plain run (")
     assert lines[1:] == [
         "  error     rms 0.354, greatest 0.5, at [1]: 2.5, expected 2",
-        "  float32   rms 1.88e-07, greatest 2.38e-07, at [1]: 2, expected 2",
+        "  plain run rms 1.88e-07, greatest 2.38e-07, at [1]: 2, expected 2",
     ]
     assert noise_lines(judge_noise("y", 0, plain, plain, exact)) == [
         "y  float32[2]  rounding: 1 times the rounding error of a plain run"

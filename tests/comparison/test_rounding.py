@@ -45,6 +45,19 @@ def test_two_sides_that_are_wrong_alike_differ_by_rounding_and_that_is_said() ->
     assert found.times < 10
 
 
+def test_nan_on_one_side_only_is_never_rounding() -> None:
+    exact = EXACT.copy()
+    exact[0, 0] = np.nan
+    plain, lost = PLAIN.copy(), PLAIN.copy()
+    plain[0, 0], lost[0, 0] = np.nan, 0
+    sides = (run("plain", plain), run("exact", exact))
+    assert explained(run("a", lost), run("b", plain), *sides, none).verdict == "bug"
+    assert explained(run("a", plain), run("b", lost), *sides, none).verdict == "bug"
+    assert explained(run("a", plain), run("b", plain), *sides, none).verdict == "rounding"
+    finite = (run("plain", PLAIN), run("exact", EXACT))
+    assert explained(run("a", plain), run("b", PLAIN), *finite, none).verdict == "bug"
+
+
 def test_an_output_that_float64_lacks_is_not_known() -> None:
     two = RunnerResult("a", (Iteration({"y": OTHER, "z": OTHER}),))
     found = explained(two, two, run("plain", PLAIN), run("exact", EXACT), none)

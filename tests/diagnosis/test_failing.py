@@ -4,23 +4,15 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
-import onnx
-import pytest
-from onnx import TensorProto, helper
-
 from biopsy import events
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
 from biopsy.diagnosis.context import StepContext
 from biopsy.diagnosis.facts import KnownFacts
 from biopsy.diagnosis.question import Words
-from biopsy.diagnosis.steps.failing import failing, undefined_in
+from biopsy.diagnosis.steps.failing import failing
 from biopsy.diagnosis.verdict import verdict_of
-from biopsy.diagnosis.ways_out import ways_out
-from biopsy.tensors.files import write_feeds
-from support.diagnoses import SUSPECT, TRUSTED, facts, failure, piece, question
-from support.models import info, model
+from support.diagnoses import SUSPECT, TRUSTED, question
 
 PASSES = VerdictFile(outcome="passes")
 CRASH = VerdictFile(outcome="fails", stage="run", kind="RuntimeError", engine=SUSPECT)
@@ -84,40 +76,3 @@ def test_a_difference_of_three_engines_that_does_not_come_again_keeps_its_words(
     facts = failing.answer(KnownFacts(), runs).facts
     assert facts.failure is not None and facts.failure.report.kind == "mismatch"
     assert "--engine reference --engine onnxrt:optimization=none" in " ".join(facts.failure.check)
-
-
-# What ONNX leaves undefined
-
-
-def undefined(folder: Path, divisor: int, check: Words) -> KnownFacts:
-    """The facts about a piece that divides by this integer, after it was asked whether that is undefined."""
-    path, inputs = folder / "piece.onnx", folder / "piece.onnx.inputs.safetensors"
-    a, b, y = (info(name, (2, 3), TensorProto.INT64) for name in "aby")
-    onnx.save(model([helper.make_node("Div", ["a", "b"], ["y"])], [a, b], [y]), path)
-    write_feeds(inputs, [{"a": np.full((2, 3), 7), "b": np.full((2, 3), divisor)}])
-    small = replace(piece("Div"), path=str(path), inputs=str(inputs))
-    known = facts(failure=replace(failure("Fail", stage="run"), check=check), piece=small, layers=None, rounding=None)
-    with StepContext(question(folder), events.ignore) as context:
-        fault = undefined_in(small, known, context)
-    return replace(known, failure=replace(known.known_failure, fault=fault))
-
-
-ALONE = ("biopsy", "run", "{}", "--engine", SUSPECT)
-
-
-def test_an_integer_divided_by_0_is_no_failure_of_an_engine(tmp_path: Path) -> None:
-    known = undefined(tmp_path, 0, ALONE)
-    verdict = verdict_of(known, (), question(tmp_path))
-    assert verdict.kind == "undefined" and "Div divides integers by 0" in verdict.text
-    assert not verdict.reasons and not list(ways_out(known, question(tmp_path)))
-
-
-@pytest.mark.parametrize(
-    ("divisor", "check"),
-    [(2, ALONE), (0, ("biopsy", "run", "{}", "--engine", "fake:refuse.Div=run"))],
-    ids=["another divisor", "fails without the 0 too"],
-)
-def test_an_engine_is_not_acquitted_for_a_division_that_does_not_matter(
-    tmp_path: Path, divisor: int, check: Words
-) -> None:
-    assert undefined(tmp_path, divisor, check).fault is None

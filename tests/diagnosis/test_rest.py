@@ -107,6 +107,21 @@ def test_the_other_parts_are_counted_by_their_operators() -> None:
     assert "(MatMul: 5 nodes; Pow, Add: 1 piece)" in of_rest(answer="passes", others=mixed)
 
 
+def test_each_part_is_given_to_the_engine_that_is_wrong_on_it() -> None:
+    others = (replace(MORE[0], wrong=(SUSPECT,)), replace(MORE[1], wrong=(TRUSTED,)), MORE[2])
+    tanh = replace(piece("Tanh 'a'"), wrong=(SUSPECT,))
+    text = verdict_of(facts(rest=RestFacts(answer="passes", others=others), piece=tanh), (), question()).in_full
+    assert (
+        "these are wrong: ONNX Runtime on 2 (Tanh: 1 node; MatMul: 1 node) and ONNX Runtime "
+        "(optimization=none) on 1 (MatMul: 1 node); which is wrong on 1 (MatMul: 1 node) is not known."
+    ) in text
+    one = (replace(MORE[0], wrong=(SUSPECT,)), MORE[1])
+    assert (
+        "these are wrong"
+        not in verdict_of(facts(rest=RestFacts(answer="passes", others=one), piece=tanh), (), question()).in_full
+    )
+
+
 def test_what_nothing_was_fed_to_is_no_whole_model() -> None:
     text = of_rest(answer="passes")
     assert "With that part cut out, ONNX Runtime 9.9 and" in text and "fed" not in text and "whole" not in text

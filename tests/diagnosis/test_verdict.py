@@ -2,12 +2,14 @@
 
 import dataclasses
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from biopsy import events
 from biopsy.checks.words import NAME
 from biopsy.comparison.mismatch import ErrorSize, Mismatch
-from biopsy.diagnosis.context import TWO_ENGINES
+from biopsy.diagnosis.context import TWO_ENGINES, StepContext
 from biopsy.diagnosis.facts import (
     EngineComparison,
     FaultBeforeEngines,
@@ -21,6 +23,7 @@ from biopsy.diagnosis.facts import (
 from biopsy.diagnosis.steps.rounding import with_corrected_suspect
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.findings.verdict import Verdict
+from biopsy.session.trial import BudgetMeter, BudgetSpentError
 from support.diagnoses import CHECK, SUSPECT, TRUSTED, facts, failure, piece, question, settings, switch
 
 
@@ -101,8 +104,29 @@ def test_a_piece_with_a_node_that_is_wrong_by_itself_is_not_called_one_of_which_
     alone = LayerFacts(alone=(up,), suspect=SUSPECT, layers=2)
     verdict = of(facts(piece=piece("Relu", "ConvTranspose 'up'"), layers=alone))
     assert f"Wrong by itself, on the values that it gets there: {up}." in verdict.text
-    assert "no single node" not in (verdict.certainty or "")
+    assert "can be left out" not in (verdict.certainty or "")
     assert "without any one of its nodes, the check does not fail in the same way" in (verdict.certainty or "")
+
+
+@pytest.mark.parametrize(("form", "tolerance"), [("int8 [4, 8]", "0"), ("bool [8]", "0"), ("float32 [4, 8]", "1e-05")])
+def test_the_tolerance_that_is_named_is_that_of_the_type(form: str, tolerance: str) -> None:
+    worst = Mismatch(output="q", elements=32, wrong=7, actual=7.0, expected=8.0, index=(0, 5))
+    found = of(facts(failure=replace(failure(), mismatch=worst), piece=replace(piece("Cast"), types=(("q", form),))))
+    assert f"(atol and rtol {tolerance}, the default)" in found.text
+
+
+def test_an_engine_that_agrees_with_the_suspect_is_named() -> None:
+    compared = EngineComparison(rows=((TRUSTED, SUSPECT),))
+    agree = "In a run of its own, ONNX Runtime (optimization=none) and ONNX Runtime agree on these inputs."
+    assert agree in of(facts(compared=compared)).in_full
+    assert agree not in of(facts()).in_full
+
+
+def test_a_search_in_a_share_of_the_time_is_not_said_to_have_met_a_limit_that_nobody_gave(tmp_path: Path) -> None:
+    with StepContext(question(tmp_path), events.ignore) as context:
+        meter = BudgetMeter(context.budget(share=0.0))
+    with meter.enforced(), pytest.raises(BudgetSpentError, match="the time for this question"):
+        meter.spend()
 
 
 # An optimizer

@@ -1,18 +1,21 @@
 """What avoids a failure is called right only after many runs, and any failure counts. The answers are given here."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from biopsy import events
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
-from biopsy.diagnosis.context import StepContext, TimeUpError
-from biopsy.diagnosis.facts import KnownFacts
+from biopsy.diagnosis.context import TIME, StepContext, TimeUpError
+from biopsy.diagnosis.facts import EngineComparison, FailureReport, KnownFacts
 from biopsy.diagnosis.question import Words
 from biopsy.diagnosis.steps.causes import RUNS_OF_A_CLAIM, holding
 from biopsy.diagnosis.verdict import verdict_of
+from biopsy.diagnosis.ways_out import ways_out
 from biopsy.findings.verdict import Verdict
-from support.diagnoses import SUSPECT, facts, question, settings, switch
+from support.diagnoses import SUSPECT, TRUSTED, facts, failure, question, settings, switch
 
 ANOTHER = VerdictFile(outcome="fails", stage="run", kind="RuntimeError", engine=SUSPECT)
 THE_SAME = VerdictFile(outcome="fails", stage="compare", kind="mismatch", engine=SUSPECT, outputs=("y",))
@@ -22,11 +25,13 @@ KNOWN = facts(settings=settings(switch("A")))
 class Runs(StepContext):
     """All runs pass, but for those with these numbers."""
 
-    def __init__(self, failing: dict[int, VerdictFile]) -> None:
+    def __init__(self, failing: dict[int, VerdictFile], in_time: int = 100) -> None:
         super().__init__(question(), events.ignore)
-        self._failing, self.ran = failing, 0
+        self._failing, self.ran, self._in_time = failing, 0, in_time
 
     def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
+        if self.ran == self._in_time:
+            raise TimeUpError
         said = self._failing.get(self.ran, VerdictFile(outcome="passes"))
         self.ran += 1
         outcome = Outcome.REPRODUCES if said.outcome == "fails" else Outcome.PASSES
@@ -63,21 +68,35 @@ def test_a_switch_with_which_the_failure_comes_back_does_not_mend_it() -> None:
 
 
 def test_the_answer_tells_runs_of_every_way_out_and_those_that_time_was_short_for() -> None:
-    class Short(Runs):
-        @property
-        def seconds_left(self) -> float:
-            return 100.0 - self.ran
-
-        def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
-            if self.ran >= 24:
-                raise TimeUpError
-            return super().run(words, model, description=description, share=share)
-
     known = facts(settings=settings(switch("A"), switch("B"), switch("C")))
-    said = holding.answer(known, Short({})).line
-    assert said == "yes, in 21 of 21 and 3 of 3 further runs · 1 not run again: the time was over"
+    answer = holding.answer(known, Runs({}, in_time=24))
+    assert answer.ended == TIME
+    assert [each.runs for each in answer.facts.ways_out] == [21, 3, 0]
+    assert answer.line.startswith("only 3 runs in the time: ") and " · only 0 runs in the time: " in answer.line
+    assert answer.line.endswith(" · yes, in 21 of 21 further runs")
     said = holding.answer(KNOWN, Runs({0: ANOTHER})).line
     assert said.startswith("no, it fails in 1 of 21 further runs: biopsy run ")
+
+
+def test_what_was_hardly_run_in_the_time_is_not_said_to_hold() -> None:
+    answer = holding.answer(facts(settings=settings(switch("A"), switch("B"))), Runs({}, in_time=1))
+    assert answer.ended == TIME and "yes" not in answer.line
+
+
+REFUSED = replace(failure("RuntimeError", "run"), report=FailureReport(signature="", stage="run", kind="RuntimeError"))
+
+
+def test_the_suspect_is_no_other_engine_where_the_two_agreed_once() -> None:
+    compared = EngineComparison(rows=((TRUSTED, "openvino"),))
+    failing = replace(REFUSED, suspect="openvino")
+    (way,) = ways_out(facts(failure=failing, compared=compared, settings=None), question())
+    assert "ONNX Runtime (optimization=none) runs the model" in way.text and "openvino" not in way.words
+
+
+def test_what_switches_a_crash_off_is_compared_too() -> None:
+    (way,) = ways_out(facts(failure=REFUSED, settings=settings(switch("A"))), question())
+    engines = [word for before, word in pairwise(way.words) if before == "--engine"]
+    assert engines == [TRUSTED, "onnxrt:disabled_optimizers=A"]
 
 
 def test_nothing_is_run_where_nothing_avoids_the_failure() -> None:

@@ -13,7 +13,7 @@ below; ``below``, ``near_zero``: an element is smaller, or nearer to zero; ``exa
 the first two inputs are equal, or are not; ``odd``: the size of this axis is odd; ``dtype``; ``attribute``: values of
 attributes; ``every``: this is the n-th run, or a multiple of it, of all that any process made with these rules.
 ``input`` is the number of the input that these look at, the first by default. ``sleep`` takes ``by``
-seconds longer, ``allocate`` needs ``by`` bytes for a moment. With ``copy``, only the copy
+seconds longer, ``skip`` gives what the node reads. With ``copy``, only the copy
 that the run returns is wrong: nodes that read the tensor get the right value.
 """
 
@@ -83,7 +83,7 @@ class PlantedSession(BuiltModel):
 
     gives_new_arrays = True
 
-    def __init__(self, proto: onnx.ModelProto, rules: Sequence[Rule], index: Any, runs: Path | None) -> None:
+    def __init__(self, proto: onnx.ModelProto, rules: Sequence[Rule], index: Any, runs: Path | None = None) -> None:
         super().__init__(index.fed_types(), [output.name for output in proto.graph.output])
         self._proto, self._rules, self._runs = proto, rules, runs
         self._marked = {output.name for output in proto.graph.output}
@@ -118,7 +118,7 @@ class PlantedSession(BuiltModel):
             for rule in self._rules:
                 inputs = [values[name] for name in node.input]
                 if number % rule.get("every", 1) == 0 and self.holds(rule, node) and _holds_of(rule, node, inputs):
-                    changed = _changed(rule, outputs[0], node)
+                    changed = inputs[0] if rule["does"] == "skip" else _changed(rule, outputs[0], node)
                     if rule.get("copy"):
                         copies[node.output[0]] = changed
                     else:

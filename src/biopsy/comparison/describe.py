@@ -71,7 +71,7 @@ def noise_lines(output: NoiseComparison) -> list[str]:
         aside = f"; {output.aside} of its elements flip with a rounding of the inputs" if output.aside else ""
         return [f"{title}  rounding: {text}{aside}"]
     lines = [f"{title}  BUG: {output.reason} (at most {output.limit:g} is rounding)"]
-    for label, side in (("error", output.suspect), ("float32", output.plain)):
+    for label, side in (("error", output.suspect), ("plain run", output.plain)):
         where = "" if side.worst is None else f", {_element(side.worst)}"
         lines.append(f"  {label:<9} rms {side.rms:.3g}, greatest {side.maximum:.3g}{where}")
     narrower = explained_by(output.ratio, output.dtype)

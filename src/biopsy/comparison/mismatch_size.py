@@ -203,7 +203,7 @@ def explained(
     reports = [compare_noise(side, plain, exact) for side in (actual, expected, _difference(actual, expected, exact))]
     verdicts: set[str] = {output.verdict for report in reports for output in report.outputs}
     if "unknown" in verdicts:
-        return Rounding("unknown", reason="plain float32 or float64 gives nothing to judge by")
+        return Rounding("unknown", reason="a plain run or float64 gives nothing to judge by")
     missing = sorted({name for report in reports for name in report.only_suspect})
     sides = list(zip(*(report.outputs for report in reports), strict=True))
     ratios = (min(max(left.ratio, right.ratio), difference.ratio) for left, right, difference in sides)
@@ -237,6 +237,8 @@ def _difference(actual: RunnerResult, expected: RunnerResult, exact: RunnerResul
             with np.errstate(invalid="ignore", over="ignore"):
                 difference = np.subtract(left, right, dtype=np.result_type(left, right, np.float64))
                 outputs[name] = true + np.where(np.isfinite(difference), difference, 0)
+            one_sided = metrics.differing(left, right) & ~np.isfinite(difference)  # NaN less a number is no NaN
+            outputs[name] = np.where(one_sided, np.where(np.isfinite(true), np.inf, 0), outputs[name])
         iterations.append(Iteration(outputs))
     return RunnerResult("the difference", tuple(iterations))
 

@@ -150,7 +150,7 @@ def judge_noise(
         dtype="string" if is_text(suspect) else suspect.dtype.name,
     )
     if plain.shape != exact.shape:
-        reason: str | None = f"plain float32 has the shape {list(plain.shape)}, float64 {list(exact.shape)}"
+        reason: str | None = f"a plain run has the shape {list(plain.shape)}, float64 {list(exact.shape)}"
         return replace(comparison, reason=reason)
     if suspect.shape != exact.shape:
         reason = f"shapes differ: {list(suspect.shape)}, expected {list(exact.shape)}"
@@ -164,7 +164,7 @@ def judge_noise(
     if not trusted.all():
         trusted |= (left == right) | (np.isnan(left) & np.isnan(right))
     if not trusted.any():
-        reason = "it has no elements" if not trusted.size else "plain float32 is NaN or infinite in all its elements"
+        reason = "it has no elements" if not trusted.size else "a plain run is NaN or infinite in all its elements"
         return replace(comparison, reason=reason)
     errors_of = errors_between(suspect, exact).absolute, errors_between(plain, exact).absolute
     deviation, noise = (
@@ -221,12 +221,12 @@ def _reason(deviation: Deviation, ratio: float, limit: float, part: str | None) 
     if deviation.broken:
         elements = "1 element is" if deviation.broken == 1 else f"{deviation.broken} elements are"
         if deviation.worst is None or np.isfinite(np.asarray(deviation.worst.expected)):
-            return f"{elements} NaN or infinite, but finite in float32 and float64"
-        return f"{elements} not the NaN or infinity that float32 and float64 both give"
+            return f"{elements} NaN or infinite, but finite in a plain run and float64"
+        return f"{elements} not the NaN or infinity that a plain run and float64 both give"
     if ratio <= limit:
         return None
     if math.isinf(ratio):
-        return "it differs where float32 has no error"
+        return "it differs where a plain run has no error"
     place = "" if part is None else f" {part}"
     return f"its error{place} is {ratio:.3g} times the rounding error of a plain run"
 

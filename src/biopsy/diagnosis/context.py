@@ -15,15 +15,16 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.warm import command_check
-from biopsy.diagnosis.facts import KnownFacts
+from biopsy.diagnosis.facts import KnownFacts, Steadiness
 from biopsy.diagnosis.question import DiagnosisQuestion, Words
 from biopsy.findings.report import as_json
 from biopsy.processes.writing import write_whole
 from biopsy.records import plain
-from biopsy.session.trial import CheckRuns, cannot_run
+from biopsy.session.trial import Budget, CheckRuns, cannot_run
 
 TIME = "the time limit"
 PERSON = "an interruption"
+STEP_TIME = "the time for this question"
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,10 @@ REPORT_OPTION = "--report"
 
 _LEAST_SECONDS = 5.0
 """The least timeout of a check, even if less time is left."""
+
+
+_OF_THE_MODEL = ("piece", "setting")
+"""Steps that begin with runs of the failing check on the whole model."""
 
 
 class TimeUpError(Exception):
@@ -149,6 +154,10 @@ class StepContext:
         """The time left for the step, never less than 0."""
         return max(0.0, self._step_end - time.monotonic())
 
+    def budget(self, *, share: float = 1.0, checks: int | None = None) -> Budget:
+        """That of a search which may take a share of the step's time."""
+        return Budget(checks=checks, seconds=share * self.seconds_left, time_name=STEP_TIME)
+
     @property
     def is_over(self) -> bool:
         """Whether the time of the whole diagnosis is over, not only that of a step."""
@@ -205,6 +214,12 @@ class StepContext:
         if heard.is_flaky and not known.is_flaky:
             known = replace(known, later=heard, question=question)
         return replace(facts, steadiness=known)
+
+    def with_passes(self, facts: KnownFacts, step: str, error: errors.BiopsyError, runs: int) -> KnownFacts:
+        """The facts after a step that ended by an error: if the model passed in all of its ``runs``, these count."""
+        known = facts.steadiness or Steadiness(failed=1, runs=1)
+        is_passed = isinstance(error, errors.OriginalPasses) and step in _OF_THE_MODEL
+        return replace(facts, steadiness=known.with_runs(0, runs)) if is_passed else facts
 
     def run_check(self, check: CommandCheck, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
         """``run`` for an existing check."""

@@ -7,8 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate
+from biopsy.comparison.differences import unit_roundoff
 from biopsy.comparison.mismatch import ONE_SIDED, ErrorSize, Mismatch
+from biopsy.comparison.noise import NARROWER_TYPES
 from biopsy.findings.verdict import Verdict
 from biopsy.questions.builds.flags import Switch
 from biopsy.text import count, first_of, html_table, printable
@@ -121,13 +125,15 @@ class ModelFailure:
 class EngineComparison:
     """The engines that ran the original model: (label, version) of each, and how they compare.
 
-    ``rows`` are engines that agree; ``passed`` says in words which runs and comparisons passed.
+    ``rows`` are engines that agree; ``passed`` says in words which runs and comparisons passed. ``contradicted``: a run
+    in float64 gives other values than engines that agree, by more than the tolerances and rounding allow.
     """
 
     engines: tuple[tuple[str, str], ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     passed: tuple[str, ...] = ()
     not_compared: tuple[str, ...] = ()
+    contradicted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +159,8 @@ class RoundingFacts:
     exceeds rounding, that of engines in ``right`` does not; other engines could not be judged. ``times`` is the
     greatest error as a multiple of plain float32's. All inputs were seen to pass with ``passing_limits``, options of
     ``biopsy run``, and with ``--compare-with noise`` if ``passes_noise``. ``narrower``: whether the error is that
-    of a narrower type; None if that was not asked.
+    of a narrower type; None if that was not asked. ``leaves_out`` are the labels of the Casts to float16 and bfloat16,
+    if the suspect gives what float64 gives without their rounding, and the trusted engine what it gives with it.
     """
 
     verdicts: tuple[str, ...]
@@ -165,6 +172,7 @@ class RoundingFacts:
     passing_limits: tuple[str, ...] = ()
     passes_noise: bool = False
     narrower: NarrowerFacts | None = None
+    leaves_out: tuple[str, ...] = ()
 
     @property
     def is_rounding(self) -> bool:
@@ -220,7 +228,7 @@ class FailingPiece:
     the nodes come from, if an exporter noted them. ``variation`` says in a
     sentence what may vary; "" if nothing was varied, None if that was not asked. ``plain`` is the file of the piece
     with the least sizes and the simplest values with which it still fails, None if there is none; its inputs are beside
-    it.
+    it. ``wrong`` are the engines that are wrong on the piece, by float64; empty if that is not known.
     """
 
     path: str
@@ -237,6 +245,15 @@ class FailingPiece:
     places: tuple[str, ...] = ()
     variation: str | None = None
     plain: str | None = None
+    wrong: tuple[str, ...] = ()
+
+    @property
+    def relative_error(self) -> float:
+        """The greatest error of its worst output, relative to the greatest value there; 0 if it is not known."""
+        worst = None if self.error is None else self.error.worst
+        dtype = "" if worst is None else dict(self.types).get(worst.output, "").partition(" ")[0]
+        unit = unit_roundoff(np.dtype(dtype)) if dtype in NARROWER_TYPES else 0.0
+        return unit * ((worst and worst.times_rounding) or 0.0)
 
     def joined(self, names: Sequence[str]) -> str:
         """The ``names`` of its nodes in one line, with arrows if the nodes are a chain."""
@@ -261,12 +278,14 @@ class FurtherPiece:
     """Another part of the model that fails in the same way as the piece, by itself.
 
     ``nodes`` are labels, ``kept`` their numbers in the original. It was found ``by`` examining the layers of the whole
-    model, each fed with right values, or by reducing what is left without the other pieces.
+    model, each fed with right values, or by reducing what is left without the other pieces. ``wrong`` are the engines
+    that are wrong on it, by float64; empty if that is not known.
     """
 
     nodes: tuple[str, ...]
     kept: tuple[int, ...]
     by: Literal["layers", "reduction"]
+    wrong: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

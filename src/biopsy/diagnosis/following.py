@@ -77,6 +77,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
     if failure is None:
         return None
     links = {known.reference: known.issue} if known is not None and known.reference and known.issue else {}
+    no_issue = _no_issue(facts, verdict)
     model = question.model if piece is None else Path(piece.plain or piece.path)
     given = None if piece is None else inputs_file(model) if piece.plain else path_of(piece.inputs)
     return BundleJob(
@@ -89,12 +90,12 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
         inputs=given if given is not None and given.exists() else None,
         reports=reports_of(report),
         earlier=EarlierFindings(
-            title=_title(facts, question),
+            title=verdict.text.rstrip(".") if no_issue else _title(facts, question),
             notes=list(_notes(facts, question, verdict)),
             how_often="" if facts.steadiness is None else facts.steadiness.how_often,
             links=links,
         ),
-        no_issue=_no_issue(facts, verdict),
+        no_issue=no_issue,
     )
 
 

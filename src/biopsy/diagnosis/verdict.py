@@ -80,8 +80,13 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
         )
     elif layers is not None and layers.complete:
         inside = (
-            f"; with its inner tensors as outputs too, none of {count(layers.layers, 'layer')} in {layers.suspect} was "
-            "seen to be wrong by more than the tolerances and rounding allow"
+            f"; with its inner tensors as outputs too, none of {count(layers.layers, 'layer')} in {layers.suspect} "
+            f"differs from {compared.rows[0][0]} by more than the tolerances and rounding allow"
+        )
+    if compared.contradicted:
+        inside += (
+            f". But float64 gives other values than {series(compared.rows[0])}, by more than the tolerances and "
+            "rounding allow: they may have the same bug"
         )
     passes = f"the model does not fail: {'; '.join(compared.passed)}, with {inputs}{inside}."
     if tool is not None and tool.breaks:
@@ -107,8 +112,8 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
         )
     if fault is not None and fault.kind == "undefined":
         return "undefined", (
-            f"The model asks for what ONNX leaves undefined, so no engine is wrong: {fault.text}. Guarded against that "
-            f"by Where, it does not fail.{piece}"
+            f"The model or its inputs are at fault, and no engine: {fault.text}, and the ONNX standard does not "
+            f"define what that gives.{fault.origin}{piece}"
         )
     if fault is not None and fault.kind == "random":
         return "random", f"Nothing can be said of an engine: {fault.text}."
@@ -249,18 +254,20 @@ def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
         return ""
     values = f"{worst.actual:.7g} at {list(worst.index)}, expected {worst.expected:.7g}"
     return (
-        f" {where}, {output} is {values}; {share} are off by more than the tolerance ({_tolerance(failure, question)})."
+        f" {where}, {output} is {values}; {share} are off by more than the tolerance "
+        f"({_tolerance(failure, question, form)})."
     )
 
 
-def _tolerance(failure: ModelFailure, question: DiagnosisQuestion) -> str:
-    """The tolerances of the check, and where they come from."""
+def _tolerance(failure: ModelFailure, question: DiagnosisQuestion, form: str) -> str:
+    """The tolerances of the check for an output of the type ``form``, and where they come from."""
     command = parse(failure.check)
     given = " ".join(command.words_of(TOLERANCES)) if isinstance(command, OwnRun) else ""
     if not isinstance(command, OwnRun):
         return "that of the check"
     source = "of your check" if question.check is not None else "as given"
-    return f"{given}, {source}" if given else f"atol and rtol {DEFAULT_TOLERANCE:g}, the default"
+    default = 0.0 if form.startswith(("int", "uint", "bool")) else DEFAULT_TOLERANCE
+    return f"{given}, {source}" if given else f"atol and rtol {default:g}, the default"
 
 
 def _worst(facts: KnownFacts) -> Mismatch | None:
@@ -297,6 +304,8 @@ def _where(facts: KnownFacts) -> str:
             return f"one node, {piece.nodes[0]}"
         operators = [node.partition(" ")[0] for node in piece.nodes]
         return piece.joined(operators) if len(operators) <= _MOST_NODES else f"a part of {len(operators)} nodes"
+    if facts.rounding is not None and facts.rounding.leaves_out:
+        return first_of(facts.rounding.leaves_out, _MOST_NAMED_NODES)
     if layers is not None and layers.alone:
         return first_of(layers.alone, _MOST_NODES)
     together = layers.together if layers is not None else ()
@@ -304,8 +313,11 @@ def _where(facts: KnownFacts) -> str:
 
 
 def _circumstances(facts: KnownFacts) -> Iterator[str]:
-    """The source lines of the piece, how often it fails, and which of its nodes are wrong in isolation."""
+    """Who agrees with the suspect, the lines of the piece, how often it fails, which nodes are wrong in isolation."""
     piece, layers, steadiness = facts.piece, facts.layers, facts.steadiness
+    for row in facts.compared.rows if facts.compared is not None else ():
+        if facts.suspect in row and facts.known_failure.report.stage == "compare" and not facts.is_masked:
+            yield f"In a run of its own, {series([full_title(each, '') for each in row])} agree on these inputs."
     if piece is not None and piece.places:
         yield f"It was written in {first_of(piece.places, _MOST_PLACES)}."
     if steadiness is not None:
@@ -354,7 +366,12 @@ _ROUNDED = {
 
 
 def _of_narrower_type(facts: KnownFacts) -> Iterator[str]:
-    """The narrower type whose error it is, as far as a simulation shows that."""
+    """The narrower type whose error it is, or that is left out, as far as a simulation shows that."""
+    if facts.rounding is not None and facts.rounding.leaves_out:
+        yield (
+            f"It leaves out the rounding that Casts to a narrower type demand: a run in float64 without that gives its "
+            f"values, and one with it those of {_trusted(facts.known_failure)}."
+        )
     narrower = None if facts.rounding is None else facts.rounding.narrower
     if narrower is not None and narrower.types and narrower.left is not None:
         yield (
@@ -368,12 +385,17 @@ def _rest(facts: KnownFacts) -> Iterator[str]:
     rest, piece = facts.rest, facts.piece
     if rest is None or piece is None:
         return
+    parts = [(piece.nodes, piece.wrong), *((other.nodes, other.wrong) for other in rest.others)]
+    engines = dict.fromkeys(engine for _, wrong in parts for engine in wrong)
     if rest.others:
-        groups = grouped([piece.nodes, *(other.nodes for other in rest.others)])
+        groups = grouped(nodes for nodes, _ in parts)
         yield f"That part is one of at least {1 + len(rest.others)} that fail in this way, each by itself ({groups})."
-        if facts.rounding is not None and len(facts.rounding.wrong) > 1:
-            wrong = series([full_title(each, "") for each in facts.rounding.wrong])
-            yield f"By float64, {wrong} are all wrong somewhere in the model: which parts are whose was not asked."
+    if rest.others and len(engines) > 1:
+        of_engine = {engine: [nodes for nodes, wrong in parts if engine in wrong] for engine in engines}
+        whose = [f"{full_title(each, '')} on {len(own)} ({grouped(own)})" for each, own in of_engine.items()]
+        is_open = [nodes for nodes, wrong in parts if not wrong]
+        more = f"; which is wrong on {len(is_open)} ({grouped(is_open)}) is not known" if is_open else ""
+        yield f"By float64, these are wrong: {series(whose)}{more}."
     them = "all of them" if rest.others else "that part"
     fed = f", and fed with what {full_title(rest.fed_by, '')} computes there" if rest.fed_by else ""
     condition, model = f"With {them} cut out{fed}", "the rest of the model"
@@ -407,7 +429,7 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
         if known.avoid:
             yield f"That bug is known to be avoided by this: {'; or '.join(each.rstrip('.') for each in known.avoid)}."
     if settings is not None and settings.tried and not settings.switches:
-        yield f"With each of the {settings.tried} settings that were tried, it still fails."
+        yield f"With none of the {settings.tried} settings that were tried does it pass."
     if mending and not sole_optimizer(facts):
         yield f"It goes away {', or '.join(switch.text for switch in mending)}."
     for switch in settings.switches if settings is not None else ():

@@ -83,7 +83,9 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
         if not is_other and (facts.mending_switches or is_blamed):
             return
         # Its usual settings, if they were seen to give the same.
-        other = facts.agreeing[-1] if failure.trusted in facts.agreeing else failure.trusted
+        agreeing = facts.agreeing if failure.trusted in facts.agreeing else ()
+        usual = [each for each in agreeing if parse_spec(each).name == parse_spec(failure.trusted).name]
+        other = next((each for each in reversed(usual) if each != failure.suspect), failure.trusted)
         text = f"{ELSEWHERE if is_other else ''} {full_title(other, '')} runs the model.".strip()
         words, calls = question.original_words([other]), _calls(other, question)
         yield WayOut(text=text, words=words, model=model, code=calls)
@@ -102,9 +104,12 @@ def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQues
             more = f"; {latencies[0]}"
     what = f"{series(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")
     assigned = [f"{name}={value}" for name, value in switch.change.environment.items() if can_be_typed(value)]
+    words, failure = with_engine_instead(switch.engine, facts, question), facts.known_failure
+    if question.check is None and failure.report.stage != "compare" and failure.trusted is not None:
+        words = question.original_words([failure.trusted, switch.engine])  # what does not crash may still be wrong
     return WayOut(
         text=f"{what}: the model passes{exact}{more}.",
-        words=with_engine_instead(switch.engine, facts, question),
+        words=words,
         model=question.model,
         environment=switch.change.environment,
         engine=switch.engine,

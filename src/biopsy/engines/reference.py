@@ -40,7 +40,8 @@ class Reference(Engine):
         ),
         Option(
             "rounded",
-            "with float64, round what each node reads, its results, or both to a narrower type",
+            "with float64, round what each node reads, its results, or both to a narrower type, or only the results of "
+            "Casts to float16 and bfloat16",
             choices=ROUNDINGS,
         ),
     )

@@ -26,6 +26,7 @@ NARROW = frozenset({"float16", "bfloat16", "float32"})
 
 _NARROW_ELEMS = frozenset({1, 10, 16})
 _DOUBLE = 11
+_HALVES = {10: "float16", 16: "bfloat16"}
 _TYPE_ATTRIBUTES = ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision")
 """Attributes that choose the type of an operator's result, or of its inner computation."""
 
@@ -54,8 +55,11 @@ def _is_narrow(value: Any) -> bool:
 _ROUNDED_TYPES = ("float32", "float16", "tf32", "bfloat16")
 _TF32_DIGITS = 11  # with the leading one
 
-ROUNDINGS = tuple(f"{name}{where}" for name in _ROUNDED_TYPES for where in ("", "-inputs", "-results"))
-"""Types to round to; what each node reads and its results are rounded, or one of these."""
+CASTS = "casts"
+ROUNDINGS = (*(f"{name}{where}" for name in _ROUNDED_TYPES for where in ("", "-inputs", "-results")), CASTS)
+"""Types to round to; what each node reads and its results are rounded, or one of these. For ``CASTS``, only the results
+of Casts to float16 and bfloat16 are, each to its type.
+"""
 
 
 def _rounding(choice: str | None, where: str) -> Callable[[Any], Any]:
@@ -70,9 +74,10 @@ def _rounding(choice: str | None, where: str) -> Callable[[Any], Any]:
         if name == "tf32":
             significand, exponent = np.frexp(value)
             return np.ldexp(np.round(significand * 2.0**_TF32_DIGITS) / 2.0**_TF32_DIGITS, exponent)
-        return np.asarray(value).astype(dtype_named(name)).astype(np.float64)
+        with np.errstate(over="ignore"):
+            return np.asarray(value).astype(dtype_named(name)).astype(np.float64)
 
-    return rounded if name and only in ("", where) else lambda value: value
+    return rounded if name in _ROUNDED_TYPES and only in ("", where) else lambda value: value
 
 
 @cache
@@ -106,6 +111,8 @@ def _widen(node: Any, rounding: str | None) -> None:
     of_inputs, of_results = _rounding(rounding, "inputs"), _rounding(rounding, "results")
     proto = getattr(node, "onnx_node", None)
     op_type = proto.op_type if proto is not None and proto.domain == "" else ""
+    if rounding == CASTS and op_type == "Cast" and getattr(node, "to", None) in _HALVES:
+        of_results = _rounding(_HALVES[node.to], "results")
     for name in ("to",) if op_type == "Cast" else _TYPE_ATTRIBUTES:
         if getattr(node, name, None) in _NARROW_ELEMS:
             setattr(node, name, _DOUBLE)  # so a Cast neither rounds nor overflows

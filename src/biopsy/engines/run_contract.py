@@ -141,7 +141,7 @@ def require_session(session: Any, label: str, model: Any, capabilities: Any) -> 
     index = index_bytes(model.data, model.folder)
     missing = [name for name in (index.names[tensor] for tensor in index.outputs) if name not in session.outputs]
     if missing:
-        raise _missing(label, "build", missing, session.outputs)
+        raise _missing(label, "build", missing)
 
 
 def is_ours(kind: type) -> bool:
@@ -175,7 +175,7 @@ def _places(session: Any, label: str, tensors: Mapping[Any, Any]) -> dict[str, i
     returned = set(places.values())
     missing = [name for name, place in place_of.items() if place not in returned]
     if missing:
-        raise _missing(label, "run", missing, list(tensors))
+        raise _missing(label, "run", missing)
     if unknown:
         raise _broken(label, f"gives {some_of(map(repr, unknown))}, no output of the model")
     return places
@@ -218,10 +218,9 @@ def _kind(value: Any) -> str:
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
-def _missing(label: str, stage: errors.Stage, missing: list[str], returned: Any) -> errors.EngineFailure:
-    instead = some_of(map(repr, returned)) or "nothing"
-    return errors.EngineFailure(
-        f"it does not give output {some_of(map(repr, missing))} of the model, but {instead}",
+def _missing(label: str, stage: errors.Stage, missing: list[str]) -> errors.EngineFailure:
+    return errors.EngineFailure(  # what it gives instead differs from piece to piece
+        f"it does not give output {some_of(map(repr, missing))} of the model",
         engine=label.partition(":")[0],
         stage=stage,
         kind=MISSING_OUTPUT,

@@ -113,10 +113,14 @@ PROBE_NAMES = frozenset(stage.name for stage in PROBES)
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The limits of a search: runs of the check that it waits for, and seconds of wall time; None for no limit."""
+    """The limits of a search: runs of the check that it waits for, and seconds of wall time; None for no limit.
+
+    ``time_name`` is what to call the limit of time, if it is not one that a user gave.
+    """
 
     checks: int | None = None
     seconds: float | None = None
+    time_name: str = ""
 
 
 class BudgetSpentError(Exception):
@@ -173,7 +177,7 @@ class BudgetMeter:
 
     def time_is_up(self) -> BudgetSpentError:
         """The error for a search that reached its time limit."""
-        return BudgetSpentError(f"--max-time {self._budget.seconds:g}")
+        return BudgetSpentError(self._budget.time_name or f"--max-time {self._budget.seconds:g}")
 
 
 KeepOther = Callable[[Trial, int], Path | None]

@@ -25,6 +25,17 @@ def test_a_suspect_that_is_not_there_is_told_before_anything_is_recorded(examine
     assert told == []
 
 
+def test_where_the_reference_is_the_wrong_one_the_suspect_is_not_blamed(examine) -> None:
+    found = examine(growing(6), "onnxrt:optimization=none", reference="fake:scale.n2=1.5")
+    assert labels(found) == ["Neg 'n2'"] and found.is_of_model
+    both = examine(growing(6), "fake:scale.n4=1.5", reference="fake:scale.n2=1.5")
+    assert {layer.node.name: layer.is_of_model for layer in both.layers if layer.is_suspect} == {
+        "n2": True,
+        "n4": False,
+    }
+    assert not both.is_of_model
+
+
 @pytest.mark.parametrize(
     ("made", "layer"),
     [

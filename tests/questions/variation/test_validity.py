@@ -10,6 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from biopsy.questions.variation.elements import dtype_features
+from biopsy.questions.variation.features import FedModel
+from biopsy.questions.variation.shapes import rank_features, size_features
 from biopsy.questions.variation.validity import Validity
 from support.varied_models import softmax
 
@@ -57,6 +60,30 @@ def test_nothing_is_asked_that_was_not_true_before():
     with closing(Validity(broken)) as made:
         assert not made.is_strict
         assert made.validated(changed(c=6)) is not None
+
+
+BROKEN = {
+    "a shape that is declared otherwise": "g (float[4,8] x) => (float[4,9] y) { y = Relu(x) }",
+    "a type that is declared otherwise": "g (float[4,8] x) => (double[4,8] y) { y = Relu(x) }",
+    "one tensor that is computed twice": "g (float[4,8] x) => (float[4,8] y) { a = Relu(x) a = Tanh(x) y = Neg(a) }",
+    "an attribute that is none": "g (float[4,8] x) => (float[4,8] y) { a = Relu<axes = 3>(x) y = Neg(a) }",
+}
+
+
+@pytest.mark.parametrize("graph", BROKEN.values(), ids=BROKEN)
+def test_nothing_is_said_of_the_sizes_and_types_of_a_model_that_breaks_the_standard(graph: str):
+    fed = FedModel(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {graph}'), None)
+    with closing(Validity(fed.model)) as made:
+        assert [*size_features(fed, made), *dtype_features(fed, made, 8), *rank_features(fed, made)] == []
+
+
+def test_sizes_of_a_model_that_says_no_shape_of_its_output_are_varied():
+    fed = FedModel(
+        onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[4,8] x) => (y) { y = Relu(x) }'),
+        None,
+    )
+    with closing(Validity(fed.model)) as made:
+        assert [feature.present for feature in size_features(fed, made)] == ["4", "8"]
 
 
 def split(parts: int) -> onnx.ModelProto:

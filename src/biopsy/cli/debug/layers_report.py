@@ -244,17 +244,20 @@ def _say_result(console: Console, findings: LayerFindings, options: LayersOption
         console.note("")
         console.say(*table)
         console.note("")
+    is_golden = findings.golden is not None
     for layer in findings.layers:
         if layer.is_suspect and layer.piece is not None:  # run as one: the values within it are not recorded
             labels_of_piece = [printable(label) for label in layer.piece.labels]
             as_one = f"{count(len(labels_of_piece), 'layer')}, of which only the last has a recorded value"
             console.note(_headed("as one", as_one))
-            console.say(*_piece_lines(labels_of_piece, layer, layer.introduced, layer.piece.origins))
+            lines = _piece_lines(labels_of_piece, layer, layer.introduced, layer.piece.origins, is_golden=is_golden)
+            console.say(*lines)
     for group in findings.groups:
         cause = "they fail" if group.failure is not None else "they are wrong"
         right = f"{count(len(group.nodes), 'layer')}, right one by one"
         console.note(_headed("together", f"{right}: {cause} when run as one piece"))
-        console.say(*_piece_lines(group.labels, group, group.error, group.origins), *_cause_lines(group))
+        lines = _piece_lines(group.labels, group, group.error, group.origins, is_golden=is_golden)
+        console.say(*lines, *_cause_lines(group))
     for effect in findings.marking_effects:
         names = first_of([_quoted(name) for name in effect.tensors], 4)
         output = _quoted(effect.output)
@@ -315,7 +318,7 @@ def _table_lines(findings: LayerFindings, most: int) -> Iterator[str]:
         for place in suspect.origins.places:
             yield _headed("introduced", f"by {suspect.labels[0]}, {place}")
     if any(by_number[suspect.nodes[0]].is_of_model for suspect in single[:most]):
-        yield _headed("model", _OF_MODEL)
+        yield _headed("model", _OF_MODEL[findings.golden is not None])
     if len(single) > most:
         yield f"and {len(single) - most} more (--top N, --report, --csv)"
 
@@ -363,13 +366,21 @@ def _error_text(error: TensorError) -> str:
     return f"|difference| up to {_number(error.absolute)} at {_worst_text(error)}"
 
 
-_OF_MODEL = (
-    "the engine gives what the model says there, and the golden values are of something else: look at who made it"
-)
+_GIVES = "the engine gives what the model says there"
+_OF_MODEL = {
+    True: f"{_GIVES}, and the golden values are of something else: look at who made it",
+    False: f"{_GIVES}, by float64: the reference is wrong",
+}
+"""What is said of layers that are right by float64: with golden values, and with a reference engine."""
 
 
 def _piece_lines(
-    labels: Sequence[str], measured: LayerFinding | LayerGroup, error: TensorError | None, origins: LayerOrigins
+    labels: Sequence[str],
+    measured: LayerFinding | LayerGroup,
+    error: TensorError | None,
+    origins: LayerOrigins,
+    *,
+    is_golden: bool,
 ) -> Iterator[str]:
     """Layers that were run as one piece: their labels, the error, and the lines of code they come from."""
     yield _headed("", first_of(labels, _MOST_LABELS, " -> "))
@@ -382,7 +393,7 @@ def _piece_lines(
     if len(origins.places) > _MOST_PLACES:
         yield _headed("", f"and {len(origins.places) - _MOST_PLACES} more places")
     if measured.is_of_model:
-        yield _headed("", _OF_MODEL)
+        yield _headed("", _OF_MODEL[is_golden])
 
 
 def _cause_lines(group: LayerGroup) -> Iterator[str]:
@@ -431,7 +442,8 @@ def _verdict_lines(findings: LayerFindings) -> Iterator[str]:
     labels = [f"{name} gives {printable(form)}" if form else name for name, form in zip(names, forms, strict=True)]
     if labels:
         more = f" and {len(findings.suspects) - 3} more" if len(findings.suspects) > 3 else ""
-        yield f"FAILED | {'; '.join(labels)}{more}{incomplete}"
+        who = "the reference is wrong, by float64: " if findings.golden is None and findings.is_of_model else ""
+        yield f"FAILED | {who}{'; '.join(labels)}{more}{incomplete}"
     elif not findings.nothing_wrong:
         yield f"FAILED | tensors are out of tolerance, and no isolated layer makes them so{incomplete}"
     elif not findings.complete:

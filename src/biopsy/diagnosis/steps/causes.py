@@ -61,7 +61,6 @@ from biopsy.questions.transformations.find import find_transformation
 from biopsy.questions.transformations.question import SameEngine, TransformationQuestion, parse_tool
 from biopsy.questions.workarounds.find import find_workarounds
 from biopsy.questions.workarounds.question import Kind, PatchedFile, WhatIsRight, WorkaroundQuestion, golden_of
-from biopsy.session.trial import Budget
 from biopsy.tensors.files import read_results
 from biopsy.text import count, first_of, series
 
@@ -251,7 +250,7 @@ def _workaround_question(facts: KnownFacts, context: StepContext) -> WorkaroundQ
         piece=None if facts.piece is None else Path(facts.piece.path),
         default_name=str(context.question.candidate),
         target=PatchedFile(path=question.folder / PATCHED, external=f"{PATCHED}.data" if large else None),
-        budget=Budget(seconds=context.seconds_left),
+        budget=context.budget(),
     )
 
 
@@ -333,7 +332,7 @@ def _transformation_question(facts: KnownFacts, context: StepContext) -> Transfo
     )
     if question.tool is None:
         return replace(transformation_question, reduces=False, finds_passes=False)
-    budget = Budget(seconds=_SHARE_OF_REDUCTION * context.seconds_left)
+    budget = context.budget(share=_SHARE_OF_REDUCTION)
     return replace(transformation_question, output=question.folder / _TRANSFORMED, budget=budget)
 
 
@@ -427,9 +426,9 @@ def holding(facts: KnownFacts, context: StepContext) -> StepAnswer:
     context.close_warm_check()
     if not any(each.runs for each in seen):
         raise TimeUpError
-    kept = [f"{each.runs} of {each.runs}" for each in seen if each.runs and not each.failed]
-    parts = [f"no, it fails in {each.failed} of {each.runs} further runs: {each.line}" for each in seen if each.failed]
-    parts += [f"yes, in {series(kept)} further runs"] if kept else []
-    if left := sum(not each.runs for each in seen):
-        parts.append(f"{left} not run again: the time was over")
-    return StepAnswer(replace(facts, settings=mended, ways_out=tuple(seen)), " · ".join(parts))
+    lines = [f"no, it fails in {each.failed} of {each.runs} further runs: {each.line}" for each in seen if each.failed]
+    few = [each for each in seen if each.runs < RUNS_TO_TELL_APART and not each.failed]
+    lines += [f"only {count(each.runs, 'run')} in the time: {each.line}" for each in few]
+    kept = [f"{each.runs} of {each.runs}" for each in seen if not each.failed and each not in few]
+    lines += [f"yes, in {series(kept)} further runs"] if kept else []
+    return StepAnswer(replace(facts, settings=mended, ways_out=tuple(seen)), " · ".join(lines), TIME if few else None)

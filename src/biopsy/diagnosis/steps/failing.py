@@ -5,53 +5,32 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from biopsy import errors, events
+from biopsy import errors
+from biopsy.checks.command import ARBITER
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import passes_needed, signature_of
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.comparison.mismatch import NOT_FINITE, error_size, error_text, form_text
 from biopsy.diagnosis.context import REPORT_OPTION, StepAnswer, StepContext, diagnosis_step, fails, passes
-from biopsy.diagnosis.facts import (
-    EngineComparison,
-    FailingPiece,
-    FailureReport,
-    FaultBeforeEngines,
-    KnownFacts,
-    ModelFailure,
-)
+from biopsy.diagnosis.facts import EngineComparison, FailureReport, FaultBeforeEngines, KnownFacts, ModelFailure
 from biopsy.diagnosis.question import (
     Words,
-    feeds_in,
     larger_inputs,
     other_inputs_of_same_size,
-    path_of,
     shape_words,
     shapes_of,
     with_inputs,
-    without_weights_folder,
 )
-from biopsy.engines.registry import PLAIN, names, parse_spec
-from biopsy.model.index import index_file
-from biopsy.model.load import parse as parse_model
-from biopsy.model.load import read_bytes
+from biopsy.engines.registry import EXACT, PLAIN, names, parse_spec
 from biopsy.model.nodes import warning_of_random
-from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.reading import read_plain
-from biopsy.processes.writing import write_whole
 from biopsy.questions.lint.lint import breaches
 from biopsy.questions.lint.rules import CHECKER, INFERENCE, RULES, LintEntry
-from biopsy.questions.variation.features import values_of
-from biopsy.questions.workarounds.question import patched
-from biopsy.questions.workarounds.spellings.elementwise import undefined_inputs
-from biopsy.questions.workarounds.spellings.table import GUARDS, respellings
-from biopsy.recording.reference_run import Recording
-from biopsy.session.trial import until_no_pass
 from biopsy.text import first_of
 
 REPORT = "run.json"
@@ -129,6 +108,14 @@ class _FailureSearch:
                 failure = self._blamed(engines, run)
                 return failure and replace(failure, fault=None)
         return None
+
+    def is_contradicted(self) -> bool:
+        """Whether float64 contradicts engines that agree: two may have the same bug."""
+        question = self.context.question
+        words = (*question.original_words((EXACT, self.rows[0][-1])), ARBITER)
+        run = self.context.run(words, question.model, description="held against float64", share=_SHARE_OF_RUNS)
+        seen = run.evidence.verdict
+        return fails(run) and seen.stage == "compare" and seen.rounding is not None and seen.rounding.verdict == "bug"
 
     def _run(self, engines: Sequence[str], *more: str, description: str, share: float = 1.0) -> Judged:
         """Run the original in engines. Raises CheckError if nothing can be said of the model."""
@@ -302,10 +289,12 @@ def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
         if not failure.passes_with and (breach := _invalid(failure, context)) is not None:
             failure = replace(failure, fault=breach)
     lists = {key: tuple(getattr(search, key)) for key in ("rows", "passed", "not_compared")}
-    compared = EngineComparison(engines=tuple(search.engines.items()), **lists)
+    is_contradicted = failure is None and question.check is None and bool(search.rows) and search.is_contradicted()
+    compared = EngineComparison(engines=tuple(search.engines.items()), contradicted=is_contradicted, **lists)
     facts = replace(facts, compared=compared, failure=failure)
     if failure is None:
-        return StepAnswer(facts, f"no · {' · '.join([*compared.passed, *compared.not_compared])}")
+        doubt = ["but float64 contradicts them"] if compared.contradicted else []
+        return StepAnswer(facts, f"no · {' · '.join([*compared.passed, *compared.not_compared, *doubt])}")
     error = f" · {failure.error}" if failure.error else ""
     return StepAnswer(facts, f"{failure.report.signature}{error}" if failure.fault is None else failure.fault.text)
 
@@ -333,36 +322,6 @@ def _invalid(failure: ModelFailure, context: StepContext) -> FaultBeforeEngines 
         return None
     text = f"it breaks the ONNX standard: {first_of(found, 3, '; ')}"
     return FaultBeforeEngines(kind="invalid", every=(), text=text) if found else None
-
-
-def undefined_in(piece: FailingPiece, facts: KnownFacts, context: StepContext) -> FaultBeforeEngines | None:
-    """What nodes of a piece are given that ONNX defines no result for, if the piece passes when it is kept from them.
-
-    None for a check of the user's, whose inputs are not known, or if there is nothing of the kind. Raises TimeUpError.
-    """
-    path, question = Path(piece.path), context.question
-    words = with_inputs(without_weights_folder(facts.known_failure.check), path_of(piece.inputs))
-    command, model = parse(words), parse_model(read_bytes(path), path)
-    guards = [*respellings(model, range(len(model.graph.node)), GUARDS)]
-    guarded = patched(model, guards) if guards and isinstance(command, OwnRun) else None
-    if guarded is None or not isinstance(command, OwnRun):
-        return None
-    weights = {weight.name: value for weight in model.graph.initializer if (value := values_of(weight)) is not None}
-    with temporary_folder("biopsy-") as scratch:
-        given = Recording(
-            index_file(path), lambda: feeds_in(command.input_files) or [{}], scratch, events.ignore, every_tensor=True
-        )
-        undefined = [*undefined_inputs(model, lambda name: [weights[name]] if name in weights else given.values(name))]
-    if not undefined:
-        return None
-    write_whole(question.candidate, [guarded.SerializeToString()])
-    run = partial(context.run, words, question.candidate, description="the piece, kept from what ONNX leaves undefined")
-    try:
-        judged, _ = until_no_pass(run, facts.rate.proof)
-    finally:
-        question.candidate.unlink(missing_ok=True)
-    text = first_of(undefined, 3, "; ")
-    return FaultBeforeEngines(kind="undefined", every=(), text=text) if passes(judged) else None
 
 
 def _with_larger_inputs(context: StepContext, failure: ModelFailure) -> ModelFailure:

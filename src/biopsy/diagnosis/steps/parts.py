@@ -33,8 +33,8 @@ from biopsy.diagnosis.facts import (
     PrecisionFacts,
 )
 from biopsy.diagnosis.question import Words, feeds_in, path_of, with_inputs, without_weights_folder
-from biopsy.diagnosis.steps.failing import undefined_in
-from biopsy.diagnosis.steps.rounding import low_precision, with_corrected_suspect, with_wrong_engines
+from biopsy.diagnosis.steps.rounding import judged_by_float64, low_precision, with_corrected_suspect
+from biopsy.diagnosis.undefined import undefined_in
 from biopsy.engines.registry import PLAIN, create
 from biopsy.engines.runner import Inputs, checked_feed, feeds_for
 from biopsy.findings.reduction import search_tree
@@ -71,6 +71,8 @@ SEARCH_REPORT = "search.json"
 """The piece and the history of the search for it, in the folder of the evidence."""
 
 _MOST_SHOWN = 6
+
+CASTS_LEFT_OUT = "known already: the engine leaves out Casts"
 
 _NO_RESUME, _USUAL_BORDER = Resume(), Border()
 
@@ -111,7 +113,7 @@ def reduce_to(
     jobs = context.question.effort.jobs if command.names_candidate(default) else 1
     job = ReductionJob(
         target=Target(output),
-        search=_search_options(facts, context, Budget(seconds=context.seconds_left), resume, jobs),
+        search=_search_options(facts, context, context.budget(), resume, jobs),
         recording=RecordingOptions(samples=samples, engines=engines),
         border=border,
         command=command,
@@ -130,6 +132,7 @@ def reduce_to(
         "the model is random: no comparison of its values says anything": facts.fault == "random",
         "the model is invalid, so an engine may refuse it": facts.fault == "invalid",
         "it is rounding: no part of the model is at fault": facts.is_rounding,
+        CASTS_LEFT_OUT: facts.rounding and facts.rounding.leaves_out,
     },
     evidence="search",
     files=(PIECE, inputs_file(Path(PIECE)).name, SEARCH_REPORT),
@@ -174,14 +177,17 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     if failure.report.stage == "compare" and random is not None:
         fault = FaultBeforeEngines(kind="random", every=(), text=f"as its smallest part that fails shows, {random}")
         failure = replace(failure, fault=fault)
-    elif fault is None and (undefined := undefined_in(piece, facts, context)) is not None:
-        failure = replace(failure, fault=undefined)
     elif fault is not None and fault.kind == "not-finite" and len(piece.nodes) == 1:
         origin = "It is fed with NaN." if _reads_nan(piece) else "It makes NaN of values that are not NaN."
         failure = replace(failure, fault=replace(fault, origin=f" {origin}"))
+    elif fault is None and not errors.is_crash(failure.report.stage, failure.report.kind) and failure.status >= 0:
+        failure = replace(failure, fault=undefined_in(piece, facts, context))
     if rounding is not None and rounding.exceeds_rounding:
         with contextlib.suppress(TimeUpError, errors.CheckError):  # the verdict on the whole model stays
-            rounding = with_wrong_engines(rounding, failure, context, piece)
+            fed = None if reduction.inputs is None else [reduction.inputs]
+            wrong, right = judged_by_float64(failure, context, reduction.output, fed)
+            piece = replace(piece, wrong=wrong)
+            rounding = replace(rounding, wrong=wrong, right=right) if wrong else rounding
         failure = with_corrected_suspect(failure, rounding)
     more = f" and {len(piece.nodes) - _MOST_SHOWN} more" if len(piece.nodes) > _MOST_SHOWN else ""
     ended = "" if piece.stopped is None else f" · stopped by {piece.stopped}: a smaller one may exist"
@@ -272,6 +278,7 @@ def no_inner_tensors(engine: str | None) -> dict[str, object]:
         "known already": facts.is_masked and facts.piece is None,
         "no engine is at fault": facts.fault not in (None, "refused"),
         "it is rounding: no layer is at fault": facts.is_rounding,
+        CASTS_LEFT_OUT: facts.rounding and facts.rounding.leaves_out,
         TWO_ENGINES: facts.suspect is None or facts.known_failure.trusted is None,
         "the piece is one node": facts.piece is not None and len(facts.piece.nodes) == 1,
         **no_inner_tensors(facts.failure and facts.failure.trusted),
@@ -452,7 +459,7 @@ def high_precision(facts: KnownFacts, context: StepContext) -> StepAnswer:
         output=question.folder / MIXED,
         report=question.folder / PRECISION_REPORT,
         write_report=lambda result: context.keep(PRECISION_REPORT, precision_tree(result)),
-        search=_search_options(facts, context, Budget(seconds=context.seconds_left)),
+        search=_search_options(facts, context, context.budget()),
     )
     try:
         with context.check_for_search(without_weights_folder(facts.known_failure.check)) as check:
@@ -510,7 +517,7 @@ def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
         files = command.input_files
         fed = Inputs(given=feeds_in(files)) if files else context.question.samples.inputs
     job = VariationJob(
-        search=_search_options(facts, context, Budget(checks=USUAL_CHECKS, seconds=context.seconds_left)),
+        search=_search_options(facts, context, context.budget(checks=USUAL_CHECKS)),
         inputs=fed,
         values_free=None if command.compares_recorded is None else not command.compares_recorded,
     )

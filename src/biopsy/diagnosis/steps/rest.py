@@ -19,6 +19,7 @@ from biopsy.checks.words import as_word
 from biopsy.comparison.mismatch import ONE_SIDED
 from biopsy.diagnosis.context import (
     NO_PIECE,
+    STEP_TIME,
     TIME,
     StepAnswer,
     StepContext,
@@ -80,7 +81,7 @@ def rest_of_model(facts: KnownFacts, context: StepContext) -> StepAnswer:
 
 
 NOTHING_LEFT = "no other node is left"
-_NO_TIME = "the time for this question was over"
+_NO_TIME = f"{STEP_TIME} was over"
 
 
 def _line(rest: RestFacts) -> str:
@@ -288,7 +289,12 @@ class _Rest:
         )
         kept = tuple(written.nodes[node] for node in reduction.kept)
         labels = tuple(self._index.nodes[node].label for node in kept)
-        return [FurtherPiece(nodes=labels, kept=kept, by="reduction")]
+        wrong: tuple[str, ...] = ()
+        if self._failure.is_mismatch and self._failure.trusted:
+            inputs = [] if reduction.inputs is None else [reduction.inputs]
+            with contextlib.suppress(TimeUpError, errors.CheckError):
+                wrong, _ = judged_by_float64(self._failure, self._context, reduction.output, inputs)
+        return [FurtherPiece(nodes=labels, kept=kept, by="reduction", wrong=wrong)]
 
 
 def is_same_failure(judged: Judged, failure: ModelFailure, context: StepContext) -> bool:
@@ -323,4 +329,5 @@ def _alike(findings: LayerFindings, failure: ModelFailure, gone: set[int]) -> It
             is_alike = failure.is_mismatch and error is not None and math.isfinite(error.absolute)
         if is_alike and exceeds_rounding(part) and part.nodes not in if_marked and taken.isdisjoint(part.nodes):
             taken.update(part.nodes)
-            yield FurtherPiece(nodes=suspect.labels, kept=part.nodes, by="layers")
+            wrong = (failure.suspect,) if failure.suspect and part.rounding_ratio is not None else ()
+            yield FurtherPiece(nodes=suspect.labels, kept=part.nodes, by="layers", wrong=wrong)

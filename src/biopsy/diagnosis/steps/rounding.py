@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import onnx
@@ -31,7 +31,7 @@ from biopsy.diagnosis.context import (
     fails,
     passes,
 )
-from biopsy.diagnosis.facts import FailingPiece, KnownFacts, ModelFailure, NarrowerFacts, RoundingFacts, Steadiness
+from biopsy.diagnosis.facts import KnownFacts, ModelFailure, NarrowerFacts, RoundingFacts, Steadiness
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
     Words,
@@ -43,13 +43,15 @@ from biopsy.diagnosis.question import (
     write_inputs,
 )
 from biopsy.engines.base import ModelInput
+from biopsy.engines.reference_float64 import CASTS
 from biopsy.engines.registry import EXACT
 from biopsy.engines.worker import Worker
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.precision.formats import BFLOAT16, FLOAT16
 from biopsy.tensors.files import read_feeds, read_results, write_feeds
-from biopsy.tensors.results import Array
+from biopsy.tensors.results import Array, Feed
+from biopsy.text import first_of
 
 
 def low_precision(index: ModelIndex) -> Literal["fp16", "bf16"] | None:
@@ -103,7 +105,8 @@ def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """Compare with float64, on the inputs of the check and on other random ones of the same shapes."""
     failure, question = facts.known_failure, context.question
     if failure.is_non_finite_mismatch:
-        judged = with_wrong_engines(RoundingFacts(verdicts=()), failure, context)
+        wrong, right = judged_by_float64(failure, context)
+        judged = RoundingFacts(verdicts=(), wrong=wrong, right=right)
         failure = with_corrected_suspect(failure, judged)
         return StepAnswer(replace(facts, rounding=judged, failure=failure), _line(judged))
     others = (inputs_of_other_seed(question.index, question.samples, seed, question.folder) for seed in _MORE_SEEDS)
@@ -128,34 +131,32 @@ def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
         reason=next((verdict.reason for verdict in verdicts if verdict.reason), ""),
     )
     with contextlib.suppress(TimeUpError):  # the verdicts alone are an answer
-        if judged.is_rounding:
+        without_casts = _engine_without_casts(failure, context) if judged.is_rounding else None
+        if without_casts is not None:  # float64 without that rounding has judged the outputs
+            failure = failure.swapped if without_casts == failure.trusted else failure
+            judged = RoundingFacts(
+                verdicts=("bug",) * len(verdicts),
+                inputs=len(runs),
+                wrong=(failure.suspect or "",),
+                right=(failure.trusted or "",),
+                leaves_out=tuple(narrowing_casts(question.index)),
+            )
+        elif judged.is_rounding:
             judged = _with_passing_limits(judged, failure, files[: len(runs)], context)
         elif judged.exceeds_rounding:
-            judged = with_wrong_engines(judged, failure, context)
+            wrong, right = judged_by_float64(failure, context)
+            judged = replace(judged, wrong=wrong, right=right)
             failure = with_corrected_suspect(failure, judged)
     return StepAnswer(replace(facts, rounding=judged, failure=failure), _line(judged))
-
-
-def with_wrong_engines(
-    rounding: RoundingFacts, failure: ModelFailure, context: StepContext, piece: FailingPiece | None = None
-) -> RoundingFacts:
-    """Compare each engine by itself with float64: a difference between two does not show which is wrong.
-
-    In the ``piece`` if there is one, since rounding alone may be great behind many layers; the record stays as it is if
-    no engine is wrong there. A check of the user's has no engines to compare.
-    """
-    model = None if piece is None else Path(piece.path)
-    files = None if piece is None or piece.inputs is None else [Path(piece.inputs)]
-    wrong, right = judged_by_float64(failure, context, model, files)
-    if piece is not None and not wrong:
-        return rounding
-    return replace(rounding, wrong=wrong, right=right)
 
 
 def judged_by_float64(
     failure: ModelFailure, context: StepContext, part: Path | None = None, files: Sequence[Path] | None = None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Those of the two engines that are wrong by float64, and those that are right, in all of the model or a part."""
+    """Those of the two engines that are wrong by float64, and those that are right, in all of the model or a part.
+
+    A difference between two does not show which is wrong. A check of the user's has no engines to compare.
+    """
     question, engines = context.question.without_limits, [failure.suspect, failure.trusted]
     words_of = question.original_words if part is None else question.words
     wrong: list[str] = []
@@ -181,6 +182,9 @@ def _line(rounding: RoundingFacts) -> str:
     if not rounding.verdicts:
         wrong = ", ".join(rounding.wrong) or "not known which engine"
         return f"NaN or infinity is not rounding · wrong, by float64: {wrong}"
+    if rounding.leaves_out:
+        casts = first_of(rounding.leaves_out, _MOST_CASTS_SHOWN)
+        return f"no: {rounding.wrong[0]} leaves out the rounding of {casts}, by float64 with it and without"
     if rounding.is_rounding:
         return f"yes, by float64{times}{inputs}"
     if rounding.exceeds_rounding:
@@ -211,6 +215,8 @@ def noise_words(engine: str, context: StepContext) -> Words:
     """A run of the original that fails only if an engine's error is more than rounding."""
     return context.question.without_limits.original_words([engine], *_COMPARE_WITH_NOISE)
 
+
+_MOST_CASTS_SHOWN = 3
 
 _RUNS = 4
 """Further runs of the failing check at first."""
@@ -322,8 +328,8 @@ def _rows_agree(name: str, values: Array, context: StepContext) -> bool:
     return compare_output(name, np.asarray(values), expected, criteria, "brief").passed
 
 
-_MOST_ROUNDINGS = 2.0**20
-"""A greater error, as a multiple of one rounding in float32, is that of no type: bfloat16 rounds to 2**16 of these."""
+_MOST_RELATIVE = 2.0**-4
+"""A greater error, relative to the greatest value, is that of no type: one rounding to bfloat16 is 2**-9 at most."""
 
 _FORMS: Mapping[Literal["results", "both", "inputs"], str] = {"results": "-results", "both": "", "inputs": "-inputs"}
 
@@ -338,9 +344,7 @@ _FORMS: Mapping[Literal["results", "both", "inputs"], str] = {"results": "-resul
         "the outputs do not show it": facts.is_masked,
         "no engine is at fault": facts.fault is not None,
         UNKNOWN_ENGINE: facts.suspect is None,
-        "the error is too large for that": facts.piece
-        and facts.piece.error
-        and (facts.piece.error.worst.times_rounding or 0.0) > _MOST_ROUNDINGS,
+        "the error is too large for that": facts.piece and facts.piece.relative_error > _MOST_RELATIVE,
     },
     evidence="narrower",
     share=_SHARE,
@@ -350,23 +354,56 @@ def narrower_type(facts: KnownFacts, context: StepContext) -> StepAnswer:
     piece, suspect, judged, samples = facts.piece, facts.suspect, facts.rounding, context.question.samples
     assert piece is not None and suspect is not None and judged is not None
     index = index_file(Path(piece.path))
-    names = {index.names[tensor] for tensor in index.fed_inputs()}
     feeds = feeds_in([Path(piece.inputs)]) if piece.inputs is not None else feeds_of(context.question.index, samples)
-    with temporary_folder("biopsy-") as scratch:
-        path = scratch / "feeds.safetensors"
-        write_feeds(path, [{name: feed[name] for name in feed if name in names} for feed in feeds] or [{}])
-
-        def outputs_in(engine: str) -> list[dict[str, Array]]:
-            if context.seconds_left == 0:
-                raise TimeUpError
-            with Worker(engine, scratch, max(1.0, context.seconds_left)) as worker:
-                return worker.run(ModelInput(b"", index.folder, Path(piece.path)), path)
-
+    with outputs_of(index, feeds, context) as outputs_in:
         found = _narrower_facts(outputs_in(suspect), outputs_in)
     line = f"no: none of {found.tried} simulations gives its result" if found.tried else "no: nothing could be rounded"
     if found.types and found.left is not None:
         line = f"yes: {' or '.join(found.types)}, rounded: {found.rounded} · {found.left:.1%} of the error is left"
     return StepAnswer(replace(facts, rounding=replace(judged, narrower=found)), line)
+
+
+OutputsIn: TypeAlias = Callable[..., list[dict[str, Array]]]
+"""Runs an engine on a model, and gives its outputs, or other tensors by name, per sample. Raises TimeUpError."""
+
+
+@contextlib.contextmanager
+def outputs_of(index: ModelIndex, feeds: Sequence[Feed], context: StepContext) -> Iterator[OutputsIn]:
+    """Run engines on the model in a file with these inputs."""
+    names, file = {index.names[tensor] for tensor in index.fed_inputs()}, index.path
+    with temporary_folder("biopsy-") as scratch:
+        path = scratch / "feeds.safetensors"
+        write_feeds(path, [{name: feed[name] for name in feed if name in names} for feed in feeds] or [{}])
+
+        def outputs_in(engine: str, names: Sequence[str] | None = None) -> list[dict[str, Array]]:
+            if context.seconds_left == 0:
+                raise TimeUpError
+            with Worker(engine, scratch, max(1.0, context.seconds_left)) as worker:
+                return worker.run(ModelInput(b"", index.folder, file), path, names)
+
+        yield outputs_in
+
+
+def _engine_without_casts(failure: ModelFailure, context: StepContext) -> str | None:
+    """The engine that leaves out the rounding of Casts to float16 and bfloat16, if the other one does not.
+
+    What a run in float64 with this rounding, and one without, explains of each engine's error shows that.
+    """
+    question, pair = context.question, (failure.suspect, failure.trusted)
+    if question.check is not None or None in pair or not any(narrowing_casts(question.index)):
+        return None
+    try:
+        with outputs_of(question.index, feeds_of(question.index, question.samples), context) as outputs_in:
+            plain, rounded = outputs_in(EXACT), outputs_in(f"{EXACT},rounded={CASTS}")
+            outputs = {engine: outputs_in(engine) for engine in pair if engine is not None}
+    except (errors.EngineFailure, errors.CannotCompare, errors.TooMuchMemory):
+        return None
+    for engine, other in (pair, pair[::-1]):
+        assert engine is not None and other is not None
+        shares = share_left(outputs[engine], rounded, plain), share_left(outputs[other], plain, rounded)
+        if all(share is not None and share <= MOST_LEFT for share in shares):
+            return engine
+    return None
 
 
 def _narrower_facts(

@@ -103,10 +103,10 @@ def run_blocks(run: Branch) -> Iterator[DocumentBlock]:
         columns = {
             "output": code_of("name"),
             "verdict": lambda entry: outcome_cell(entry.text("verdict") or "unknown"),
-            "times plain float32": number_of("ratio", times),
+            "times a plain run": number_of("ratio", times),
             "why": "reason",
         }
-        caption = f"Errors of {cut(noise.text('suspect') or '?', 60)} by those of plain float32"
+        caption = f"Errors of {cut(noise.text('suspect') or '?', 60)} by those of a plain run"
         yield table(caption, noise.parts("outputs"), columns, most=_MOST_OUTPUTS)
     if not_finite := run.parts("not_finite"):
         keys = ["engine", "name", "iteration", "elements", "nan", "inf", "first", "value"]

@@ -143,7 +143,7 @@ class LayerFinding:
 
     ``piece``: the layers that were run together with it, whose common error is ``introduced``; None if it ran alone.
     ``within``: the layers whose pieces measure it, if it has no recorded output. ``is_of_model``: the suspect computes
-    what the model says, and the golden values are from something else.
+    what the model says, by float64, and the reference, or the golden values, something else.
     """
 
     node: LayerNode
@@ -329,6 +329,13 @@ class LayerFindings:
         names = [field.name for field in fields(Suspect)]
         suspects += [Suspect(**{name: getattr(group, name) for name in names}) for group in self.groups]
         return sorted(suspects, key=lambda suspect: suspect.rank, reverse=True)
+
+    @property
+    def is_of_model(self) -> bool:
+        """Whether the suspect computes what the model says, by float64, in every layer and group that is wrong."""
+        wrong: list[LayerFinding | LayerGroup] = [layer for layer in self.layers if layer.is_suspect]
+        wrong += self.groups
+        return bool(wrong) and all(part.is_of_model for part in wrong)
 
     @property
     def is_masked(self) -> bool:

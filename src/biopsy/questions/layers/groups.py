@@ -100,7 +100,7 @@ class GroupSearch:
         return [
             *self._unexplained_remarks,
             f"{len(most)} layers together are out of tolerance by accumulated or amplified rounding; neither a layer "
-            f"nor fusion is at fault: their error is {noise.ratio:.2g} times that of plain float32 on the same values, "
+            f"nor fusion is at fault: their error is {noise.ratio:.2g} times that of a plain run on the same values, "
             f"and up to {noise.limit:g} times is rounding",
         ]
 
@@ -362,7 +362,7 @@ class SubgraphRuns:
         judged = self.rounding.judge(model, [error.tensor for error in wrong], runs)
         if judged is None:
             return SubgraphFault(worst(wrong))
-        if judged.noise.passed:
+        if judged.noise.passed and not judged.is_of_model:
             self.rounded[nodes] = judged.noise
             return None
         return SubgraphFault(worst(wrong), noise=judged.noise, is_of_model=judged.is_of_model)

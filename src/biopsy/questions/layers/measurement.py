@@ -369,7 +369,7 @@ def _combined(runs: Sequence[IsolatedResult]) -> IsolatedResult:
 class RoundingVerdict:
     """An error compared with rounding: the suspect's, or that of the golden values if that is greater.
 
-    ``is_of_model``: the suspect computes what the model says, and the golden values are from something else.
+    ``is_of_model``: the suspect computes what the model says, and the reference, or the golden values, something else.
     """
 
     noise: NoiseComparison
@@ -399,8 +399,8 @@ class RoundingJudge:
     def judge(self, model: ModelInput, names: Iterable[str], runs: Runs) -> RoundingVerdict | None:
         """The verdict on the worst of the outputs ``names`` of a subgraph, for which the suspect gave ``runs``.
 
-        Golden values are judged too, as they may be of another model. None if the exact or the plain evaluator cannot
-        run the subgraph, or an output is missing.
+        What it is compared with is judged too: golden values may be of another model, and a reference may be wrong.
+        None if the exact or the plain evaluator cannot run the subgraph, or an output is missing.
         """
         exact, plain = self._run(self._exact, model), None
         if exact is not None:
@@ -409,12 +409,13 @@ class RoundingJudge:
             return None
         wanted = tuple(names)
         noise = _worst(wanted, [[run.get(name) for run in runs] for name in wanted], plain, exact)
-        if noise is None or not self._recorded.is_golden:
-            return None if noise is None else RoundingVerdict(noise)
-        golden = _worst(wanted, [self._recorded.expected(name) for name in wanted], plain, exact)
-        if golden is None or (golden.passed, -golden.ratio) >= (noise.passed, -noise.ratio):
+        if noise is None:
+            return None
+        expected = _worst(wanted, [self._recorded.expected(name) for name in wanted], plain, exact)
+        if expected is None or (expected.passed, -expected.ratio) >= (noise.passed, -noise.ratio):
             return RoundingVerdict(noise)
-        return RoundingVerdict(golden, is_of_model=noise.passed and golden.verdict == "bug")
+        is_of_model = noise.passed and expected.verdict == "bug"
+        return RoundingVerdict(expected if self._recorded.is_golden else noise, is_of_model=is_of_model)
 
     def _run(self, worker: Worker, model: ModelInput) -> Runs | None:
         with contextlib.suppress(*CANNOT_RUN):

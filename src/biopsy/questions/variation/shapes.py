@@ -59,7 +59,12 @@ class ListedSize:
 
 
 def size_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
-    """Every size of inputs and weights that can be changed, with the places that must change together."""
+    """Every size of inputs and weights that can be changed, with the places that must change together.
+
+    There is none if the model breaks the standard: what other sizes it could have is not known then.
+    """
+    if not validity.is_strict:
+        return
     closed = _with_sizes_as_fed(fed)
     size_at = _size_places(closed.model)
     axes = [
@@ -75,8 +80,7 @@ def size_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
             changed = (resized(group, other)(closed) for other in (size + 1, 2 * size))
             return any(each is not None and validity.validated(each.model) is not None for each in changed)
 
-        # If validity cannot be tested, all places of this size change together.
-        for group in tied_groups(anchors, places, is_valid) if validity.is_strict else [tuple(places)]:
+        for group in tied_groups(anchors, places, is_valid):
             groups.setdefault(group, size)
     titles = {group: _title(fed.model, group) for group in groups}
     for group, size in groups.items():

@@ -42,14 +42,15 @@ _SCHEMA_NAMES = {"float32": "float", "float64": "double"}
 class Validity:
     """Tests whether changed models have the same properties of validity as ``model``.
 
-    ``is_strict``: the shapes of the model are known to agree.
+    ``is_strict``: the model keeps the standard, as far as onnx can tell, so that a change that breaks it shows.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._server = Server(__name__)
         answer = self._ask(model, None)
         self._properties: list[str] = [] if answer is None else answer["properties"]
-        self.is_strict = "shapes agree" in self._properties
+        is_sound = "well formed" in self._properties or "ranks are known" not in self._properties  # which it demands
+        self.is_strict = is_sound and {"shapes agree", "types are allowed"} <= {*self._properties}
 
     def validated(self, model: onnx.ModelProto) -> onnx.ModelProto | None:
         """A changed model with inferred types; None if it has lost a property."""

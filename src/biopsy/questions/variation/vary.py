@@ -266,6 +266,8 @@ class VariationTask:
                 self._vary_joined_sizes()
                 self._confirm_conditions_on_values()
                 self._variation = replace(self._variation, together=self._vary_together())
+                if self._examinations:
+                    self._require_failure()
         except BudgetSpentError:
             self._variation = replace(self._variation, complete=False)
             for each in self._examinations:  # no condition on values was confirmed
@@ -395,6 +397,14 @@ class VariationTask:
             return False
         self._variation = replace(self._variation, plain=edited)
         return True
+
+    def _require_failure(self) -> None:
+        """Raise OriginalPasses if the unchanged model fails no more, so that what passed since is no evidence."""
+        assert self._trial_maker is not None
+        unchanged, runs = self._trial_maker.unchanged, max(self._oracle.memory.repetitions, RUNS_TO_TELL_APART)
+        judged, _ = until_no_pass(lambda: self._oracle.again(unchanged), runs)
+        if judged.outcome is Outcome.PASSES:
+            raise errors.OriginalPasses("the model fails no more: nothing can be said of what may vary")
 
     def _require_meaningful_check(self) -> None:
         """Raise CheckError if the check fails on anything: no change passes, and a lone Identity node fails too."""

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-
 import numpy as np
-import onnx
 from onnx import helper
 
-from biopsy.model import walk
-from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.questions.workarounds.spellings.site import (
     BFLOAT16,
     DOUBLE,
@@ -21,7 +16,6 @@ from biopsy.questions.workarounds.spellings.site import (
     Drafts,
     Site,
 )
-from biopsy.reduction.passes.common import described
 from biopsy.tensors.results import Array
 
 _INTEGERS = frozenset({2, 3, 4, 5, INT32, INT64, 12, 13})
@@ -187,25 +181,3 @@ def _bounds(elem: int, to: int) -> tuple[Array, Array]:
     with np.errstate(over="ignore"):
         least, below, above = (np.float64(each).astype(dtype) for each in (limits.min, limits.min - 1, limits.max + 1))
     return np.nextafter(least, np.array(-np.inf, dtype)) if below == least else below, above
-
-
-def undefined_inputs(model: onnx.ModelProto, values: Callable[[str], Sequence[Array] | None]) -> Iterator[str]:
-    """What nodes of the main graph are given although ONNX defines no result for it, as sentences without their ends.
-
-    These are integers divided by 0, and numbers cast to integers that do not hold them. ``values`` gives the values of
-    a tensor, None if they are not known.
-    """
-    for node in model.graph.node:
-        domain, operator, _ = walk.operator(node)
-        if domain or operator not in ("Div", "Mod", "Cast"):
-            continue
-        read = values(node.input[0 if operator == "Cast" else 1]) or ()
-        if operator == "Cast":
-            to = next((each.i for each in node.attribute if each.name == "to"), 0)
-            elems = [helper.np_dtype_to_tensor_dtype(each.dtype) for each in read]
-            bounds = [_bounds(elem, to) if elem in FLOATS and to in _INTEGERS else None for elem in elems]
-            pairs = zip(read, bounds, strict=True)
-            if any(each and not ((each[0] < value) & (value < each[1])).all() for value, each in pairs):
-                yield f"{described(node)} casts numbers to {DTYPE_OF_ELEM[to]} that it does not hold"
-        elif any(each.dtype.kind in "iu" and not each.all() for each in read):
-            yield f"{described(node)} divides integers by 0"

@@ -1,0 +1,89 @@
+"""No engine is blamed for what it makes of values for which the ONNX standard defines no result."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from biopsy import events
+from biopsy.diagnosis.context import StepContext
+from biopsy.diagnosis.facts import KnownFacts
+from biopsy.diagnosis.question import Words
+from biopsy.diagnosis.undefined import undefined_by_standard, undefined_in
+from biopsy.diagnosis.verdict import verdict_of
+from biopsy.diagnosis.ways_out import ways_out
+from biopsy.tensors.files import write_feeds
+from support.diagnoses import SUSPECT, facts, failure, piece, question
+from support.models import info, model
+
+UNDEFINED = [
+    ("y = Cast<to = 7>(a)", {"a": np.float32([1, np.nan])}, "casts NaN or a value out of range to int64"),
+    ("y = Cast<to = 3>(a)", {"a": np.float32([1, 128])}, "casts NaN or a value out of range to int8"),
+    ("y = Cast<to = 2>(a)", {"a": np.float32([-1, 3])}, "casts NaN or a value out of range to uint8"),
+    ("y = Cast<to = 3>(a)", {"a": np.float32([127.9, -128.9])}, ""),
+    ("y = Cast<to = 10>(a)", {"a": np.float32([1e9])}, ""),
+    ("y = Cast<to = 3>(a)", {"a": np.int32([1000])}, ""),
+    ("y = Div(a, b)", {"a": np.int32([1]), "b": np.int32([0])}, "divides an integer by zero"),
+    ("y = Mod(a, zero)", {"a": np.int32([1])}, "divides an integer by zero"),
+    ("y = Div(a, b)", {"a": np.float32([1]), "b": np.float32([0])}, ""),
+    ("y = Gather(a, b)", {"a": np.float32([1, 2]), "b": np.int64([2])}, "reads at an index out of bounds"),
+    ("y = Gather(a, b)", {"a": np.float32([1, 2]), "b": np.int64([-2])}, ""),
+    ("y = Gather<axis = 1>(a, b)", {"a": np.zeros((1, 3)), "b": np.int64([2])}, ""),
+    ("y = Abs(a)", {"a": np.int8([-128])}, "overflows: the type has no such positive number"),
+    ("y = Abs(a)", {"a": np.int8([-127])}, ""),
+    ('y = BitShift<direction = "LEFT">(a, b)', {"a": np.uint8([1]), "b": np.uint8([8])}, "shifts by as many bits"),
+    ("y = Div(other, b)", {"b": np.int32([0])}, ""),
+]
+
+
+@pytest.mark.parametrize(("node", "values", "reason"), UNDEFINED)
+def test_what_the_standard_does_not_define_is_seen(node: str, values: Mapping[str, np.ndarray], reason: str) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (a, b, other) => (y) <int32[1] zero = {{0}}> {{ {node} }}'
+    samples = {name: [value] for name, value in values.items()}
+    found = undefined_by_standard(onnx.parser.parse_model(text), ["Node 'n'"], samples.get)
+    assert found.startswith(f"Node 'n' {reason}" if reason else "") and bool(found) == bool(reason)
+
+
+def test_every_sample_is_looked_at() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (a, b) => (y) { y = Div(a, b) }'
+    samples = {"a": [np.int32([1])] * 2, "b": [np.int32([1]), np.int32([0])]}
+    assert undefined_by_standard(onnx.parser.parse_model(text), ["Div"], samples.get)
+
+
+ALONE = ("biopsy", "run", "{}", "--engine", SUSPECT)
+
+
+def divided(folder: Path, divisor: int, check: Words = ALONE) -> KnownFacts:
+    """The facts about a piece that divides by this integer, after it was asked whether that is undefined."""
+    path, inputs = folder / "piece.onnx", folder / "piece.onnx.inputs.safetensors"
+    a, b, y = (info(name, (2, 3), TensorProto.INT64) for name in "aby")
+    onnx.save(model([helper.make_node("Div", ["a", "b"], ["y"])], [a, b], [y]), path)
+    write_feeds(inputs, [{"a": np.full((2, 3), 7), "b": np.full((2, 3), divisor)}])
+    small = replace(piece("Div"), path=str(path), inputs=str(inputs))
+    known = facts(failure=replace(failure("Fail", stage="run"), check=check), piece=small, layers=None, rounding=None)
+    with StepContext(question(folder), events.ignore) as context:
+        fault = undefined_in(small, known, context)
+    return replace(known, failure=replace(known.known_failure, fault=fault))
+
+
+def test_an_integer_divided_by_0_is_no_failure_of_an_engine(tmp_path: Path) -> None:
+    known = divided(tmp_path, 0)
+    verdict = verdict_of(known, (), question(tmp_path))
+    assert verdict.kind == "undefined" and "divides an integer by zero" in verdict.text
+    assert "Guarded against that by Where, it does not fail." in verdict.text
+    assert not verdict.reasons and not list(ways_out(known, question(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("divisor", "check"),
+    [(2, ALONE), (0, ("biopsy", "run", "{}", "--engine", "fake:refuse.Div=run"))],
+    ids=["another divisor", "fails without the 0 too"],
+)
+def test_an_engine_is_not_acquitted_for_a_division_that_does_not_matter(
+    tmp_path: Path, divisor: int, check: Words
+) -> None:
+    assert divided(tmp_path, divisor, check).fault is None
