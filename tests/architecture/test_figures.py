@@ -10,11 +10,11 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_150,
-    "modules": 383,
+    "code": 62_200,
+    "modules": 384,
     "functions": 5_660,
     "used_once": 513,
-    "inner_imports": 533,
+    "inner_imports": 534,
     "namespaces": 46,
     "options": 33,
     "percentile_90": 40,

@@ -14,9 +14,9 @@ from pathlib import Path
 from biopsy import errors, events
 from biopsy.checks.task import Inline, Prepared, PreparedTask, TaskSite
 from biopsy.diagnosis.question import ENDINGS
-from biopsy.hunt.models import FoundModel, files_of
-from biopsy.hunt.records import INPUTS, ModelResult
-from biopsy.hunt.sweep import HuntQuestion, Sweeper, releases_of, samples_name
+from biopsy.hunting.models import FoundModel, files_of
+from biopsy.hunting.records import INPUTS, ModelResult
+from biopsy.hunting.sweep import HuntQuestion, Sweeper, releases_of, samples_name
 from biopsy.model.external import files_referred_to
 from biopsy.model.load import read_bytes
 from biopsy.processes.watch import Stop
