@@ -79,7 +79,7 @@ test-peer: $(VENV)/.test .venv-peer/.ready
 	touch $@
 
 test-ray: .venv-ray/.ready
-	.venv-ray/bin/python -m pytest -m "ray and not slow" tests/session tests/cli tests/hunt tests/security tests/test_ray_executor.py
+	.venv-ray/bin/python -m pytest -m "ray and not slow" tests/session tests/cli tests/hunting tests/security tests/test_ray_executor.py
 
 # PyTorch lives in an environment of its own: it is large. TORCH says which: the smallest build for a processor is best.
 TORCH ?= torch==2.13.0

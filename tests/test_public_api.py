@@ -32,6 +32,7 @@ NAMES = [
     "EngineMissing",
     "Flags",
     "HighPrecisionFails",
+    "Hunt",
     "Interrupted",
     "Iteration",
     "KnownLookup",
@@ -56,6 +57,7 @@ NAMES = [
     "compare",
     "diagnose",
     "flags",
+    "hunt",
     "known",
     "layers",
     "precision",
@@ -123,9 +125,9 @@ def test_options_of_the_functions_keep_their_names_and_defaults() -> None:
 COMMANDS = {
     "run": "run", "diagnose": "diagnose", "reduce": "debug reduce", "layers": "debug layers", "flags": "debug flags",
     "precision": "debug precision", "build": "debug build", "releases": "debug version", "known": "debug known",
-    "transform": "debug transform", "workaround": "debug workaround",
+    "transform": "debug transform", "workaround": "debug workaround", "hunt": "hunt",
 }  # fmt: skip
-ONLY_HERE = {"model", "piece", "listener", "takes", "executor", "rules", "journal"}
+ONLY_HERE = {"model", "models", "piece", "listener", "takes", "executor", "rules", "journal"}
 """Arguments that are no option of a command: what is asked about, and what only Python has."""
 OTHER_WORDS = {
     "inputs": "load_inputs", "engines": "engine", "outputs": "onnx_outputs", "directory": "dir", "folders": "known_dir",

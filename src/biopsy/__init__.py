@@ -8,6 +8,7 @@
     releases        which release of a package broke it?        known    is it a known bug?
     workaround      with which change is the whole model right?
     precision       which layers need float32?                  transform    what does a tool break?
+    hunt            which distinct bugs are in many models?
 
 For example:
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from biopsy.api.engine_questions import build as build
     from biopsy.api.engine_questions import flags as flags
     from biopsy.api.engine_questions import releases as releases
+    from biopsy.api.hunting import hunt as hunt
     from biopsy.api.model_questions import layers as layers
     from biopsy.api.model_questions import precision as precision
     from biopsy.api.model_questions import transform as transform
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from biopsy.errors import OriginalPasses as OriginalPasses
     from biopsy.errors import UnknownEngine as UnknownEngine
     from biopsy.errors import UsageError as UsageError
+    from biopsy.hunting.records import Hunt as Hunt
     from biopsy.questions.builds.building import BuildFindings as BuildFindings
     from biopsy.questions.builds.flags import Flags as Flags
     from biopsy.questions.known_failures.lookup import KnownLookup as KnownLookup
@@ -95,6 +98,7 @@ _HOMES = {
         "known",
         "workaround",
     ),
+    "biopsy.api.hunting": ("hunt",),
     "biopsy.api.model_questions": (
         "layers",
         "precision",
@@ -127,6 +131,7 @@ _HOMES = {
         "UnknownEngine",
         "UsageError",
     ),
+    "biopsy.hunting.records": ("Hunt",),
     "biopsy.questions.known_failures.lookup": ("KnownLookup",),
     "biopsy.questions.layers.findings": ("LayerFindings",),
     "biopsy.questions.precision.search": ("PrecisionResult",),

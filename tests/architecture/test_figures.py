@@ -10,11 +10,11 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_502,
-    "modules": 384,
-    "functions": 5_684,
+    "code": 62_550,
+    "modules": 385,
+    "functions": 5_686,
     "used_once": 516,
-    "inner_imports": 530,
+    "inner_imports": 533,
     "namespaces": 46,
     "options": 33,
     "percentile_90": 40,

@@ -19,11 +19,11 @@ from biopsy.cli.debug import other_machines
 from biopsy.cli.debug.checking import ended_politely
 from biopsy.cli.progress import Progress, time_left
 from biopsy.engines.registry import full_title
-from biopsy.hunt.records import BUGS, JUDGED, NOT_JUDGED, PAGE, RESULT, Hunt
+from biopsy.hunting.records import BUGS, JUDGED, NOT_JUDGED, PAGE, RESULT, Hunt
 from biopsy.text import count, first_of, line_of, shortened
 
 if TYPE_CHECKING:
-    from biopsy.hunt.against import HuntChanges
+    from biopsy.hunting.against import HuntChanges
 
 EPILOG = """\
 Every model runs in all engines, with the inputs that lie beside it (test_data_set_N, NAME.npz, .safetensors, .json, or
@@ -151,9 +151,9 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 def execute(options: HuntOptions, console: Console) -> int:
     """Hunt; returns 0 if nothing was found and everything compared, 1 for a bug, 4 if not everything was compared."""
     from biopsy.engines.registry import create
-    from biopsy.hunt.against import changes, read_hunt
-    from biopsy.hunt.hunting import hunt
-    from biopsy.hunt.sweep import HuntQuestion
+    from biopsy.hunting.against import changes, read_hunt
+    from biopsy.hunting.hunt import hunt
+    from biopsy.hunting.sweep import HuntQuestion
 
     before = None if options.against is None else read_hunt(options.against)
     if before is not None and options.only_compares:
@@ -272,8 +272,8 @@ def summary(found: Hunt, folder: Path) -> Iterator[str]:
             sure = f" ({len(bug.unconfirmed)} of the models not confirmed)"
         head = f"{number:>{COLUMN}} {bug.kind:<8} {count(len(bug.models), 'model'):<10} {', '.join(bug.engines)}{sure}"
         sentence, _, _ = bug.text.partition(". ")
-        for spec in bug.engines:  # which has just been named
-            title = full_title(spec, found.engines.get(spec, ""))
+        if len(bug.engines) == 1:  # which has just been named
+            title = full_title(bug.engines[0], found.engines.get(bug.engines[0], ""))
             sentence = sentence.removeprefix(f"{title[:1].upper()}{title[1:]} ")
         yield f"{head}: {shortened(sentence.removesuffix('.'), 150)}"
     if len(found.bugs) > _MOST_BUGS:

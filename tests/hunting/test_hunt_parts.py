@@ -9,18 +9,19 @@ import numpy as np
 import onnx
 import pytest
 
+import biopsy
 from biopsy import errors
 from biopsy.cli.hunt import summary
 from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.registry import PLAIN
 from biopsy.engines.worker import TIMES_THE_MODEL, memory_for, whole_size
-from biopsy.hunt.against import read_hunt
-from biopsy.hunt.bugs import Examiner, Group, groups_of
-from biopsy.hunt.hunting import hunt
-from biopsy.hunt.models import FoundModel, find_models
-from biopsy.hunt.records import Bug, BugExamination, Hunt, MatrixCell, ModelResult
-from biopsy.hunt.sweep import HuntQuestion, Sweeper
-from biopsy.hunt.vote import EXPECTED, Vote, engine_for
+from biopsy.hunting.against import read_hunt
+from biopsy.hunting.bugs import Examiner, Group, groups_of
+from biopsy.hunting.hunt import hunt
+from biopsy.hunting.models import FoundModel, find_models
+from biopsy.hunting.records import Bug, BugExamination, Hunt, MatrixCell, ModelResult
+from biopsy.hunting.sweep import HuntQuestion, Sweeper
+from biopsy.hunting.vote import EXPECTED, Vote, engine_for
 from biopsy.model.index import index_bytes
 from biopsy.tensors.results import Iteration, RunnerResult
 from support.hunts import unary, zoo
@@ -221,3 +222,15 @@ def test_the_summary_names_the_engine_of_a_bug_once(spec: str, title: str) -> No
     lines = [*summary(Hunt(engines={spec: "1.32.0"}, models=(), bugs=(bug,)), Path("found"))]
     end = f"{spec} (1 of the models not confirmed): computes wrong values for Tanh"
     assert any(line.endswith(end) for line in lines), lines
+
+
+def test_from_python_a_hunt_is_that_of_the_command(tmp_path: Path, question: HuntQuestion) -> None:
+    zoo(tmp_path / "zoo", {"good": unary("Relu"), "wrong": unary("Tanh")})
+    found = biopsy.hunt(tmp_path / "zoo", question.engines, directory=tmp_path / "found", per_bug=0)
+    assert (found.status, [bug.kind for bug in found.bugs]) == (1, ["wrong"])
+    assert "1 distinct bug in 2 models" in repr(found)
+    assert read_hunt(tmp_path / "found")["status"] == 1
+    with pytest.raises(errors.UsageError):
+        biopsy.hunt([], question.engines, directory=tmp_path / "other")
+    with pytest.raises(errors.UsageError):
+        biopsy.hunt(tmp_path / "zoo", [], directory=tmp_path / "other")

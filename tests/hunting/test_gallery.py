@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from biopsy.hunt.gallery import gallery_of
-from biopsy.hunt.records import Bug, BugExamination, Hunt, Kind, MatrixCell, ModelResult
+from biopsy.hunting.gallery import gallery_of
+from biopsy.hunting.records import Bug, BugExamination, Hunt, Kind, MatrixCell, ModelResult
 from support.browser import browser, shown
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from biopsy.findings.document import Facts
 from biopsy.findings.page.document import document_of
-from biopsy.hunt.records import BUGS, JUDGED, KINDS, Hunt, Kind
+from biopsy.hunting.records import BUGS, JUDGED, KINDS, Hunt, Kind
 from biopsy.text import count, printable, shortened
 
 _SYMBOLS: dict[Kind, str] = {

@@ -10,9 +10,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 from biopsy import errors, events
-from biopsy.hunt import elsewhere, sweep
-from biopsy.hunt.hunting import hunt
-from biopsy.hunt.sweep import HuntQuestion
+from biopsy.hunting import elsewhere, sweep
+from biopsy.hunting.hunt import hunt
+from biopsy.hunting.sweep import HuntQuestion
 from support.hunts import ZOO, unary, zoo
 from support.models import info, model, save
 from support.ray_nodes import MARKS, RayNodes

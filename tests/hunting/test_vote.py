@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from biopsy.engines.base import Engine
-from biopsy.hunt.vote import Vote
+from biopsy.hunting.vote import Vote
 from biopsy.model.index import index_file
 from biopsy.tensors.results import Iteration, RunnerResult
 from support.models import chain, save

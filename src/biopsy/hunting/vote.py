@@ -23,7 +23,7 @@ from biopsy.comparison.mismatch_size import only, run_mismatches
 from biopsy.comparison.runs import RunComparison, compare_runs
 from biopsy.engines.registry import EXACT, PLAIN, create, parse_spec
 from biopsy.engines.yardstick import Run, rounding_between
-from biopsy.hunt.records import Kind, MatrixCell
+from biopsy.hunting.records import Kind, MatrixCell
 from biopsy.model.index import ModelIndex
 from biopsy.tensors.results import Array, RunnerResult
 

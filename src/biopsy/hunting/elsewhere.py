@@ -14,9 +14,9 @@ from pathlib import Path
 from biopsy import errors, events
 from biopsy.checks.task import Inline, Prepared, PreparedTask, TaskSite
 from biopsy.diagnosis.question import ENDINGS
-from biopsy.hunt.models import FoundModel, files_of
-from biopsy.hunt.records import INPUTS, ModelResult
-from biopsy.hunt.sweep import HuntQuestion, Sweeper, releases_of, samples_name
+from biopsy.hunting.models import FoundModel, files_of
+from biopsy.hunting.records import INPUTS, ModelResult
+from biopsy.hunting.sweep import HuntQuestion, Sweeper, releases_of, samples_name
 from biopsy.model.external import files_referred_to
 from biopsy.model.load import read_bytes
 from biopsy.processes.watch import Stop
@@ -67,7 +67,7 @@ class SweeperElsewhere:
             self._sweeper = self._sweeper or self._here.enter_context(Sweeper(self._question))
             return Inline().submit(self._sweeper.try_model, model)
         inputs = {place.absolute(): files for place in model.inputs if (files := files_of(place.absolute()))}
-        samples = [self._samples(model, ending) for ending in ENDINGS]
+        samples = self._samples(model)
         task = PreparedTask(
             check=None,
             candidate=path,
@@ -84,14 +84,17 @@ class SweeperElsewhere:
         )
         return self._machines.begin_prepared(task)  # type: ignore[return-value]
 
-    def _samples(self, model: FoundModel, ending: str) -> Path:
-        return (self._question.folder / INPUTS / f"{samples_name(model.path)}{ending}").absolute()
+    def _samples(self, model: FoundModel) -> list[Path]:
+        """The files that may come back."""
+        place = self._question.folder.absolute() / INPUTS
+        return [place / f"{samples_name(model.path)}{ending}" for ending in ENDINGS]
 
     def _result(self, model: FoundModel, run: PreparedRun) -> ModelResult:
         """What a machine says of a model, with our paths; the samples that it sends are written."""
         result: ModelResult = run.report["result"]
-        for path, content in run.files.items():
-            write_whole(path, [content])
+        for path in self._samples(model):  # and to no other place that it may name
+            if path in run.files:
+                write_whole(path, [run.files[path]])
         cells = (
             replace(cell, text=run.with_our_paths(cell.text), message=run.with_our_paths(cell.message))
             for cell in result.cells

@@ -23,9 +23,9 @@ from biopsy.engines.registry import parse_spec
 from biopsy.findings.page.document import page_of
 from biopsy.findings.page.reading import nodes_of
 from biopsy.findings.report import Tree
-from biopsy.hunt.records import BUG_FOLDER, BUGS, INPUTS, Bug, BugExamination, MatrixCell, ModelResult
-from biopsy.hunt.sweep import make_own_folder
-from biopsy.hunt.vote import engine_for
+from biopsy.hunting.records import BUG_FOLDER, BUGS, INPUTS, Bug, BugExamination, MatrixCell, ModelResult
+from biopsy.hunting.sweep import make_own_folder
+from biopsy.hunting.vote import engine_for
 from biopsy.model.load import parse as parsed
 from biopsy.model.load import read_bytes
 from biopsy.processes.writing import write_whole

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from biopsy.records import plain
+from biopsy.text import count, html_table, shortened
 
 VERSION = 1
 """The number in ``hunt.json``."""
@@ -231,6 +232,15 @@ class Hunt:
             self.models and not self.left and all(cell.kind in JUDGED for model in self.models for cell in model.cells)
         )
         return 0 if is_judged else 4
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{number} {kind}" for kind, number in self.counts.items())
+        return f"<Hunt: {count(len(self.bugs), 'distinct bug')} in {count(len(self.models), 'model')}: {counts}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(bug.kind, ", ".join(bug.engines), len(bug.models), shortened(bug.text, 200)) for bug in self.bugs]
+        caption = f"distinct bugs in {count(len(self.models), 'model')}"
+        return html_table(caption, ["kind", "engine", "models", ""], rows)
 
     def as_json(self) -> dict[str, object]:
         """The object in ``hunt.json`` (docs/reference/hunt.md)."""

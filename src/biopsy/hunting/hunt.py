@@ -14,12 +14,12 @@ from math import inf
 from biopsy import events
 from biopsy.checks.journal_file import set_aside
 from biopsy.diagnosis.context import PERSON, TIME
-from biopsy.hunt.bugs import Examiner, Group, groups_of, merged, with_smallest_part
-from biopsy.hunt.elsewhere import SweeperElsewhere
-from biopsy.hunt.gallery import gallery_of
-from biopsy.hunt.models import FoundModel, find_models
-from biopsy.hunt.records import BUG_FOLDER, INPUTS, JOURNAL, JUDGED, PAGE, RESULT, Bug, Hunt, ModelResult
-from biopsy.hunt.sweep import HuntJournal, HuntQuestion, Sweeper, make_own_folder, releases_of
+from biopsy.hunting.bugs import Examiner, Group, groups_of, merged, with_smallest_part
+from biopsy.hunting.elsewhere import SweeperElsewhere
+from biopsy.hunting.gallery import gallery_of
+from biopsy.hunting.models import FoundModel, find_models
+from biopsy.hunting.records import BUG_FOLDER, INPUTS, JOURNAL, JUDGED, PAGE, RESULT, Bug, Hunt, ModelResult
+from biopsy.hunting.sweep import HuntJournal, HuntQuestion, Sweeper, make_own_folder, releases_of
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole, writing_to
 from biopsy.records import plain, record_of

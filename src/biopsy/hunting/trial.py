@@ -20,9 +20,9 @@ from biopsy.diagnosis.question import write_inputs
 from biopsy.engines.base import Engine, ModelInput, Session
 from biopsy.engines.registry import PLAIN, class_of, create, created_plain, parse_spec
 from biopsy.engines.runner import run_session, with_declared_types
-from biopsy.hunt.models import ModelSample, samples_of
-from biopsy.hunt.records import BUGS, NOT_JUDGED, Kind, MatrixCell, ModelResult
-from biopsy.hunt.vote import EXPECTED, Vote, differ, engine_for
+from biopsy.hunting.models import ModelSample, samples_of
+from biopsy.hunting.records import BUGS, NOT_JUDGED, Kind, MatrixCell, ModelResult
+from biopsy.hunting.vote import EXPECTED, Vote, differ, engine_for
 from biopsy.model.extract import MarkedOutputs, mark_outputs
 from biopsy.model.index import ModelIndex, Node, index_bytes
 from biopsy.model.load import read_bytes

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.diagnosis.steps.failing import read_tree
-from biopsy.hunt.records import BUGS, JUDGED, RESULT, VERSION
+from biopsy.hunting.records import BUGS, JUDGED, RESULT, VERSION
 from biopsy.text import line_of
 
 _Tree: TypeAlias = Mapping[str, Any]

@@ -15,7 +15,7 @@ import onnx
 from biopsy import errors
 from biopsy.diagnosis.evidence import STATE as EVIDENCE
 from biopsy.engines.runner import Inputs, feeds_for, wider_sample
-from biopsy.hunt.records import BUG_FOLDER, JOURNAL, RESULT
+from biopsy.hunting.records import BUG_FOLDER, JOURNAL, RESULT
 from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import SequenceType, TensorType, ValueType
 from biopsy.processes.reading import read_plain, state_at

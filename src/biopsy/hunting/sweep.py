@@ -20,8 +20,8 @@ from biopsy.checks.journal_file import DamagedError, JournalFile
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec, find_class, parse_spec, release_now
 from biopsy.engines.worker import memory_for, whole_size
-from biopsy.hunt.models import FoundModel
-from biopsy.hunt.records import INPUTS, JOURNAL, Kind, MatrixCell, ModelResult
+from biopsy.hunting.models import FoundModel
+from biopsy.hunting.records import INPUTS, JOURNAL, Kind, MatrixCell, ModelResult
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.engine_calls import SIZE, LastCall, last_call
 from biopsy.processes.own_process import own_python, processors
@@ -177,7 +177,7 @@ class Sweeper:
         self._stop.close()
 
     def _started(self) -> ForkServer:
-        words = [*own_python("biopsy.hunt.trial"), *self._question.engines]
+        words = [*own_python("biopsy.hunting.trial"), *self._question.engines]
         try:
             return ForkServer(words, connections=self._jobs)
         except (CannotStartError, ServerGoneError) as error:
