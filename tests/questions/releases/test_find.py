@@ -108,6 +108,18 @@ def test_the_release_that_mended_it_is_found_from_a_newest_one_that_passes(model
     assert not found.as_json()["monotone"]
 
 
+def test_releases_that_were_left_out_are_not_taken_for_those_beside_them(model: Path) -> None:
+    """The second release broke it and the fifth mended it; neither is tried."""
+    releases_ = here(model, PASSES, FAILS, FAILS, FAILS, PASSES, PASSES)
+    found = search(model, releases_, asked=NamedReleases(versions="1.0,4.0,6.0")).run()
+    assert [border.text for border in found.borders] == [
+        "broken between 1.0 and 4.0; not tried: 2.0, 3.0",
+        "mended between 4.0 and 6.0; not tried: 5.0",
+    ]
+    assert found.pins == (">=6.0", "<2.0", "==1.0")
+    assert found.as_json()["borders"][0]["left_out"] == ["2.0", "3.0"]
+
+
 CRASHES = "def look(): import os; os.abort()"
 
 

@@ -307,6 +307,7 @@ class ReleaseSearch:
             became=known[after],
             other=next((self._tried[place].reason for place in (before, after) if known[place] == ANOTHER), ""),
             undecided=tuple(self._tried[place] for place in range(before + 1, after)),
+            left_out=tuple(self._span.left_out_between(releases[before], releases[after])),
             notes=notes_of(self._probe.question.check.package, releases[after].version),
         )
 

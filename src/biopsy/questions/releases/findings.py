@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from packaging.version import Version
 
 from biopsy.checks.outcome import Outcome
 from biopsy.errors import Obstacle
 from biopsy.processes.environments.releases import Release
 from biopsy.records import plain
 from biopsy.search.borders import ANOTHER, Side
-from biopsy.text import count, html_table, printable, shortened
+from biopsy.text import count, first_of, html_table, printable, shortened
+
+_MOST_NAMED = 4
+"""How many releases that were not tried are named."""
 
 Answer = Literal["changed", "every release tried fails", "no release tried fails"]
 
@@ -67,7 +72,8 @@ class TriedRelease:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseBorder:
-    """Two releases of different sides, ``was`` and ``became``; the ``undecided`` ones between could not be tested.
+    """Two releases of different sides, ``was`` and ``became``; of those between, the ``undecided`` ones could not be
+    tested, and the user did not want those ``left_out`` tried.
 
     ``other`` is how the one fails that fails in another way, if one does. ``verified``: run again, both are on the same
     side as before.
@@ -79,8 +85,15 @@ class ReleaseBorder:
     became: Side
     other: str = ""
     undecided: tuple[TriedRelease, ...] = ()
+    left_out: tuple[Release, ...] = ()
     verified: bool = False
     notes: str = ""
+
+    @property
+    def unknown(self) -> Sequence[Release]:
+        """The releases between the two whose side is not known, the oldest first."""
+        unknown = [*(tried.release for tried in self.undecided), *self.left_out]
+        return sorted(unknown, key=lambda release: Version(release.version))
 
     @property
     def change(self) -> Literal["broke", "mended", "changed"]:
@@ -98,17 +111,21 @@ class ReleaseBorder:
         before, after = self.before.version, self.after.version
         another = f"another failure ({shortened(' '.join(self.other.split()), 100)})"
         fails = f"has {another}" if self.was == ANOTHER else "fails"
-        if not self.undecided:
+        if not self.unknown:
             if self.change == "broke":
                 return f"{after} broke it{f' with {another}' if self.became == ANOTHER else ''}, {before} is right"
             became = "mended it" if self.became is False else f"has {another}" if self.became == ANOTHER else "fails"
             return f"{after} {became}, {before} {fails}"
         names = ", ".join(f"{tried.release.version} ({tried.words})" for tried in self.undecided)
+        untested = f"; could not test {names}" if names else ""
+        if self.left_out:
+            between = first_of([release.version for release in self.left_out], _MOST_NAMED)
+            untested += f"; not tried: {between}"
         change = {"broke": "broken", "mended": "mended", "changed": "changed"}[self.change]
         which = (
             f"; {before if self.was == ANOTHER else after} has {another}" if ANOTHER in (self.was, self.became) else ""
         )
-        return f"{change} between {before} and {after}{which}; could not test {names}"
+        return f"{change} between {before} and {after}{which}{untested}"
 
     def as_json(self) -> dict[str, Any]:
         """Its facts as plain values."""
@@ -118,6 +135,7 @@ class ReleaseBorder:
             "before": _json_of(self.before),
             "after": _json_of(self.after),
             "undecided": [tried.release.version for tried in self.undecided],
+            "left_out": [release.version for release in self.left_out],
             "verified": self.verified,
             "notes": self.notes,
         }
@@ -129,8 +147,9 @@ class ReleaseFindings:
 
     ``failure`` is the failure in words, which the release ``failure_of`` shows in ``failed`` of ``runs`` runs.
     ``tried`` are the releases that were tried, the oldest first; ``known`` is how many there are. ``borders`` are all
-    changes, the oldest first: every release between the two of a border was tried. ``yardstick`` says what does not
-    vary in the check, "" if everything does. ``doubt`` is a reason not to trust the answer, "" if there is none.
+    changes, the oldest first: every release between the two of a border was tried, or is named there. ``yardstick``
+    says what does not vary in the check, "" if everything does. ``doubt`` is a reason not to trust the answer, "" if
+    there is none.
     """
 
     package: str
@@ -178,7 +197,7 @@ class ReleaseFindings:
         specifiers = []
         for place, border in reversed(list(enumerate(self.borders))):
             if border.was is False:
-                first = border.undecided[0].release if border.undecided else border.after
+                first = border.unknown[0] if border.unknown else border.after
                 specifiers += [f"<{first.version}"] if place == 0 else []
                 specifiers.append(f"=={border.before.version}")
             elif border.became is False and place == len(self.borders) - 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
@@ -176,12 +176,18 @@ class ReleaseSpan:
     """Releases to try, the oldest first.
 
     ``start`` is the place of the release to try first, ``end`` that of the one that the user says is good; None if the
-    user names none.
+    user names none. ``left_out`` are those between them that the user does not want tried.
     """
 
     releases: tuple[Release, ...]
     start: int
     end: int | None = None
+    left_out: tuple[Release, ...] = ()
+
+    def left_out_between(self, before: Release, after: Release) -> Iterator[Release]:
+        """Those that are left out between two of the releases, the oldest first."""
+        low, high = Version(before.version), Version(after.version)
+        return (release for release in self.left_out if low < Version(release.version) < high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,9 +205,10 @@ class NamedReleases:
 def span_of(package: str, known: Sequence[Release], named: NamedReleases) -> ReleaseSpan:
     """The releases to try. Raises UsageError for a release that is not among the ``known`` ones."""
     chosen = _chosen(package, known, named.versions)
+    left_out = tuple(release for release in known if release not in chosen)
     bad = _installed(package, chosen) if named.bad is None else _place(package, chosen, named.bad)
     if named.good is None:
-        return ReleaseSpan(releases=tuple(chosen), start=bad)
+        return ReleaseSpan(releases=tuple(chosen), start=bad, left_out=left_out)
     good = _place(package, chosen, named.good)
     if good == bad and named.bad is not None:
         raise errors.UsageError(f"--good and --bad are the same release of {package}: {chosen[good].version}")
@@ -213,7 +220,8 @@ def span_of(package: str, known: Sequence[Release], named: NamedReleases) -> Rel
             next_steps=["--bad VERSION    a release that fails"],
         )
     first, last = sorted((good, bad))
-    return ReleaseSpan(releases=tuple(chosen[first : last + 1]), start=bad - first, end=good - first)
+    tried = tuple(chosen[first : last + 1])
+    return ReleaseSpan(releases=tried, start=bad - first, end=good - first, left_out=left_out)
 
 
 def _installed(package: str, chosen: Sequence[Release]) -> int:
