@@ -361,6 +361,20 @@ def test_a_failure_that_comes_only_sometimes_is_told(tmp_path: Path):
     assert any(isinstance(one, events.Remark) and "only sometimes" in one.text for one in told)
 
 
+def test_of_a_flaky_tool_a_model_that_fails_is_shown_and_how_often_it_does(tmp_path: Path):
+    """The tool is wrong in each third run: one more run, to show what it makes, would be right."""
+    count = tmp_path / "count"
+    by = own_tool(
+        tmp_path,
+        f"if passes:\n    with open({str(count)!r}, 'a') as file:\n        file.write('.')\n"
+        "        number = file.tell()\n"
+        "    if number % 3 == 0:\n        data = data.replace(b'Add', b'Sub')",
+    )
+    found = asked(tmp_path, ADDS, by, passes=("wrong",), reduces=False)
+    assert any("Sub" in line for line in found.piece.after)
+    assert f"in {found.rate.failed} of {found.rate.runs} runs" in found.sentence
+
+
 # Rounding
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -252,7 +252,8 @@ class TransformationCheck(Check):
     """Transforms a candidate and judges the result; subclasses say how.
 
     ``by`` is the tool as the user wrote it, ``scratch`` a folder for transient files. ``passes`` may run; None: the
-    default ones. ``is_cold``: each transformation has a new process.
+    default ones. ``is_cold``: each transformation has a new process. ``kept`` is the path where the transformed model
+    of the last run stays; None if nobody needs it.
     """
 
     transformer: Transformer
@@ -260,6 +261,7 @@ class TransformationCheck(Check):
     scratch: Path
     passes: tuple[str, ...] | None = None
     is_cold: bool = False
+    kept: Path | None = None
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def line(self, candidate: Path) -> str:
@@ -288,6 +290,17 @@ class TransformationCheck(Check):
     def free_path(self, name: str) -> Path:
         """The path of a new transient file: ``name`` with a number for ``*``."""
         return self.scratch / name.replace("*", str(next(self.numbers)))
+
+    @contextmanager
+    def new_target(self) -> Iterator[Path]:
+        """The path for a transformed model, which is removed at the end unless it is to be kept."""
+        target = self.kept or self.free_path("transformed-*.onnx")
+        remove_written(target)
+        try:
+            yield target
+        finally:
+            if self.kept is None:
+                remove_written(target)
 
     def samples(self, feeds: Path | None) -> dict[str, tuple[str, ...]]:
         """The ``samples`` and ``names`` of a ``TransformOrder`` from a file of inputs."""
@@ -361,25 +374,26 @@ class EngineCheck(TransformationCheck):
 
     def evidence_of(self, candidate: Path, stop: Stop | None) -> Evidence:
         """Run both models and compare their outputs."""
-        feeds, target = None, self.free_path("transformed-*.onnx")
+        feeds = None
         try:
             feeds, expected = self.before(candidate)
-            failed = self.failure_of_tool(candidate, target, feeds)
-            if failed is not None:
-                return failed
-            if not target.exists():
-                raise errors.CheckError(
-                    f"{self.by} wrote a {written(target).suffix} file, which no engine here compares with the model",
-                    next_steps=["--check COMMAND {}    any command that tells whether such a file is right"],
-                )
-            verdict = self.verdicts.verdict(_input(candidate), expected, target, feeds)
-            return Evidence(status=0 if verdict.outcome == "passes" else 1, verdict=verdict)
+            with self.new_target() as target:
+                failed = self.failure_of_tool(candidate, target, feeds)
+                if failed is not None:
+                    return failed
+                if not target.exists():
+                    ending = written(target).suffix
+                    raise errors.CheckError(
+                        f"{self.by} wrote a {ending} file, which no engine here compares with the model",
+                        next_steps=["--check COMMAND {}    any command that tells whether such a file is right"],
+                    )
+                verdict = self.verdicts.verdict(_input(candidate), expected, target, feeds)
+                return Evidence(status=0 if verdict.outcome == "passes" else 1, verdict=verdict)
         except (errors.EngineFailure, errors.CannotCompare, errors.DoesNotFit, errors.ModelError) as error:
             return _invalid(f"the engine does not run the model itself: {error.message}")
         except CannotTellError as error:
             return _invalid(str(error))
         finally:
-            remove_written(target)
             if feeds is not None and feeds != self.feeds:
                 feeds.unlink(missing_ok=True)
 
@@ -418,12 +432,9 @@ class UserCommandCheck(TransformationCheck):
         """Run the command on the model itself, and on the transformed model."""
         if self.fails_before(candidate, stop):
             return _invalid("the model itself does not pass the check")
-        target = self.free_path("transformed-*.onnx")
-        try:
+        with self.new_target() as target:
             failed = self.failure_of_tool(candidate, target, None)
             return failed or self._check_for(candidate).run(written(target), stop)
-        finally:
-            remove_written(target)
 
     def _check_for(self, candidate: Path) -> Check:
         words = tuple(word.replace(ORIGINAL, str(candidate)) for word in self.question.words)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ from biopsy.questions.transformations.verdict import EngineVerdicts
 from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job
 from biopsy.reduction.result import Reduction, Target, inputs_file
 from biopsy.session.checked_search import SearchOptions
-from biopsy.session.trial import CheckRuns
+from biopsy.session.trial import CheckRuns, until_no_pass
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Feed
 from biopsy.text import ask_for, first_line, printable, shortened, similar, some_of
@@ -170,7 +171,8 @@ class _TransformationSearch:
             fault=fault,
             judged=judged,
             signature=signature,
-            piece=self._piece(small, reduction, check),
+            piece=self._piece(small, reduction, on_piece),
+            rate=self._runs.rate,
             passes=passes_to_blame,
             reduction=reduction,
             checks=self._runs.checks + (reduction.checks if reduction else 0),
@@ -322,13 +324,13 @@ class _TransformationSearch:
                 beside = inputs_file(output)
                 write_feeds(beside, read_feeds(inputs))
                 inputs = beside
-        failure = check.cold().transformed(small, after, inputs)
+        is_written = self._is_transformed(check, small, after, inputs)
         after_path = None if not after.is_file() or output is None else after_file(output)
         index, index_after = index_file(small), None
         after_lines: tuple[str, ...] = ()
-        if failure is None and not after.is_file():
+        if is_written and not after.is_file():
             after_lines = (f"no ONNX model, but a {written(after).suffix} file",)
-        elif failure is None:
+        elif is_written:
             with suppress(errors.ModelError):
                 index_after = index_file(after)
             try:
@@ -351,6 +353,15 @@ class _TransformationSearch:
             nodes_after=() if index_after is None else tuple(node.label for node in index_after.nodes),
             sources=reduction.sources if reduction is not None else sources_of(index),
         )
+
+    def _is_transformed(self, check: TransformationCheck, small: Path, after: Path, inputs: Path | None) -> bool:
+        """Whether the tool writes a model to ``after``; if it is flaky, one that fails."""
+        if not self._runs.rate.is_flaky:
+            return check.cold().transformed(small, after, inputs) is None
+        keeping = replace(check.cold(), kept=after)
+        run = partial(judge_with, keeping, self._runs, small, "the piece, to keep a model that fails")
+        judged, _ = until_no_pass(run, self._runs.rate.proof)
+        return judged.evidence.verdict.stage != "transform"
 
     def _second_opinion(self, small: Path, check: EngineCheck, decides: SameEngine, judged: Judged) -> SecondOpinion:
         """The verdict of another engine: if it is "right", the first engine may be wrong."""

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-from biopsy.checks.judge import Signature
+from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate, Signature
 from biopsy.checks.outcome import Judged
 from biopsy.comparison.mismatch import worst_of
 from biopsy.model.sources import NodeSource
@@ -96,8 +96,8 @@ class TransformationFindings:
     """How a tool breaks a model that is right without it.
 
     ``fault`` is what breaks it, ``judged`` and ``signature`` describe the failure. ``tool`` is as the user wrote it,
-    ``release`` its version. ``checks`` counts transformations that were judged. ``stopped`` names the limit that ended
-    the reduction, or is INTERRUPTION: then only a part is known of ``passes``.
+    ``release`` its version. ``rate`` is how often it fails. ``checks`` counts transformations that were judged.
+    ``stopped`` names the limit that ended the reduction, or is INTERRUPTION: then only a part is known of ``passes``.
     """
 
     tool: str
@@ -109,6 +109,7 @@ class TransformationFindings:
     piece: Piece
     passes: PassFindings = field(default_factory=PassFindings)
     reduction: Reduction | None = None
+    rate: MeasuredRate = UNKNOWN_RATE
     checks: int = 0
     seconds: float = 0.0
     stopped: str | None = None
@@ -122,11 +123,12 @@ class TransformationFindings:
     def sentence(self) -> str:
         """The answer in one sentence."""
         title = f"{self.tool} {self.release}".strip()
+        often = f" in {self.rate.failed} of {self.rate.runs} runs" if self.rate.is_flaky else ""
         if self.fault == "control":
             return f"{title} breaks the model with no pass at all: it only loads and saves it ({self.failure})."
         if self.passes.alone:
-            return f"{title} breaks the model by {series(self.passes.alone)} ({self.failure})."
-        return f"{title} breaks the model ({self.failure})."
+            return f"{title} breaks the model by {series(self.passes.alone)}{often} ({self.failure})."
+        return f"{title} breaks the model{often} ({self.failure})."
 
     def __repr__(self) -> str:
         return f"<TransformationFindings: {printable(self.sentence)} {count(self.checks, 'check')}>"
