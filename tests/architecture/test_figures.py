@@ -10,10 +10,10 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_550,
+    "code": 62_580,
     "modules": 385,
-    "functions": 5_686,
-    "used_once": 516,
+    "functions": 5_690,
+    "used_once": 517,
     "inner_imports": 533,
     "namespaces": 46,
     "options": 33,
