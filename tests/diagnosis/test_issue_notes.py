@@ -8,6 +8,7 @@ from biopsy.diagnosis.facts import Diagnosis, KnownFacts
 from biopsy.diagnosis.following import bundle_job
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.findings.bundle.job import EarlierFindings
+from biopsy.questions.variation.result import Finding, Variation
 from support.diagnoses import facts, failure, piece, question
 
 
@@ -38,18 +39,24 @@ def test_a_number_is_said_of_the_part_or_of_the_whole_model() -> None:
 
 
 def test_what_may_vary_is_said_in_a_line() -> None:
-    free = "fails for any values of x (6 tried); only if the keepdims of ReduceMean is 0 (2 tried)"
-
-    def found(variation: str) -> list[str]:
-        known = replace(BOTH, piece=replace(SMALL, variation=variation))
+    def found(varies: str | None) -> list[str]:
+        known = replace(BOTH, piece=replace(SMALL, variation=varies))
         return [note.text for note in of_model(known).notes if note.label == "found"][1:]
 
-    assert found(free) == [f"As far as was tried, it {free}."]
-    assert found(free.replace("values of x", "values of " + "x" * 500)) == [
-        "As far as was tried, it fails only if the keepdims of ReduceMean is 0 (2 tried)."
+    assert found("fails only if the keepdims of ReduceMean is 0 (2 tried)") == [
+        "As far as was tried, the model below fails only if the keepdims of ReduceMean is 0 (2 tried)."
     ]
-    assert found("nothing can be said of what may vary") == []
-    assert found(free * 20) == []
+    assert found("") == found(None) == []
+
+
+def test_the_short_sentence_about_what_may_vary_names_a_few_of_each() -> None:
+    free = tuple(Finding(what="size", name=f"axis {at}", text="any", still=("1", "2")) for at in range(5))
+    one = Finding(what="size", name="rows of w", text="2", short="at least 2", gone=("1",))
+    fixed = tuple(replace(one, name=f"rows of w{at}") for at in range(5))
+    variation = Variation(free=free, fixed=fixed, together="always")
+    assert variation.brief.count("tried") == 6 and variation.brief.count("2 more") == 2
+    assert variation.sentence.count("tried") == 10
+    assert Variation(fixed=(replace(one, short=""),)).brief == Variation().brief == ""
 
 
 def test_a_model_has_the_name_that_it_has_in_the_bundle() -> None:

@@ -28,7 +28,10 @@ bundle to send is made too, if the model fails.
 
   biopsy run model.onnx --onnxrt --openvino --report report.json
   biopsy report report.json -o page.html
-  biopsy report model_diagnosis/                       model_diagnosis.html and model_diagnosis.zip"""
+  biopsy report model_diagnosis/                       model_diagnosis.html and model_diagnosis.zip
+
+exit status: 0 the page is made, and the bundle if the model fails; 2 wrong usage; 4 the page is made, but the script of
+the bundle does not show the failure"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

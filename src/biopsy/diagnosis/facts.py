@@ -225,10 +225,10 @@ class FailingPiece:
     ``stopped`` names the limit that ended the search, so that a smaller part may exist; None if no single node can be
     removed. ``other_failures`` are (reason, count) of failures met during the search. ``error`` is that of its check.
     ``types`` are the names of its inputs and outputs, each with its type in words. ``places`` are the source lines that
-    the nodes come from, if an exporter noted them. ``variation`` says in a
-    sentence what may vary; "" if nothing was varied, None if that was not asked. ``plain`` is the file of the piece
-    with the least sizes and the simplest values with which it still fails, None if there is none; its inputs are beside
-    it. ``wrong`` are the engines that are wrong on the piece, by float64; empty if that is not known.
+    the nodes come from, if an exporter noted them. ``variation`` says in a short sentence what may vary; "" if nothing
+    is known of that, None if it was not asked. ``plain`` is the file of the piece with the least sizes and the simplest
+    values with which it still fails, None if there is none; its inputs are beside it. ``wrong`` are the engines that
+    are wrong on the piece, by float64; empty if that is not known.
     """
 
     path: str

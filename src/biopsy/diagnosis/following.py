@@ -134,18 +134,13 @@ def _in_bundle(text: str, question: DiagnosisQuestion) -> str:
     return text.replace(str(question.model), "model.onnx") if question.model.suffix else text
 
 
-_LONGEST_NOTE = 400
-
-
 def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> Iterator[Note]:
     """What an issue says beside the failure: what fails, what it depends on, and what avoids it."""
     size = measure(replace(facts, piece=None, layers=None), question)
     yield Note(label="found", text=_in_bundle(f"{sentence(subject(facts, question))}{size}", question))
-    known, varied = facts.known_bug, "" if facts.piece is None else facts.piece.variation or ""
-    if len(varied) > _LONGEST_NOTE:  # its conditions alone
-        varied = f"fails {varied.partition('; ')[2]}"
-    if varied.startswith(("fails for", "fails only")) and len(varied) <= _LONGEST_NOTE:
-        yield Note(label="found", text=f"As far as was tried, it {varied}.")
+    known, varies = facts.known_bug, None if facts.piece is None else facts.piece.variation
+    if varies:
+        yield Note(label="found", text=f"As far as was tried, the model below {varies}.")
     nodes = next(nodes_reason(facts), "")  # the script shows them
     unpublished = f"It {known.sentence}." if known is not None and not known.issue else ""
     yield from (Note(label="cause", text=text) for text in verdict.reasons if text not in (unpublished, nodes))

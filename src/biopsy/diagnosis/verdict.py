@@ -427,7 +427,7 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
     if known is not None and known.reference:
         yield f"It {known.sentence}."
         if known.avoid:
-            yield f"That bug is known to be avoided by this: {'; or '.join(each.rstrip('.') for each in known.avoid)}."
+            yield f"Known to avoid that bug: {'; or: '.join(each.rstrip('.') for each in known.avoid)}."
     if settings is not None and settings.tried and not settings.switches:
         yield f"With none of the {settings.tried} settings that were tried does it pass."
     if mending and not sole_optimizer(facts):

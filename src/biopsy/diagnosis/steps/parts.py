@@ -536,7 +536,7 @@ def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
         parts += [f"{count(unclear, 'property', 'properties')} of unclear influence"] if unclear else []
         parts += [f"{count(free, 'property', 'properties')} without influence, as far as was tried"] if free else []
         line = " · ".join(parts)
-    piece = replace(piece, variation="" if variation.kept else variation.sentence)
+    piece = replace(piece, variation="" if variation.kept else variation.brief)
     return StepAnswer(replace(facts, piece=piece), line)
 
 

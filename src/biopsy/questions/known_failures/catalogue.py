@@ -117,7 +117,7 @@ class KnownWorkaround:
     @property
     def full(self) -> str:
         """The sentence with the engine."""
-        return f"{self.text} ({self.engine})" if self.engine else self.text
+        return f"{self.text.rstrip('.')} ({self.engine})." if self.engine else self.text
 
 
 KnownPattern: TypeAlias = "FailurePattern | str"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -27,6 +28,7 @@ _LEAST_KINDS = 2
 _KINDS_TO_BE_ALONE = 3
 _LEAST_OTHERS = 5
 _MOST_SHOWN = 8
+_MOST_IN_BRIEF = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,18 @@ class Variation:
     @property
     def sentence(self) -> str:
         """The free features with the number of changes tried, and the conditions on fixed ones, in one sentence."""
+        return self._told(most=None)
+
+    @property
+    def brief(self) -> str:
+        """The same with a few of each; "" if it is not known for what it fails."""
+        return self._told(most=_MOST_IN_BRIEF) if any(each.short for each in self.fixed) or self.free else ""
+
+    def _told(self, most: int | None) -> str:
+        def listed(texts: Sequence[str]) -> str:
+            shown = list(texts[:most])
+            return series([*shown, f"{len(texts) - len(shown)} more"] if len(shown) < len(texts) else shown)
+
         if self.kept:
             return f"nothing was varied: {self.kept}"
         free = [finding for finding in self.free if finding.is_explicit]
@@ -112,10 +126,10 @@ class Variation:
             others = [
                 f"any {finding.title} ({len(finding.still)} tried)" for finding in free if finding.what not in _VALUES
             ]
-            anything = [f"any values of {series(values)}", *others] if values else others
-            parts.append(f"fails for {series(anything)}{limits[self.together]}")
-        only = series([finding.requirement for finding in self.fixed if finding.short])
-        unclear = series([f"the {finding.title}" for finding in self.fixed if not finding.short])
+            anything = [f"any values of {listed(values)}", *others] if values else others
+            parts.append(f"fails for {listed(anything)}{limits[self.together]}")
+        only = listed([finding.requirement for finding in self.fixed if finding.short])
+        unclear = listed([f"the {finding.title}" for finding in self.fixed if not finding.short])
         if only:
             parts.append(f"only if {only}" if free else f"fails only if {only}")
         if unclear:
