@@ -383,6 +383,11 @@ class EngineCheck(TransformationCheck):
             if feeds is not None and feeds != self.feeds:
                 feeds.unlink(missing_ok=True)
 
+    def is_broken(self, candidate: Path, transformed: Path, feeds: Path) -> bool:
+        """Whether a transformed candidate is wrong. Raises what the engine raises."""
+        expected = self.verdicts.engine.run(_input(candidate), feeds)
+        return self.verdicts.verdict(_input(candidate), expected, transformed, feeds).outcome != "passes"
+
     def feeds_for(self, candidate: Path) -> Path:
         """A new file with exactly the inputs of a candidate."""
         types = index_file(candidate).fed_types()

@@ -155,9 +155,10 @@ class _TransformationSearch:
             except KeyboardInterrupt:
                 stopped = INTERRUPTION
             passes_to_blame = search.findings
-        where = JudgedIn()
+        where = JudgedIn(rate=self._runs.rate)
         if stopped != INTERRUPTION and isinstance(question.decides, SameEngine) and isinstance(on_piece, EngineCheck):
-            where = JudgedIn(
+            where = replace(
+                where,
                 engine=question.decides.engine,
                 version=on_piece.verdicts.engine.version(),
                 samples=len(read_feeds(self.feeds)),
@@ -323,6 +324,10 @@ class _TransformationSearch:
                 write_feeds(beside, read_feeds(inputs))
                 inputs = beside
         failure = check.cold().transformed(small, after, inputs)
+        for _ in range(self._runs.rate.needed if self._runs.rate.is_flaky else 0):  # the broken model is to be shown
+            if failure or not isinstance(check, EngineCheck) or not inputs or check.is_broken(small, after, inputs):
+                break
+            failure = check.cold().transformed(small, after, inputs)
         after_path = None if not after.is_file() or output is None else after_file(output)
         index, index_after = index_file(small), None
         after_lines: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-from biopsy.checks.judge import Signature
+from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate, Signature
 from biopsy.checks.outcome import Judged
 from biopsy.comparison.mismatch import worst_of
 from biopsy.model.sources import NodeSource
@@ -81,14 +81,15 @@ class PassFindings:
 class JudgedIn:
     """The ``engine`` that ran both models, with its settings, its ``version``, and the number of ``samples``.
 
-    All are empty if a command decided. If the ``second_opinion`` of the reference evaluator is "right", the engine may
-    be wrong.
+    These are empty if a command decided. ``rate`` is how often the transformed model is wrong. If the
+    ``second_opinion`` of the reference evaluator is "right", the engine may be wrong.
     """
 
     engine: str = ""
     version: str = ""
     samples: int = 0
     second_opinion: SecondOpinion = ""
+    rate: MeasuredRate = UNKNOWN_RATE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +123,16 @@ class TransformationFindings:
     def sentence(self) -> str:
         """The answer in one sentence."""
         title = f"{self.tool} {self.release}".strip()
+        often = (
+            f" It does so in {self.where.rate.failed} of {self.where.rate.runs} runs."
+            if self.where.rate.is_flaky
+            else ""
+        )
         if self.fault == "control":
             return f"{title} breaks the model with no pass at all: it only loads and saves it ({self.failure})."
         if self.passes.alone:
-            return f"{title} breaks the model by {series(self.passes.alone)} ({self.failure})."
-        return f"{title} breaks the model ({self.failure})."
+            return f"{title} breaks the model by {series(self.passes.alone)} ({self.failure}).{often}"
+        return f"{title} breaks the model ({self.failure}).{often}"
 
     def __repr__(self) -> str:
         return f"<TransformationFindings: {printable(self.sentence)} {count(self.checks, 'check')}>"
