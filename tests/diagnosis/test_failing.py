@@ -83,6 +83,17 @@ def test_a_difference_of_three_engines_that_does_not_come_again_keeps_its_words(
     assert "--engine reference --engine onnxrt:optimization=none" in " ".join(facts.failure.check)
 
 
+@pytest.mark.parametrize(("words", "suspect"), [(("c.py", "{}"), None), (("c.py", "{}", "{engine}"), SUSPECT)])
+def test_an_engine_is_accused_only_by_a_script_that_was_told_to_run_it(
+    tmp_path: Path, words: Words, suspect: str | None
+) -> None:
+    runs = Runs(tmp_path, {0: VerdictFile(outcome="fails")})
+    template = words if "{engine}" in words else None
+    runs.question = replace(runs.question, check=words, template=template)
+    failure = failing.answer(KnownFacts(), runs).facts.failure
+    assert failure is not None and failure.suspect == suspect
+
+
 UNDEFINED = [
     ("y = Cast<to = 7>(a)", {"a": np.float32([1, np.nan])}, "casts NaN or a value out of range to int64"),
     ("y = Cast<to = 3>(a)", {"a": np.float32([1, 128])}, "casts NaN or a value out of range to int8"),

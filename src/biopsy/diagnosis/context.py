@@ -239,7 +239,10 @@ class StepContext:
 
 
 TWO_ENGINES = "two engines would have to be compared"
-UNKNOWN_ENGINE = "the check does not say which engine it runs: name it with --engine before --check"
+UNKNOWN_ENGINE = (
+    "the check does not say which engine it runs: write {engine} where it takes one, and name that with --engine "
+    "before --check"
+)
 NO_PLACE = "the check has no place for settings: write {engine} where it takes an engine, and name that with --engine"
 UNKNOWN_COMPARISON = "the check is not 'biopsy run', so it is not known what it compares"
 NO_PIECE = "there is no smallest part to ask about"
