@@ -232,7 +232,7 @@ class StepContext:
         finally:
             check.timeout = timeout
         if judged.evidence.timed_out and self.seconds_left == 0:
-            raise TimeUpError
+            raise TimeUpError(f"no answer in {judged.evidence.seconds:.0f} s: {description}" if description else "")
         if judged.outcome is Outcome.INFRASTRUCTURE:
             raise cannot_run(judged, line)
         return judged
