@@ -185,7 +185,7 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     elif fault is None and not errors.is_crash(failure.report.stage, failure.report.kind) and failure.status >= 0:
         text = _undefined(piece, context)
         fault = FaultBeforeEngines(kind="undefined", every=(), text=text) if text else None
-        failure = replace(failure, fault=fault)
+        failure, rounding = replace(failure, fault=fault), None if text else rounding  # float64 does not judge that
     if rounding is not None and rounding.exceeds_rounding:
         with contextlib.suppress(TimeUpError, errors.CheckError):  # the verdict on the whole model stays
             fed = None if reduction.inputs is None else [reduction.inputs]
