@@ -476,6 +476,20 @@ noisy (float[4,8] x) => (float[4,8] y)
 
 
 @pytest.mark.slow
+def test_an_output_that_no_random_operator_reaches_is_named(folder: Path, planted: Callable[..., str]) -> None:
+    text = NOISE.replace("EFFECT", "r").replace(" <seed = 3.0>", "")
+    text = text.replace("=> (float[4,8] y)", "=> (float[4,8] y, float[4,8] z)")
+    model = onnx.parser.parse_model(text.replace("y = Tanh (a)", "y = Tanh (a) [other] z = Tanh (x)"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((1,), np.float32), "zero"))
+    onnx.save(model, folder / "model.onnx")
+    words = ["diagnose", "model.onnx", "--reference", "--engine", planted({"op": "other", "does": "scale"})]
+    assert biopsy(folder, *words, "--report", "report.json").returncode == 1
+    verdict = json.loads((folder / "report.json").read_text())["verdict"]
+    assert verdict["kind"] == "random" and "an engine is wrong" not in verdict["text"]
+    assert "'z' differs too and does not depend on them" in verdict["text"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("effect", "kind", "word"), [("n", "reduced", "Tanh 'tanh'"), ("r", "random", "noise")])
 def test_random_values_are_blamed_only_where_the_outputs_depend_on_them(
     folder: Path, planted: Callable[..., str], effect: str, kind: str, word: str

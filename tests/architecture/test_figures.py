@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_590,
+    "code": 62_620,
     "modules": 385,
-    "functions": 5_693,
+    "functions": 5_695,
     "used_once": 517,
     "inner_imports": 533,
     "namespaces": 46,

@@ -4,6 +4,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from biopsy import events
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
@@ -76,3 +78,14 @@ def test_a_difference_of_three_engines_that_does_not_come_again_keeps_its_words(
     facts = failing.answer(KnownFacts(), runs).facts
     assert facts.failure is not None and facts.failure.report.kind == "mismatch"
     assert "--engine reference --engine onnxrt:optimization=none" in " ".join(facts.failure.check)
+
+
+@pytest.mark.parametrize(("words", "suspect"), [(("c.py", "{}"), None), (("c.py", "{}", "{engine}"), SUSPECT)])
+def test_an_engine_is_accused_only_by_a_script_that_was_told_to_run_it(
+    tmp_path: Path, words: Words, suspect: str | None
+) -> None:
+    runs = Runs(tmp_path, {0: VerdictFile(outcome="fails")})
+    template = words if "{engine}" in words else None
+    runs.question = replace(runs.question, check=words, template=template)
+    failure = failing.answer(KnownFacts(), runs).facts.failure
+    assert failure is not None and failure.suspect == suspect

@@ -91,8 +91,7 @@ def test_a_setting_that_is_wrong_on_other_inputs_is_told_as_that() -> None:
     rejected = ((OFF.engine, "output 'y': differs on a fresh input"),)
     found = of(with_further(changes=ChangeFacts(rejected=rejected)))
     assert found.workarounds[0].text == (
-        "Fusion off: the model passes; but it is not shown to be right on other inputs: output 'y': differs on a fresh "
-        "input."
+        "Fusion off: the model passes; but it is not shown to be right: output 'y': differs on a fresh input."
     )
 
 

@@ -16,6 +16,7 @@ from biopsy.diagnosis.facts import (
     KnownBug,
     KnownFacts,
     LayerFacts,
+    PrecisionFacts,
     RoundingFacts,
     Steadiness,
     StepReport,
@@ -113,6 +114,14 @@ def test_the_tolerance_that_is_named_is_that_of_the_type(form: str, tolerance: s
     worst = Mismatch(output="q", elements=32, wrong=7, actual=7.0, expected=8.0, index=(0, 5))
     found = of(facts(failure=replace(failure(), mismatch=worst), piece=replace(piece("Cast"), types=(("q", form),))))
     assert f"(atol and rtol {tolerance}, the default)" in found.text
+
+
+def test_an_engine_that_float64_blames_is_not_excused_by_a_low_precision() -> None:
+    precision = PrecisionFacts(low="fp16", passes=True, high=("Sigmoid 's'",), layers=3, output="mixed.onnx")
+    blamed = of(facts(precision=precision))
+    assert blamed.kind == "reduced" and "computes wrong values" in blamed.text
+    unjudged = of(facts(precision=precision, rounding=None))
+    assert unjudged.kind == "precision"
 
 
 def test_an_engine_that_agrees_with_the_suspect_is_named() -> None:

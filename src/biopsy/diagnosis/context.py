@@ -232,14 +232,17 @@ class StepContext:
         finally:
             check.timeout = timeout
         if judged.evidence.timed_out and self.seconds_left == 0:
-            raise TimeUpError
+            raise TimeUpError(f"no answer in {judged.evidence.seconds:.0f} s: {description}" if description else "")
         if judged.outcome is Outcome.INFRASTRUCTURE:
             raise cannot_run(judged, line)
         return judged
 
 
 TWO_ENGINES = "two engines would have to be compared"
-UNKNOWN_ENGINE = "the check does not say which engine it runs: name it with --engine before --check"
+UNKNOWN_ENGINE = (
+    "the check does not say which engine it runs: write {engine} where it takes one, and name that with --engine "
+    "before --check"
+)
 NO_PLACE = "the check has no place for settings: write {engine} where it takes an engine, and name that with --engine"
 UNKNOWN_COMPARISON = "the check is not 'biopsy run', so it is not known what it compares"
 NO_PIECE = "there is no smallest part to ask about"

@@ -121,9 +121,9 @@ class _PlanRun:
             if not step.warm:
                 self._context.close_warm_check()
             answered = step.answer(self._facts, self._context)
-        except TimeUpError:
+        except TimeUpError as error:
             self._stopped = TIME if self._context.is_over else self._stopped
-            return "stopped", "not answered in time"
+            return "stopped", str(error) or "not answered in time"
         except (KeyboardInterrupt, errors.Interrupted) as stop:
             if not is_user_interrupt(stop):
                 raise

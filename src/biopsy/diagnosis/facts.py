@@ -532,6 +532,13 @@ class KnownFacts:
         return self.rounding is not None and self.rounding.is_rounding
 
     @property
+    def is_precision(self) -> bool:
+        """Whether it passes with layers in a higher precision, and float64 does not call the suspect alone wrong."""
+        failure, known = self.failure, self.precision
+        is_blamed = self.rounding is not None and failure and self.rounding.blames(failure.suspect, failure.trusted)
+        return known is not None and known.passes and bool(known.high) and not is_blamed
+
+    @property
     def rate(self) -> MeasuredRate:
         """How often the model fails, if that question has an answer."""
         known = self.steadiness or Steadiness()

@@ -116,10 +116,10 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
             f"define what that gives.{fault.origin}{piece}"
         )
     if fault is not None and fault.kind == "random":
-        return "random", f"Nothing can be said of an engine: {fault.text}."
+        return "random", f"Nothing was asked of an engine: {fault.text}."
     if facts.is_rounding:
         return "rounding", _rounding_text(facts, question)
-    if precision is not None and precision.passes and precision.high:
+    if precision is not None and facts.is_precision:
         high, total = first_of(precision.high, _MOST_NODES), count(precision.layers, "layer")
         return "precision", (
             f"It is a matter of precision: {_suspect(facts)} and {_trusted(failure)} differ, and agree with "
@@ -503,8 +503,7 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
         yield f"Whether more of the model fails is not known: {facts.rest.reason}."
     if facts.compared is not None:
         yield from (f"{sentence(text)}." for text in facts.compared.not_compared)
-    is_precision = facts.precision is not None and bool(facts.precision.high)
-    is_of_engine = facts.fault is None and not facts.is_rounding and not is_precision
+    is_of_engine = facts.fault is None and not facts.is_rounding and not facts.is_precision
     was_asked = any(step.name == release_step.name and step.seconds for step in steps)
     if facts.suspect is not None and is_of_engine and facts.releases is None and not was_asked:
         yield f"Other releases of {title_of(facts.suspect)} were not tried."

@@ -66,7 +66,9 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
         words = with_inputs(failure.check, path_of(failure.passing_inputs))
         text = f"With inputs of {' '.join(failure.passes_with)} it does not fail."
         yield WayOut(text=text, words=words, model=model)
-    for switch in facts.mending_switches:
+    rejected = dict(facts.changes.rejected) if facts.changes is not None else {}
+    is_of_values = failure.report.stage == "compare"
+    for switch in (each for each in facts.mending_switches if is_of_values or each.engine not in rejected):
         yield _of_switch(switch, facts, question)
     yield from _of_changes(facts, question)
     if precision is not None and precision.passes and precision.high and precision.output is not None:
@@ -99,7 +101,7 @@ def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQues
         rejected = dict(changes.rejected).get(switch.engine)
         latencies = [each.latency for each in changes.best if (each.engine, each.kind) == (switch.engine, "setting")]
         if rejected is not None:
-            more = f"; but it is not shown to be right on other inputs: {rejected}"
+            more = f"; but it is not shown to be right: {rejected}"
         elif latencies and latencies[0]:
             more = f"; {latencies[0]}"
     what = f"{series(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")

@@ -125,7 +125,12 @@ def dependence(index: ModelIndex) -> Dependence:
 
 def independent_of_inputs(index: ModelIndex) -> frozenset[int]:
     """Computed tensors that depend on no input and no random operator, not even on a shape: constants."""
-    dependent = set(index.fed_inputs())
+    return independent_of(index, index.fed_inputs())
+
+
+def independent_of(index: ModelIndex, tensors: Iterable[int]) -> frozenset[int]:
+    """Computed tensors that depend on none of these and on no random operator, not even on a shape."""
+    dependent = set(tensors)
     for number in neighbourhood_order(index, range(len(index.nodes))):
         node = index.nodes[number]
         if not dependent.isdisjoint(node.reads) or _is_source(node, index):

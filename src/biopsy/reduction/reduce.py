@@ -489,7 +489,12 @@ class ReductionTask:
         if driver.refined is None:
             nodes = tuple(index.nodes[number].label for number in driver.best.nodes)
         else:
-            nodes = tuple(node.label for node in result.nodes)
+            kept = [index.nodes[number] for number in driver.best.nodes]
+            olds = kept if len(kept) == len(result.nodes) else result.nodes  # a number is that in the original
+            nodes = tuple(
+                old.label if not node.name and old.op_type == node.op_type else node.label
+                for node, old in zip(result.nodes, olds, strict=True)
+            )
         return Reduction(
             output=target.output,
             nodes_before=len(index.nodes),

@@ -31,6 +31,7 @@ from biopsy.model.nodes import warning_of_random
 from biopsy.processes.reading import read_plain
 from biopsy.questions.lint.lint import breaches
 from biopsy.questions.lint.rules import CHECKER, INFERENCE, RULES, LintEntry
+from biopsy.recording.dependence import independent_of
 from biopsy.text import first_of
 
 REPORT = "run.json"
@@ -153,7 +154,9 @@ class _FailureSearch:
         for number in self._further_runs(0, "the check passes in {0} of {0} runs"):
             run = self._reported(words, f"run {number}")
             if fails(run):
-                is_sure = len(engines) == 1 or not isinstance(command, OwnRun)  # a crash outside of them is of none
+                # A crash outside of several engines is of none, and a script runs an engine only if it is told which.
+                is_told = self.context.question.template is not None
+                is_sure = len(engines) == 1 if isinstance(command, OwnRun) else is_told
                 reported, last = run.evidence.verdict.engine, engines[-1] if engines and is_sure else None
                 is_engine = reported.partition(":")[0] in names()  # a script may have names of its own
                 suspect = _engine_called(reported, engines) if is_engine else last
@@ -282,6 +285,12 @@ def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
         runs = (context.run(words, question.model, description=why) for _ in range(_RANDOM_COMPARISONS))
         random = None if all(map(passes, runs)) else random
     if failure is not None and random is not None:
+        steady = independent_of(question.index, ())
+        others = [name for name in failure.report.outputs if question.index.ids.get(name) in steady]
+        if others:
+            random += (
+                f"; {first_of([*map(repr, others)], 3)} differs too and does not depend on them: ask about it alone"
+            )
         failure = replace(failure, fault=FaultBeforeEngines(kind="random", every=(), text=random))
     elif failure is not None:
         if question.check is None:

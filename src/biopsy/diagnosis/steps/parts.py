@@ -181,7 +181,9 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
         origin = "It is fed with NaN." if _reads_nan(piece) else "It makes NaN of values that are not NaN."
         failure = replace(failure, fault=replace(fault, origin=f" {origin}"))
     elif fault is None and not errors.is_crash(failure.report.stage, failure.report.kind) and failure.status >= 0:
-        failure = replace(failure, fault=undefined_in(piece, facts, context))
+        undefined = undefined_in(piece, facts, context)
+        failure = replace(failure, fault=undefined)
+        rounding = rounding if undefined is None else None  # float64 does not judge that
     if rounding is not None and rounding.exceeds_rounding:
         with contextlib.suppress(TimeUpError, errors.CheckError):  # the verdict on the whole model stays
             fed = None if reduction.inputs is None else [reduction.inputs]
