@@ -372,7 +372,7 @@ def test_of_a_flaky_tool_a_model_that_fails_is_shown_and_how_often_it_does(tmp_p
     )
     found = asked(tmp_path, ADDS, by, passes=("wrong",), reduces=False)
     assert any("Sub" in line for line in found.piece.after)
-    assert f"in {found.rate.failed} of {found.rate.runs} runs" in found.sentence
+    assert f"in {found.where.rate.failed} of {found.where.rate.runs} runs" in found.sentence
 
 
 # Rounding

@@ -156,9 +156,10 @@ class _TransformationSearch:
             except KeyboardInterrupt:
                 stopped = INTERRUPTION
             passes_to_blame = search.findings
-        where = JudgedIn()
+        where = JudgedIn(rate=self._runs.rate)
         if stopped != INTERRUPTION and isinstance(question.decides, SameEngine) and isinstance(on_piece, EngineCheck):
-            where = JudgedIn(
+            where = replace(
+                where,
                 engine=question.decides.engine,
                 version=on_piece.verdicts.engine.version(),
                 samples=len(read_feeds(self.feeds)),
@@ -172,7 +173,6 @@ class _TransformationSearch:
             judged=judged,
             signature=signature,
             piece=self._piece(small, reduction, on_piece),
-            rate=self._runs.rate,
             passes=passes_to_blame,
             reduction=reduction,
             checks=self._runs.checks + (reduction.checks if reduction else 0),

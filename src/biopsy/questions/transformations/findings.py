@@ -81,14 +81,15 @@ class PassFindings:
 class JudgedIn:
     """The ``engine`` that ran both models, with its settings, its ``version``, and the number of ``samples``.
 
-    All are empty if a command decided. If the ``second_opinion`` of the reference evaluator is "right", the engine may
-    be wrong.
+    These are empty if a command decided. If the ``second_opinion`` of the reference evaluator is "right", the engine
+    may be wrong. ``rate`` is how often the transformed model fails.
     """
 
     engine: str = ""
     version: str = ""
     samples: int = 0
     second_opinion: SecondOpinion = ""
+    rate: MeasuredRate = UNKNOWN_RATE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +97,8 @@ class TransformationFindings:
     """How a tool breaks a model that is right without it.
 
     ``fault`` is what breaks it, ``judged`` and ``signature`` describe the failure. ``tool`` is as the user wrote it,
-    ``release`` its version. ``rate`` is how often it fails. ``checks`` counts transformations that were judged.
-    ``stopped`` names the limit that ended the reduction, or is INTERRUPTION: then only a part is known of ``passes``.
+    ``release`` its version. ``checks`` counts transformations that were judged. ``stopped`` names the limit that ended
+    the reduction, or is INTERRUPTION: then only a part is known of ``passes``.
     """
 
     tool: str
@@ -109,7 +110,6 @@ class TransformationFindings:
     piece: Piece
     passes: PassFindings = field(default_factory=PassFindings)
     reduction: Reduction | None = None
-    rate: MeasuredRate = UNKNOWN_RATE
     checks: int = 0
     seconds: float = 0.0
     stopped: str | None = None
@@ -123,7 +123,8 @@ class TransformationFindings:
     def sentence(self) -> str:
         """The answer in one sentence."""
         title = f"{self.tool} {self.release}".strip()
-        often = f" in {self.rate.failed} of {self.rate.runs} runs" if self.rate.is_flaky else ""
+        rate = self.where.rate
+        often = f" in {rate.failed} of {rate.runs} runs" if rate.is_flaky else ""
         if self.fault == "control":
             return f"{title} breaks the model with no pass at all: it only loads and saves it ({self.failure})."
         if self.passes.alone:
