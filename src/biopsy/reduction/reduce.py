@@ -30,7 +30,7 @@ from biopsy.reduction.passes.names import former_names, former_names_left
 from biopsy.reduction.preflight import confirm_not_vacuous, last_words, preflight, telling_apart
 from biopsy.reduction.problem import Border, Candidate, Problem
 from biopsy.reduction.recorded_values import Feeding, Vouching
-from biopsy.reduction.result import Reduction, Target, inputs_file
+from biopsy.reduction.result import Reduction, Target, inputs_file, labels_of
 from biopsy.reduction.schedule import Mode, Passes, Schedule, schedule_of
 from biopsy.reduction.values import FIND_OUT, Values, may_change_values
 from biopsy.session.checked_search import (
@@ -489,12 +489,7 @@ class ReductionTask:
         if driver.refined is None:
             nodes = tuple(index.nodes[number].label for number in driver.best.nodes)
         else:
-            kept = [index.nodes[number] for number in driver.best.nodes]
-            olds = kept if len(kept) == len(result.nodes) else result.nodes  # a number is that in the original
-            nodes = tuple(
-                old.label if not node.name and old.op_type == node.op_type else node.label
-                for node, old in zip(result.nodes, olds, strict=True)
-            )
+            nodes = tuple(labels_of(result.nodes, [index.nodes[number] for number in driver.best.nodes]))
         return Reduction(
             output=target.output,
             nodes_before=len(index.nodes),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 from biopsy.checks.judge import Signature
 from biopsy.checks.outcome import Judged
 from biopsy.comparison.mismatch import ErrorSize
+from biopsy.model.index import Node
 from biopsy.model.sources import NodeSource
 from biopsy.session.files import files_of
 from biopsy.text import count, html_table, printable, some_of
@@ -111,3 +112,14 @@ class Reduction:
 def inputs_file(output: Path) -> Path:
     """The file beside a result with the recorded values that it is fed with."""
     return output.with_name(f"{output.name}.inputs.safetensors")
+
+
+def labels_of(nodes: Sequence[Node], kept: Sequence[Node]) -> Iterator[str]:
+    """Labels of the nodes of a result: the number of one without a name is that in the original, if it is known which
+    of the nodes ``kept`` of the original it was.
+    """
+    for node in nodes:
+        alike = [old for old in kept if old.op_type == node.op_type]
+        same = [each for each in nodes if each.op_type == node.op_type]
+        old = alike[same.index(node)] if len(alike) == len(same) else None
+        yield node.label if node.name else node.op_type if old is None else old.label
