@@ -172,7 +172,8 @@ def test_the_bug_of_openvino_ends_with_its_two_nodes_and_no_setting(here) -> Non
     found = report()["verdict"]
     assert "OpenVINO" in found["text"] and "cannot build MatMul -> PRelu" in found["text"]
     assert any("None of these nodes fails alone" in each for each in found["reasons"])
-    assert [one["text"] for one in found["workarounds"]] == ["Another engine: ONNX Runtime runs the model."]
+    (workaround,) = found["workarounds"]
+    assert workaround["text"].startswith("Another engine: ONNX Runtime runs the model")
 
 
 def test_a_difference_that_is_rounding_ends_there_with_tolerances_that_pass(here) -> None:
@@ -247,7 +248,7 @@ def test_a_masked_error_is_found_and_reduced(here) -> None:
 def test_an_engine_that_ends_its_process_is_told_by_the_signal(here) -> None:
     assert diagnose("--engine", "fake:crash.Exp=run") == 1
     assert "crashes when it runs one node, Exp 'n1' (SIGSEGV)" in report()["verdict"]["text"]
-    assert report()["verdict"]["workarounds"][0]["text"] == "Another engine: ONNX Runtime runs the model."
+    assert report()["verdict"]["workarounds"][0]["text"].startswith("Another engine: ONNX Runtime runs the model")
 
 
 @pytest.mark.slow
@@ -270,7 +271,8 @@ def test_equal_rows_with_different_answers_are_told(here) -> None:
     made = chain(2, ("Neg", "Exp"))
     save(made, here / "model.onnx")
     assert diagnose("--engine", "fake:noise.Exp=0.1,seed=1") == 1
-    assert "For equal rows of the inputs, fake:noise.Exp=0.1,seed=1 gives different rows" in report()["verdict"]["text"]
+    said = " ".join(report()["verdict"]["reasons"])
+    assert "For equal rows of the inputs, fake:noise.Exp=0.1,seed=1 gives different rows" in said
 
 
 def test_a_model_that_is_random_says_nothing_of_an_engine(here) -> None:
