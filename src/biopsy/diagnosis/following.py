@@ -128,8 +128,9 @@ def _title(facts: KnownFacts, question: DiagnosisQuestion) -> str:
 def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> Iterator[Note]:
     """What an issue says beside the failure: what fails, what it depends on, and what avoids it."""
     size = measure(facts, question).strip()
-    part = "the model" if facts.piece is None else "the part of the model"
-    found = f" In {part} where this was found, {size[:1].lower()}{size[1:]}" if size else ""
+    part = "" if facts.piece is None else "In the part of the model where this was found, "
+    size = f"{size[:1].lower()}{size[1:]}" if part else size
+    found = f" {part}{size}" if size else ""
     yield Note(label="found", text=f"{sentence(subject(facts, question))}{found}")
     known = facts.known_bug
     nodes = next(nodes_reason(facts), "")  # the script shows them
