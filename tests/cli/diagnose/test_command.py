@@ -56,8 +56,8 @@ def test_a_model_that_passes_ends_with_status_0_what_was_tried_and_what_to_try(h
     shown = capsys.readouterr().out
     assert "PASSED | The model does not fail: onnxrt:optimization=none and onnxrt agree; reference and onnxrt" in shown
     assert (
-        "1 random sample of seed 1; with its inner tensors as outputs too, none of 3 layers in onnxrt was seen to be "
-        "wrong by more than the tolerances and rounding allow." in shown
+        "1 random sample of seed 1; with its inner tensors as outputs too, none of 3 layers in onnxrt differs from "
+        "onnxrt:optimization=none by more than the tolerances and rounding allow." in shown
     )
     assert "report     report.json" in shown.splitlines()
     (following,) = report()["next"]
@@ -394,7 +394,8 @@ def test_a_thorough_diagnosis_shows_what_the_optimizer_makes_and_writes_a_model_
     assert any(told.startswith("Which release of the engine broke it") for told in found["verdict"]["not_tried"])
     changed = [one for one in found["verdict"]["workarounds"] if "workaround.onnx" in (one["line"] or "")]
     assert len(changed) == 1 and status_of(changed[0]["line"]) == 0
-    assert all("as long" in one["text"] for one in found["verdict"]["workarounds"])
+    latencies = ("as long", "no difference measured")
+    assert all(any(each in one["text"] for each in latencies) for one in found["verdict"]["workarounds"])
     assert not any("--thorough" in one["line"] for one in found["next"])
 
 
