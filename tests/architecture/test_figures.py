@@ -12,7 +12,7 @@ from architecture.journeys import Journey, reduction, run_with_golden_values
 LIMITS = {
     "code": 62_620,
     "modules": 385,
-    "functions": 5_695,
+    "functions": 5_696,
     "used_once": 517,
     "inner_imports": 533,
     "namespaces": 46,

@@ -124,6 +124,13 @@ def test_an_engine_that_float64_blames_is_not_excused_by_a_low_precision() -> No
     assert unjudged.kind == "precision"
 
 
+def test_an_output_of_the_model_is_not_told_as_one_of_the_layer_that_is_wrong() -> None:
+    worst = Mismatch(output="y", elements=32, wrong=7, actual=7.0, expected=8.0)
+    layers = LayerFacts(alone=("Relu 'r'",), suspect=SUSPECT, of_piece=False, layers=3)
+    found = of(facts(failure=replace(failure(), mismatch=worst), piece=None, layers=layers)).text
+    assert "for Relu 'r'. In the whole model, 'y'" in found
+
+
 def test_an_engine_that_agrees_with_the_suspect_is_named() -> None:
     compared = EngineComparison(rows=((TRUSTED, SUSPECT),))
     agree = "In a run of its own, ONNX Runtime (optimization=none) and ONNX Runtime agree on these inputs."

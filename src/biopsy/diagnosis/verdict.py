@@ -32,6 +32,7 @@ _MOST_PLACES = 2
 _MOST_ENDS = 4
 _MOST_NAMED_NODES = 2
 _LONGEST_MESSAGE = 200
+_WHOLE = "the model"
 
 
 def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: DiagnosisQuestion) -> Verdict:
@@ -177,7 +178,7 @@ def _rounding_text(facts: KnownFacts, question: DiagnosisQuestion) -> str:
 def subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     """Which engine fails, how, and in which part of the model."""
     failure, where, optimizer, engine = facts.known_failure, _where(facts), sole_optimizer(facts), _suspect(facts)
-    report, on = failure.report, f"{'on' if where == 'the model' else 'for'} {where}"
+    report, on = failure.report, f"{'on' if where == _WHOLE else 'for'} {where}"
     who = engine if optimizer is None else f"{engine}'s optimizer {optimizer}"
     if failure.masked:
         return f"{engine} gives a wrong inner tensor if that is an output; the outputs of the model hide it: {where}."
@@ -185,7 +186,7 @@ def subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
         judge = "The check" if question.check is not None else f"A run of {series(question.rivals[0])}"
         return f"{judge} fails {on}: {report.signature}."
     if facts.is_self_contradiction:
-        part = "" if where == "the model" else f" The smallest part that fails: {where}."
+        part = "" if where == _WHOLE else f" The smallest part that fails: {where}."
         return f"not deterministic: {engine} gives different outputs for the same input.{part}"
     if report.stage == "compare" and report.kind in NOT_FINITE:
         return f"{engine} gives {special_of(report.kind)} {on}."
@@ -309,7 +310,7 @@ def _where(facts: KnownFacts) -> str:
     if layers is not None and layers.alone:
         return first_of(layers.alone, _MOST_NODES)
     together = layers.together if layers is not None else ()
-    return f"{first_of(together[0], _MOST_NODES)} together" if together else "the model"
+    return f"{first_of(together[0], _MOST_NODES)} together" if together else _WHOLE
 
 
 def _circumstances(facts: KnownFacts) -> Iterator[str]:

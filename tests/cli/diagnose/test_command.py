@@ -248,7 +248,7 @@ def test_a_masked_error_is_found_and_reduced(here) -> None:
 def test_an_engine_that_ends_its_process_is_told_by_the_signal(here) -> None:
     assert diagnose("--engine", "fake:crash.Exp=run") == 1
     assert "crashes when it runs one node, Exp 'n1' (SIGSEGV)" in report()["verdict"]["text"]
-    assert report()["verdict"]["workarounds"][0]["text"] == "Another engine: ONNX Runtime runs the model."
+    assert report()["verdict"]["workarounds"][0]["text"].startswith("Another engine: ONNX Runtime runs the model")
 
 
 @pytest.mark.slow
@@ -395,7 +395,8 @@ def test_a_thorough_diagnosis_shows_what_the_optimizer_makes_and_writes_a_model_
     assert any(told.startswith("Which release of the engine broke it") for told in found["verdict"]["not_tried"])
     changed = [one for one in found["verdict"]["workarounds"] if "workaround.onnx" in (one["line"] or "")]
     assert len(changed) == 1 and status_of(changed[0]["line"]) == 0
-    assert all("as long" in one["text"] for one in found["verdict"]["workarounds"])
+    latencies = ("as long", "no difference measured")
+    assert all(any(each in one["text"] for each in latencies) for one in found["verdict"]["workarounds"])
     assert not any("--thorough" in one["line"] for one in found["next"])
 
 
