@@ -1,6 +1,6 @@
 """No engine is blamed for what it makes of values for which the ONNX standard defines no result."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +13,13 @@ from biopsy import events
 from biopsy.diagnosis.context import StepContext
 from biopsy.diagnosis.facts import KnownFacts
 from biopsy.diagnosis.question import Words
-from biopsy.diagnosis.undefined import undefined_by_standard, undefined_in
+from biopsy.diagnosis.undefined import undefined_in, undefined_values
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.diagnosis.ways_out import ways_out
 from biopsy.tensors.files import write_feeds
-from support.diagnoses import SUSPECT, facts, failure, piece, question
+from support.diagnoses import SUSPECT, TRUSTED, facts, failure, piece, question
 from support.models import info, model
+from support.planting import planted as planted
 
 UNDEFINED = [
     ("y = Cast<to = 7>(a)", {"a": np.float32([1, np.nan])}, "casts NaN or a value out of range to int64"),
@@ -36,22 +37,23 @@ UNDEFINED = [
     ("y = Abs(a)", {"a": np.int8([-128])}, "overflows: the type has no such positive number"),
     ("y = Abs(a)", {"a": np.int8([-127])}, ""),
     ('y = BitShift<direction = "LEFT">(a, b)', {"a": np.uint8([1]), "b": np.uint8([8])}, "shifts by as many bits"),
-    ("y = Div(other, b)", {"b": np.int32([0])}, ""),
+    ("y = Div(other, b)", {"b": np.int32([0])}, "divides an integer by zero"),
+    ("y = Gather(other, b)", {"b": np.int64([2])}, ""),
 ]
 
 
 @pytest.mark.parametrize(("node", "values", "reason"), UNDEFINED)
 def test_what_the_standard_does_not_define_is_seen(node: str, values: Mapping[str, np.ndarray], reason: str) -> None:
     text = f'<ir_version: 8, opset_import: ["" : 17]> g (a, b, other) => (y) <int32[1] zero = {{0}}> {{ {node} }}'
-    samples = {name: [value] for name, value in values.items()}
-    found = undefined_by_standard(onnx.parser.parse_model(text), ["Node 'n'"], samples.get)
-    assert found.startswith(f"Node 'n' {reason}" if reason else "") and bool(found) == bool(reason)
+    found = [each.text for each in undefined_values(onnx.parser.parse_model(text), ["Node 'n'"], [values])]
+    assert all(each.startswith(f"Node 'n' {reason}") for each in found) and len(found) == bool(reason)
 
 
-def test_every_sample_is_looked_at() -> None:
+def test_only_the_elements_that_are_undefined_are_replaced_in_whatever_sample() -> None:
     text = '<ir_version: 8, opset_import: ["" : 17]> g (a, b) => (y) { y = Div(a, b) }'
-    samples = {"a": [np.int32([1])] * 2, "b": [np.int32([1]), np.int32([0])]}
-    assert undefined_by_standard(onnx.parser.parse_model(text), ["Div"], samples.get)
+    samples = [{"a": np.int32([1, 1]), "b": np.int32(divisors)} for divisors in ([2, 3], [4, 0])]
+    (found,) = undefined_values(onnx.parser.parse_model(text), ["Div"], samples)
+    assert found.tensor == "b" and found.replaced(samples[1]["b"]).tolist() == [4, 1]
 
 
 ALONE = ("biopsy", "run", "{}", "--engine", SUSPECT)
@@ -74,7 +76,7 @@ def test_an_integer_divided_by_0_is_no_failure_of_an_engine(tmp_path: Path) -> N
     known = divided(tmp_path, 0)
     verdict = verdict_of(known, (), question(tmp_path))
     assert verdict.kind == "undefined" and "divides an integer by zero" in verdict.text
-    assert "Guarded against that by Where, it does not fail." in verdict.text
+    assert "with other values there, and all others as they are, it does not fail" in verdict.text
     assert not verdict.reasons and not list(ways_out(known, question(tmp_path)))
 
 
@@ -87,3 +89,28 @@ def test_an_engine_is_not_acquitted_for_a_division_that_does_not_matter(
     tmp_path: Path, divisor: int, check: Words
 ) -> None:
     assert divided(tmp_path, divisor, check).fault is None
+
+
+@pytest.mark.parametrize("stage", ["load", "build"])
+def test_values_excuse_no_failure_before_there_are_values(tmp_path: Path, stage: str) -> None:
+    known = divided(tmp_path, 0)
+    report = replace(known.known_failure.report, stage=stage)
+    with StepContext(question(tmp_path), events.ignore) as context:
+        early = replace(known, failure=replace(known.known_failure, report=report, fault=None))
+        assert undefined_in(early.piece, early, context) is None
+
+
+@pytest.mark.parametrize(("where", "is_acquitted"), [({}, False), ({"below": -(2**31) + 1}, True)])
+def test_an_engine_is_acquitted_only_if_it_is_right_on_all_other_elements(
+    tmp_path: Path, planted: Callable[..., str], where: dict[str, int], is_acquitted: bool
+) -> None:
+    path, inputs = tmp_path / "piece.onnx", tmp_path / "piece.onnx.inputs.safetensors"
+    x, y = info("x", (3,), TensorProto.INT32), info("y", (3,), TensorProto.INT32)
+    onnx.save(model([helper.make_node("Abs", ["x"], ["y"])], [x], [y]), path)
+    write_feeds(inputs, [{"x": np.int32([1, np.iinfo(np.int32).min, -7])}])
+    small = replace(piece("Abs"), path=str(path), inputs=str(inputs))
+    engine = planted({"op": "Abs", "does": "add", "by": 1, **where})
+    check = ("biopsy", "run", "{}", "--engine", TRUSTED, "--engine", engine)
+    known = facts(failure=replace(failure(), check=check), piece=small, layers=None, rounding=None)
+    with StepContext(question(tmp_path), events.ignore) as context:
+        assert (undefined_in(small, known, context) is not None) == is_acquitted

@@ -2,126 +2,185 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from biopsy import events
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.diagnosis.context import StepContext, passes
 from biopsy.diagnosis.facts import FailingPiece, FaultBeforeEngines, KnownFacts
 from biopsy.diagnosis.question import feeds_in, path_of, with_inputs, without_weights_folder
-from biopsy.model.index import index_file
 from biopsy.model.load import parse as parse_model
 from biopsy.model.load import read_bytes
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole
-from biopsy.questions.workarounds.question import patched
-from biopsy.questions.workarounds.spellings.table import GUARDS, respellings
-from biopsy.recording.reference_run import Recording
 from biopsy.session.trial import until_no_pass
-from biopsy.tensors.results import Array
+from biopsy.tensors.files import write_feeds
+from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.types import is_float
 
 
 def undefined_in(piece: FailingPiece, facts: KnownFacts, context: StepContext) -> FaultBeforeEngines | None:
     """The fault of the inputs if a node of a piece is given what ONNX defines no result for; None if there is none.
 
-    Where a guard can keep the nodes from such values, the piece must pass with it: else they are not what makes it
-    fail. None for a check of the user's, whose inputs are not known. Raises TimeUpError.
+    The piece must pass once only these elements of its inputs and weights have other values: an engine that is wrong
+    about the others still fails. None if the failure does not depend on values, or for a check of the user's, whose
+    inputs are not known. Raises TimeUpError.
     """
-    path, question = Path(piece.path), context.question
-    words = with_inputs(without_weights_folder(facts.known_failure.check), path_of(piece.inputs))
-    command, model = parse(words), parse_model(read_bytes(path), path)
-    if not isinstance(command, OwnRun):
+    path, question, failure = Path(piece.path), context.question, facts.known_failure
+    words = with_inputs(without_weights_folder(failure.check), path_of(piece.inputs))
+    command = parse(words)
+    if not isinstance(command, OwnRun) or failure.report.stage not in ("run", "compare"):
         return None
+    model = parse_model(read_bytes(path), path)
+    feeds = feeds_in(command.input_files) or [{}]
+    undefined = list(undefined_values(model, piece.nodes, feeds))
+    if not undefined:
+        return None
+    defined = [dict(feed) for feed in feeds]
+    for each in undefined:
+        for feed in defined:
+            if each.tensor in feed:
+                feed[each.tensor] = each.replaced(feed[each.tensor])
+        for weight in model.graph.initializer:
+            if weight.name == each.tensor:
+                value = each.replaced(numpy_helper.to_array(weight))
+                weight.CopyFrom(numpy_helper.from_array(value, weight.name))
     with temporary_folder("biopsy-") as scratch:
-        samples = feeds_in(command.input_files) or [{}]
-        given = Recording(index_file(path), lambda: samples, scratch, events.ignore, every_tensor=True)
-        text = undefined_by_standard(model, piece.nodes, given.values)
-    if not text:
-        return None
-    guards = [*respellings(model, range(len(model.graph.node)), GUARDS)]
-    guarded = patched(model, guards) if guards else None
-    if guarded is None:
-        return FaultBeforeEngines(kind="undefined", every=(), text=text)
-    write_whole(question.candidate, [guarded.SerializeToString()])
-    run = partial(context.run, words, question.candidate, description="the piece, kept from what ONNX leaves undefined")
-    try:
-        judged, _ = until_no_pass(run, facts.rate.proof)
-    finally:
-        question.candidate.unlink(missing_ok=True)
-    shown = " Guarded against that by Where, it does not fail."
-    return FaultBeforeEngines(kind="undefined", every=(), text=text, origin=shown) if passes(judged) else None
+        inputs = scratch / "inputs.safetensors"
+        write_feeds(inputs, defined)
+        write_whole(question.candidate, [model.SerializeToString()])
+        run = partial(
+            context.run,
+            with_inputs(words, inputs) if any(defined) else words,
+            question.candidate,
+            description="the piece, without the values for which ONNX defines no result",
+        )
+        try:
+            judged, _ = until_no_pass(run, facts.rate.proof)
+        finally:
+            question.candidate.unlink(missing_ok=True)
+    text = f"{undefined[0].text}; with other values there, and all others as they are, it does not fail"
+    return FaultBeforeEngines(kind="undefined", every=(), text=text) if passes(judged) else None
 
 
-def undefined_by_standard(
-    model: onnx.ModelProto, labels: Sequence[str], values: Callable[[str], Sequence[Array] | None]
-) -> str:
-    """The first node that reads values for which the ONNX standard defines no result, in words; "" if there is none.
+@dataclass(frozen=True, kw_only=True)
+class UndefinedValues:
+    """Values for which a node has no defined result: those elements of ``tensor`` for which ``is_undefined`` is True.
 
-    ``labels`` are those of the nodes of the main graph; ``values`` gives a tensor's value in each sample, None if they
-    are not known. No engine is wrong about such values: NumPy, and so float64, gives there what the processor gives.
+    ``text`` names the node and what it does with them; for ``instead`` the result is defined.
     """
-    weights = {each.name: each for each in model.graph.initializer}
+
+    text: str
+    tensor: str
+    is_undefined: Callable[[Array], Any]
+    instead: int
+
+    def replaced(self, value: Array) -> Array:
+        """The tensor with other values for these elements."""
+        return np.where(self.is_undefined(value), value.dtype.type(self.instead), value)
+
+
+def undefined_values(model: onnx.ModelProto, labels: Sequence[str], feeds: Sequence[Feed]) -> Iterator[UndefinedValues]:
+    """The values in the inputs and the weights of a model for which the ONNX standard defines no result.
+
+    ``labels`` are those of the nodes of the main graph. NumPy, and so float64, gives for such values what the processor
+    gives, so it does not judge them.
+    """
+    weights = {
+        each.name: numpy_helper.to_array(each)
+        for each in model.graph.initializer
+        if each.data_location != onnx.TensorProto.EXTERNAL
+    }
     for label, node in zip(labels, model.graph.node, strict=True):
-        find = _UNDEFINED.get(node.op_type) if node.domain == "" else None
-        if find is None:
+        rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        if rule is None or len(node.input) <= rule.place:
             continue
-        read = [[numpy_helper.to_array(weights[name])] if name in weights else values(name) for name in node.input]
-        known = [each for each in read if each]
-        if len(known) < len(read):
-            continue
-        for number in range(max(map(len, known))):
-            reason = find(node, *(np.asarray(each[number if len(each) > 1 else 0]) for each in known))
-            if reason:
-                return f"{label} {reason}"
-    return ""
+        tensor = node.input[rule.place]
+        for feed in feeds:
+            first, value = ({**weights, **feed}.get(name) for name in (node.input[0], tensor))
+            is_undefined = None if value is None else rule.of(node, np.asarray(value), first)
+            if is_undefined is not None and np.any(is_undefined(np.asarray(value))):
+                text = f"{label} {rule.text}".replace("INTEGER", DTYPE_OF_ELEM.get(_attribute(node, "to"), ""))
+                yield UndefinedValues(text=text, tensor=tensor, is_undefined=is_undefined, instead=rule.instead)
+                break
 
 
-def _of_cast(node: onnx.NodeProto, value: Array) -> str:
-    dtype = next((DTYPE_OF_ELEM.get(each.i, "") for each in node.attribute if each.name == "to"), "")
+def _attribute(node: onnx.NodeProto, name: str, default: int = 0) -> int:
+    return next((each.i for each in node.attribute if each.name == name), default)
+
+
+_Elements = Callable[[Array], Any]
+"""Which elements of a value have no defined result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rule:
+    """What an operator has no defined result for: elements of its input number ``place``.
+
+    ``of`` gives these elements for a node, the value of that input, and the value of the first input, None if that is
+    not known; it returns None if no element is known to be undefined.
+    """
+
+    text: str
+    of: Callable[[onnx.NodeProto, Array, Array | None], _Elements | None]
+    place: int = 0
+    instead: int = 0
+
+
+def _outside(node: onnx.NodeProto, value: Array, first: Array | None) -> _Elements | None:
+    dtype = DTYPE_OF_ELEM.get(_attribute(node, "to"), "")
     if not is_float(value.dtype) or not dtype.startswith(("int", "uint")):
-        return ""
+        return None
     signed, bits = not dtype.startswith("u"), int(dtype.removeprefix("u").removeprefix("int"))
     top = 2.0 ** (bits - signed)
-    whole = np.trunc(value.astype(np.float64))
-    is_held = (whole >= (-top if signed else 0)) & (whole < top)
-    return "" if is_held.all() else f"casts NaN or a value out of range to {dtype}"
+    low = -top if signed else 0
+
+    def is_outside(number: Array) -> Any:
+        whole = np.trunc(number.astype(np.float64))
+        return ~((whole >= low) & (whole < top))
+
+    return is_outside
 
 
-def _of_divisor(node: onnx.NodeProto, value: Array, divisor: Array) -> str:
-    is_undefined = divisor.dtype.kind in "iu" and bool((divisor == 0).any())
-    return "divides an integer by zero" if is_undefined else ""
+def _zero(node: onnx.NodeProto, value: Array, first: Array | None) -> _Elements | None:
+    return (lambda element: element == 0) if value.dtype.kind in "iu" else None
 
 
-def _of_index(node: onnx.NodeProto, value: Array, index: Array) -> str:
-    axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
-    size = value.shape[axis]
-    return "reads at an index out of bounds" if ((index < -size) | (index >= size)).any() else ""
+def _out_of_bounds(node: onnx.NodeProto, value: Array, first: Array | None) -> _Elements | None:
+    axis = _attribute(node, "axis")
+    if first is None or not -first.ndim <= axis < first.ndim:
+        return None
+    size = first.shape[axis]
+    return lambda index: (index < -size) | (index >= size)
 
 
-def _of_least(node: onnx.NodeProto, value: Array) -> str:
-    is_least = value.dtype.kind == "i" and bool((value == np.iinfo(value.dtype).min).any())
-    return "overflows: the type has no such positive number" if is_least else ""
+def _least(node: onnx.NodeProto, value: Array, first: Array | None) -> _Elements | None:
+    return (lambda number: number == np.iinfo(number.dtype).min) if value.dtype.kind == "i" else None
 
 
-def _of_shift(node: onnx.NodeProto, value: Array, by: Array) -> str:
-    return "shifts by as many bits as the type has, or more" if (by >= 8 * value.dtype.itemsize).any() else ""
+def _too_many_bits(node: onnx.NodeProto, value: Array, first: Array | None) -> _Elements | None:
+    return lambda bits: bits >= 8 * bits.dtype.itemsize
 
 
-_UNDEFINED: Mapping[str, Callable[..., str]] = {
-    "Abs": _of_least,
-    "BitShift": _of_shift,
-    "Cast": _of_cast,
-    "Div": _of_divisor,
-    "Gather": _of_index,
-    "GatherElements": _of_index,
-    "Mod": _of_divisor,
-    "Neg": _of_least,
+_DIVISOR = _Rule(text="divides an integer by zero", of=_zero, place=1, instead=1)
+_INDEX = _Rule(text="reads at an index out of bounds", of=_out_of_bounds, place=1)
+_OPPOSITE = _Rule(text="overflows: the type has no such positive number", of=_least)
+
+_RULES: Mapping[str, _Rule] = {
+    "Abs": _OPPOSITE,
+    "BitShift": _Rule(text="shifts by as many bits as the type has, or more", of=_too_many_bits, place=1),
+    "Cast": _Rule(text="casts NaN or a value out of range to INTEGER", of=_outside),
+    "Div": _DIVISOR,
+    "Gather": _INDEX,
+    "GatherElements": _INDEX,
+    "Mod": _DIVISOR,
+    "Neg": _OPPOSITE,
 }

@@ -113,8 +113,8 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
         )
     if fault is not None and fault.kind == "undefined":
         return "undefined", (
-            f"The model or its inputs are at fault, and no engine: {fault.text}, and the ONNX standard does not "
-            f"define what that gives.{fault.origin}{piece}"
+            f"The model or its inputs are at fault, and no engine: the ONNX standard defines no result where "
+            f"{fault.text}.{piece}"
         )
     if fault is not None and fault.kind == "random":
         return "random", f"Nothing was asked of an engine: {fault.text}."

@@ -109,9 +109,6 @@ the pair of casts after its fusions; OpenVINO 2026.4 keeps the Max and the Where
 FAMILIES = {title: family for title, family in _TABLE.items() if title != _BARRIERS}
 """All other spellings, by the titles of their families."""
 
-GUARDS = tuple(each for each in FAMILIES["Guards"] if each.name != "index-guarded")
-"""Spellings that keep operators from inputs for which ONNX defines no result."""
-
 SPELLINGS: tuple[Spelling, ...] = tuple(chain.from_iterable(FAMILIES.values()))
 
 
