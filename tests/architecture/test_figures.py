@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_620,
-    "modules": 385,
-    "functions": 5_696,
+    "code": 62_720,
+    "modules": 386,
+    "functions": 5_700,
     "used_once": 517,
     "inner_imports": 533,
     "namespaces": 46,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.command_line import started
-from support.hunts import RULES, hunt, read, zoo
+from support.command_line import started, wait_until
+from support.hunts import RULES, hunt, read, unary, zoo
 from support.planting import planted as planted
 
 
@@ -50,3 +50,27 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_result(tmp_path: Path, plan
 @pytest.mark.slow
 def test_killed_at_twenty_moments_it_goes_on_to_the_same_result(tmp_path: Path, planted: Callable[..., str]) -> None:
     kill_at_moments(tmp_path, planted(*RULES), 20)
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_of_each_diagnosis_it_goes_on_to_the_same_result(
+    tmp_path: Path, planted: Callable[..., str]
+) -> None:
+    zoo(tmp_path / "zoo", {"wrong": unary("Neg", "Tanh"), "fail": unary("Cosh")})
+    words = ("zoo", "--onnxrt", "--engine", planted(*RULES), "--per-bug", "300s")
+    assert hunt(tmp_path, *words, timeout=900).status == 1
+    expected = timeless(read(tmp_path / "found"))
+    assert all(bug["confirmed"] and not bug["cut_short"] for bug in expected["bugs"])
+    (tmp_path / "found").rename(tmp_path / "whole")
+    for number in range(len(expected["bugs"])):
+        process = started("hunt", *words, "--dir", tmp_path / "found", "--jobs", 2, folder=tmp_path)
+        begun = tmp_path / "found" / "bugs" / expected["bugs"][number]["name"] / "diagnosis"
+        assert wait_until(begun.is_dir, 600)
+        time.sleep(2)  # so that it is in the middle
+        assert process.poll() is None
+        process.kill()
+        process.communicate()
+        assert not (tmp_path / "found" / "hunt.json").exists()
+    ran = hunt(tmp_path, *words, timeout=900)
+    assert ran.status == 1 and "2 models remembered" in ran.told, ran.told
+    assert timeless(read(tmp_path / "found")) == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -20,6 +21,7 @@ def hunt(
     engines: str | Sequence[str],
     *,
     directory: str | PathLike[str] = "hunt",
+    slower: float | None = None,
     per_bug: float = 60.0,
     max_time: float | None = None,
     model_timeout: float = 60.0,
@@ -36,7 +38,8 @@ def hunt(
     inputs that lie beside a model are used. ``engines`` are specs. ``directory`` keeps what is found: the same call
     goes on where an earlier one ended, and tries only what is new, unless ``fresh``.
 
-    ``per_bug`` is how many seconds the diagnosis of each bug may take, 0 for none; ``max_time`` limits everything,
+    With ``slower``, a model that takes at least this many times as long in the last engine as in the first has a bug,
+    too. ``per_bug`` is how many seconds the diagnosis of each bug may take, 0 for none; ``max_time`` limits everything,
     ``model_timeout`` each model in all engines, in seconds, ``model_memory`` in bytes. ``seed`` is that of made-up
     inputs. ``jobs`` models are tried at once, by default one per processor, or as many as an ``executor`` has room for.
     ``executor`` is a ``RayExecutor``, on whose machines the models are tried.
@@ -49,6 +52,8 @@ def hunt(
     >>> found = biopsy.hunt("models", ["onnxrt:release=1.20.1", "onnxrt"], per_bug=30)
     >>> [(bug.kind, bug.text, len(bug.models)) for bug in found.bugs]
     """
+    if slower is not None and not 1 < slower < inf:
+        raise errors.UsageError(f"{slower=} must be a number above 1, such as 1.3")
     if per_bug:
         require_seconds(per_bug=per_bug)
     require_seconds(max_time=max_time, model_timeout=model_timeout)
@@ -70,6 +75,7 @@ def hunt(
         max_time=max_time,
         seed=seed,
         jobs=jobs,
+        slower=slower,
         fresh=fresh,
     )
     return run_hunt(question, listener, executor)

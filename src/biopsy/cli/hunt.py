@@ -36,6 +36,7 @@ smallest part are one bug.
 examples:
   biopsy hunt models/ --onnxrt --openvino
   biopsy hunt models/ --engine onnxrt:release=1.20.1 --onnxrt       what changes with an upgrade
+  biopsy hunt models/ --engine onnxrt:release=1.20.1 --onnxrt --slower 1.3      and what is slower
   biopsy hunt models/ --onnxrt --openvino --no-diagnosis --max-time 10m
   biopsy hunt models_hunt --against hunt-of-november                new, gone, still there
 
@@ -94,6 +95,13 @@ class HuntOptions(
         metavar="SIZE",
         meaning="how much memory each model may take in all engines, such as 4GB (default: by engines and model)",
     )
+    slower: float | None = option(
+        "--slower",
+        type=types.ratio,
+        metavar="TIMES",
+        meaning="a model that takes at least this many times as long in the last engine as in the first, such as 1.3, "
+        "has a bug, too; models in which both are right are timed one after the other, as biopsy run --slower does it",
+    )
     seed: int = option("--seed", type=types.count, default=1, meaning="the seed of random inputs (default: 1)")
     against: Path | None = option(
         "--against",
@@ -122,6 +130,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     HuntOptions.add(parser, only=["places"])
     engines.EngineOptions.add(parser, without=TensorrtOptions.declared, titles={"engines": "engines (repeatable)"})
     HuntOptions.add(parser.add_argument_group("samples"), only=["seed"])
+    HuntOptions.add(parser.add_argument_group("speed"), only=["slower"])
     HuntOptions.add(
         parser.add_argument_group("time and memory"),
         only=["max_time", "per_bug", "diagnoses", "model_timeout", "model_memory", "jobs"],
@@ -171,6 +180,7 @@ def execute(options: HuntOptions, console: Console) -> int:
         max_time=options.max_time,
         seed=options.seed,
         jobs=options.jobs,
+        slower=options.slower,
         fresh=options.fresh,
     )
     with (
@@ -241,7 +251,7 @@ class HuntProgress(Progress):
                 parts = [f"{event.done} of {event.total}", left, counts, event.model]
                 self._live.update("models", " · ".join(filter(None, parts)), event.done / event.total)
             case events.StepStarted():
-                text = f"{event.number} of {event.total} · {event.name}"
+                text = f"{event.number} of {event.total} · {event.name}: {event.question}"
                 self._live.update("bugs", text, (event.number - 1) / event.total)
             case events.Resumed():
                 self.line("resumed", f"{count(event.runs, 'model')} remembered in {event.journal}; --fresh starts over")
@@ -254,7 +264,7 @@ def summary(found: Hunt, folder: Path) -> Iterator[str]:
     yield headed(
         "engines", ", ".join(f"{spec} ({text})" if text not in spec else spec for spec, text in found.engines.items())
     )
-    left = f" · {found.left} not tried yet" if found.left else ""
+    left = f" · {found.left} not tried or timed yet" if found.left else ""
     yield headed("models", f"{len(found.models)} known · {found.seconds:.0f} s for this call{left}")
     for head, kinds in (("fail", BUGS), ("agree", JUDGED), ("unjudged", NOT_JUDGED)):
         counts = [f"{number} {kind}" for kind, number in found.counts.items() if kind in kinds]

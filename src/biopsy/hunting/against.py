@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from biopsy import errors
 from biopsy.checks.words import as_word
+from biopsy.comparison.mismatch import SLOWER
 from biopsy.diagnosis.steps.failing import read_tree
 from biopsy.hunting.records import BUGS, JUDGED, RESULT, VERSION
 from biopsy.text import line_of
@@ -77,8 +79,12 @@ def changes(now: _Tree, before: _Tree) -> HuntChanges:
             new.append(bug["name"])
     answers = {(model["model"], cell["engine"]): cell["kind"] for model in now["models"] for cell in model["cells"]}
     for old in left:
+        right: set[object] = {*JUDGED, *BUGS}
+        if old["kind"] == SLOWER:  # which it may still be, unless it was timed now with this limit or a lower one
+            is_timed = 0 < (now.get("slower") or 0) <= (before.get("slower") or inf)
+            right = {*JUDGED} if is_timed else set()
         kinds = [answers.get((model, engine)) for model in old["models"] for engine in old["engines"]]
-        (gone if all(kind in JUDGED or kind in BUGS for kind in kinds) else unknown).append(old["name"])
+        (gone if all(kind in right for kind in kinds) else unknown).append(old["name"])
     return HuntChanges(new=tuple(new), changed=changed, still=tuple(still), gone=tuple(gone), open=tuple(unknown))
 
 

@@ -18,13 +18,15 @@ from biopsy import errors
 from biopsy.checks.command import run_biopsy
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
+from biopsy.comparison.mismatch import SLOWER
 from biopsy.diagnosis.steps.failing import read_tree
 from biopsy.engines.registry import parse_spec
 from biopsy.findings.page.document import page_of
 from biopsy.findings.page.reading import nodes_of
 from biopsy.findings.report import Tree
-from biopsy.hunting.records import BUG_FOLDER, BUGS, INPUTS, Bug, BugExamination, MatrixCell, ModelResult
+from biopsy.hunting.records import BUG_FOLDER, BUGS, INPUTS, Bug, BugExamination, Kind, MatrixCell, ModelResult
 from biopsy.hunting.sweep import make_own_folder
+from biopsy.hunting.times import last_line, words_of_times
 from biopsy.hunting.vote import engine_for
 from biopsy.model.load import parse as parsed
 from biopsy.model.load import read_bytes
@@ -33,7 +35,7 @@ from biopsy.questions.known_failures.fingerprint import Fingerprint, fingerprint
 from biopsy.questions.known_failures.pattern import FailurePattern, SearchLimitError, pattern_text, scope_of_piece
 from biopsy.questions.known_failures.reading import pattern_of
 from biopsy.questions.workarounds.spellings.site import Scope
-from biopsy.text import line_of, printable, shortened
+from biopsy.text import line_of, shortened
 
 _NO_BUG = frozenset({"passes", "rounding", "random", "not-finite", "input", "refused", "precision", "undefined"})
 """Verdicts of a diagnosis that speak against a bug of one engine."""
@@ -61,6 +63,11 @@ class Group:
     def smallest(self) -> tuple[ModelResult, MatrixCell]:
         """The member that is the quickest to examine."""
         return min(self.members, key=lambda member: (member[0].nodes, member[0].size, member[0].model))
+
+    @property
+    def kind(self) -> Kind:
+        """How they fail."""
+        return self.smallest[1].kind
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -102,7 +109,7 @@ def groups_of(results: Iterable[ModelResult]) -> list[Group]:
             grouped.setdefault(key, []).append((result, cells[-1]))
     groups = [Group(key=key, engines=engines[key], members=tuple(members)) for key, members in grouped.items()]
     order = list(BUGS)
-    return sorted(groups, key=lambda group: (order.index(group.smallest[1].kind), -len(group.members), group.name))
+    return sorted(groups, key=lambda group: (order.index(group.kind), -len(group.members), group.name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +117,13 @@ class Examiner:
     """Diagnoses one member of a group in the folder of a hunt.
 
     ``seconds`` is what the diagnosis may take, and ``at_most`` when its process is ended; 0 for no diagnosis.
+    ``slower`` is the limit of times.
     """
 
     folder: Path
     seconds: float = 0.0
     at_most: float = 0.0
+    slower: float | None = None
 
     def within(self, left: float) -> Examiner:
         """The same with so many seconds ``left``: half of them for the diagnosis, the rest for its report."""
@@ -142,13 +151,11 @@ class Examiner:
         report.unlink(missing_ok=True)
         files = ["--report", str(report), "--bundle", str(bundle)]
         started = time.monotonic()
-        _, printed = run_biopsy(*words, *kept, *files, seconds=self.at_most)
+        _, printed = run_biopsy(*words[:2], *kept, *files, *words[2:], seconds=self.at_most)
         tree = read_tree(report)
         if not tree:
             is_over = time.monotonic() - started >= self.at_most
-            lines = [line.strip() for line in printed.splitlines() if line.strip()] or ["it printed nothing"]
-            error = next((line for line in lines if "error: " in line), lines[-1])
-            failed = f"the diagnosis failed: {shortened(printable(error), _LONGEST_ERROR)}"
+            failed = f"the diagnosis failed: {shortened(last_line(printed), _LONGEST_ERROR)}"
             ended = BugExamination(verdict=_OVER if is_over else failed, cut_short=is_over)
             return _with_pattern(replace(bug, examination=ended), Path(result.model), result.nodes)
         write_whole(page, [page_of(tree).encode()])
@@ -165,10 +172,14 @@ class Examiner:
     def _words(self, result: ModelResult, cell: MatrixCell) -> Iterator[str]:
         """The words of ``biopsy diagnose`` that examine a member."""
         yield from ("diagnose", as_word(Path(result.model)))
+        file = self.folder / INPUTS / result.file if result.file else None
+        if cell.kind == SLOWER and self.slower is not None:
+            yield from ("--check", "biopsy", *words_of_times("{}", cell.trusted, cell.engine, self.slower, file))
+            return
         for spec in dict.fromkeys(filter(None, (engine_for(cell.trusted), cell.engine))):
             yield from ("--engine", spec)
-        if result.file:
-            yield from ("--load-inputs", as_word(self.folder / INPUTS / result.file))
+        if file is not None:
+            yield from ("--load-inputs", as_word(file))
 
 
 def _examination(tree: Tree, piece: Path | None) -> BugExamination:

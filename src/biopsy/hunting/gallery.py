@@ -8,7 +8,8 @@ from biopsy.hunting.records import BUGS, JUDGED, KINDS, Hunt, Kind
 from biopsy.text import count, printable, shortened
 
 _SYMBOLS: dict[Kind, str] = {
-    "wrong": "✗", "differs": "≠", "crash": "☠", "hang": "…", "refused": "⊘", "right": "✓", "rounding": "≈", "tie": "=",
+    "wrong": "✗", "differs": "≠", "crash": "☠", "hang": "…", "refused": "⊘", "slower": "◷",
+    "right": "✓", "rounding": "≈", "tie": "=",
 }  # fmt: skip
 _OTHER = "·"
 _LONGEST = 400

@@ -11,15 +11,17 @@ from hashlib import blake2b
 from importlib.metadata import version
 from math import inf
 
-from biopsy import events
+from biopsy import errors, events
 from biopsy.checks.journal_file import set_aside
+from biopsy.comparison.mismatch import SLOWER
 from biopsy.diagnosis.context import PERSON, TIME
 from biopsy.hunting.bugs import Examiner, Group, groups_of, merged, with_smallest_part
 from biopsy.hunting.elsewhere import SweeperElsewhere
 from biopsy.hunting.gallery import gallery_of
 from biopsy.hunting.models import FoundModel, find_models
-from biopsy.hunting.records import BUG_FOLDER, INPUTS, JOURNAL, JUDGED, PAGE, RESULT, Bug, Hunt, ModelResult
+from biopsy.hunting.records import BUG_FOLDER, INPUTS, JOURNAL, JUDGED, PAGE, RESULT, Bug, Hunt, Kind, ModelResult
 from biopsy.hunting.sweep import HuntJournal, HuntQuestion, Sweeper, make_own_folder, releases_of
+from biopsy.hunting.times import timed
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole, writing_to
 from biopsy.records import plain, record_of
@@ -34,8 +36,11 @@ def hunt(
     Models are tried on other ``machines`` if there are some; what fails is diagnosed here.
     The same call goes on where an earlier one was ended. Ctrl-C and ``max_time`` end it with what is known by then.
 
-    Raises UsageError if there are no models or the folder is of another hunt, EngineMissing, CheckError.
+    Raises UsageError if there are no models, the folder is of another hunt, or there is one engine with ``slower``,
+    EngineMissing, CheckError.
     """
+    if question.slower is not None and len(question.engines) < 2:
+        raise errors.UsageError("--slower compares the last engine with the first: name two at least")
     started = time.monotonic()
     models = list(find_models(question.places))
     versions = releases_of(question.engines)
@@ -54,6 +59,7 @@ def hunt(
         run = _HuntRun(question, models, journal, listener, started, machines)
         try:
             run.sweep()
+            run.time()
         except KeyboardInterrupt:
             run.stopped = PERSON
         run.examine()
@@ -117,6 +123,27 @@ class _HuntRun:
                     self.stopped = TIME
                     return
 
+    def time(self) -> None:
+        """Measure the models in which the first and the last engine are right, one after the other."""
+        todo = [result for result in self._tried() if self._is_untimed(result)]
+        models = {str(model.path): model for model in self._models}
+        for number, result in enumerate(todo, 1):
+            if self.stopped is not None or self._is_over:
+                self.stopped = self.stopped or TIME
+                return
+            self._listener(events.StepStarted(result.model, "is it slower?", number, len(todo)))
+            measured = timed(self._question, models[result.model], result, self._question.engines[-1])
+            self._journal.note(self._key_of_times(result), plain(measured))
+
+    def _key_of_times(self, result: ModelResult) -> str:
+        return json.dumps(["times", self._question.slower, result.model, result.state])
+
+    def _is_untimed(self, result: ModelResult) -> bool:
+        """Whether a model is still to be timed."""
+        is_right = all(result.cells[place].kind in JUDGED for place in (0, -1))
+        known = self._journal.notes
+        return self._question.slower is not None and is_right and self._key_of_times(result) not in known
+
     def examine(self) -> None:
         """Diagnose a member of each group that the journal does not answer, and hold the others against it."""
         groups = groups_of(self._tried())
@@ -141,7 +168,8 @@ class _HuntRun:
 
     def _diagnosed(self, group: Group) -> Bug:
         """What the diagnosis of the smallest member says, from the journal if that knows it."""
-        whole = Examiner(folder=self._question.folder, seconds=self._question.per_bug)
+        question = self._question
+        whole = Examiner(folder=question.folder, seconds=question.per_bug, slower=question.slower)
         if self.stopped is None and self._is_over:
             self.stopped = TIME
         smallest, _ = group.smallest
@@ -160,7 +188,7 @@ class _HuntRun:
                     self.stopped = TIME
                 else:
                     self._journal.note(key, plain(bug))
-        return bug or Examiner(folder=self._question.folder).bug(group)
+        return bug or replace(whole, seconds=0.0).bug(group)
 
     def _confirmed(self, group: Group, bug: Bug) -> Collection[str]:
         """The models of a group that are known to have its bug, or to have none if that is refuted: the diagnosed one,
@@ -180,7 +208,7 @@ class _HuntRun:
         try:
             alike = {*with_smallest_part(bug, group, self._question.folder)} - {first.model}
             if alike and examination.right_with is not None:
-                alike &= self._right_in(examination.right_with, alike)
+                alike &= self._right_in(examination.right_with, alike, group.kind)
         except KeyboardInterrupt:
             self.stopped = PERSON
         if self.stopped is not None:
@@ -188,10 +216,21 @@ class _HuntRun:
         self._journal.note(key, sorted({first.model, *alike}))
         return {first.model, *alike}
 
-    def _right_in(self, spec: str, names: Collection[str]) -> set[str]:
-        """Those of some models that are right in an engine; ``stopped`` is set if there is no time for all."""
+    def _right_in(self, spec: str, names: Collection[str], kind: Kind) -> set[str]:
+        """Those of some models that do not fail in an engine as this ``kind`` does, by their times if it is slower;
+        ``stopped`` is set if there is no time for all.
+        """
         models = [model for model in self._models if str(model.path) in names]
         right = set[str]()
+        if kind == SLOWER:
+            results = {result.model: result for result in self._tried()}
+            for model in models:
+                cell = timed(self._question, model, results[str(model.path)], spec).cells[-1]
+                right |= {str(model.path)} if cell.kind in JUDGED else set()
+                if self._is_over:
+                    self.stopped = TIME
+                    break
+            return right
         with temporary_folder("biopsy-hunt-") as folder:
             question = replace(self._question, engines=(spec,), folder=folder)
             with Sweeper(question) as sweeper:
@@ -203,9 +242,13 @@ class _HuntRun:
         return right
 
     def _tried(self) -> list[ModelResult]:
-        """The results of the models as they are now, in order."""
+        """The results of the models as they are now, in order, with what is known of their times."""
         known = ((self._journal.models.get(str(model.path)), model.state) for model in self._models)
-        return [result for result, state in known if result is not None and result.state == state]
+        tried = [result for result, state in known if result is not None and result.state == state]
+        if self._question.slower is None:
+            return tried
+        noted = ((result, self._journal.notes.get(self._key_of_times(result))) for result in tried)
+        return [result if tree is None else record_of(ModelResult, tree) for result, tree in noted]
 
     def found(self, versions: Mapping[str, str], seconds: float) -> Hunt:
         """What is known by now."""
@@ -217,5 +260,6 @@ class _HuntRun:
             refuted=tuple(bug for bug in self._bugs if bug.is_refuted),
             seconds=seconds,
             stopped=self.stopped,
-            left=len(self._models) - len(tried),
+            left=len(self._models) - len(tried) + sum(map(self._is_untimed, tried)),
+            slower=self._question.slower,
         )

@@ -16,7 +16,8 @@ from biopsy import errors
 from biopsy.diagnosis.evidence import STATE as EVIDENCE
 from biopsy.engines.runner import Inputs, feeds_for, wider_sample
 from biopsy.hunting.records import BUG_FOLDER, JOURNAL, RESULT
-from biopsy.model.index import ModelIndex
+from biopsy.model.index import ModelIndex, Node
+from biopsy.model.nodes import is_constant_node
 from biopsy.model.tensor_type import SequenceType, TensorType, ValueType
 from biopsy.processes.reading import read_plain, state_at
 from biopsy.tensors.files import read_feeds
@@ -29,6 +30,9 @@ _FORMATS = (".npz", ".safetensors", ".json")
 _DATA_SET = "test_data_set_"
 _MOST_BYTES = 1 << 30
 _MOST_SAMPLES = 4
+
+_FEW_NODES = 3
+"""Up to this many nodes, all operators of a model are those of its first wrong layer."""
 
 _OPEN_SIZE = 8
 """The size of open dimensions in one of the samples that are made up; the batch is 2 there, all are 1 in the others."""
@@ -130,6 +134,17 @@ class ModelSample:
     feed: Feed
     source: str
     expected: Mapping[str, Array] | None = None
+
+
+def computing(index: ModelIndex) -> list[Node]:
+    """The nodes but those that give constants."""
+    return [node for node in index.nodes if not is_constant_node(index, node.number)]
+
+
+def operators_of_few(index: ModelIndex) -> tuple[str, ...]:
+    """All operators of a small model; none of a larger one."""
+    nodes = computing(index)
+    return tuple(sorted({node.op_type for node in nodes})) if len(nodes) <= _FEW_NODES else ()
 
 
 def samples_of(index: ModelIndex, files: Sequence[Path], seed: int) -> list[ModelSample]:

@@ -20,10 +20,10 @@ BUG_FOLDER, INPUTS = "bugs", "inputs"
 """Its folders: with a folder for each bug, and with the samples of the models that fail."""
 
 Kind: TypeAlias = Literal[
-    "wrong", "differs", "crash", "hang", "refused",
+    "wrong", "differs", "crash", "hang", "refused", "slower",
     "right", "rounding", "tie",
     "unsupported", "random", "not finite", "overflow", "every engine", "invalid model", "limit", "unknown", "empty",
-    "alone", "error",
+    "alone", "error", "untimed",
 ]  # fmt: skip
 
 BUGS: Mapping[Kind, str] = {
@@ -32,6 +32,7 @@ BUGS: Mapping[Kind, str] = {
     "crash": "ends its process",
     "hang": "gives no answer within the limit of time",
     "refused": "refuses a model that others run",
+    "slower": "takes longer than the first engine, by the limit at least",
 }
 """What counts as a bug, the worst first."""
 
@@ -54,8 +55,9 @@ NOT_JUDGED: Mapping[Kind, str] = {
     "empty": "the outputs have no elements",
     "alone": "no other engine runs the model",
     "error": "biopsy itself fails on the model",
+    "untimed": "its outputs are right, and whether it is slower cannot be said",
 }
-"""What says nothing about the engine."""
+"""What says nothing about the engine, or not all that was asked."""
 
 KINDS: Mapping[Kind, str] = {**BUGS, **NOT_JUDGED, **JUDGED}
 """All kinds, from the worst on."""
@@ -206,7 +208,7 @@ class Hunt:
     """A whole hunt: its engines with their versions, every model, and the distinct bugs, the worst first.
 
     ``refuted`` are groups that turned out to be no bug of an engine. ``stopped`` says what cut the hunt short, ``left``
-    how many models it has not tried then.
+    how many models it has not tried, or not timed, then. ``slower`` is the limit of times; None if they did not count.
     """
 
     engines: Mapping[str, str]
@@ -216,6 +218,7 @@ class Hunt:
     seconds: float = 0.0
     stopped: str | None = None
     left: int = 0
+    slower: float | None = None
 
     @property
     def counts(self) -> Mapping[Kind, int]:

@@ -39,8 +39,9 @@ class HuntQuestion:
     """What to hunt in: ``places`` are folders, files and patterns, ``engines`` specs, ``folder`` keeps what is found.
 
     ``seconds`` and ``memory`` (bytes) limit each model, ``per_bug`` (seconds) the diagnosis of each bug (0: there is
-    none), ``max_time`` (seconds) everything; None for no limit. ``jobs`` models are tried at once, by default one per
-    processor, or as many as other machines have room for. ``fresh`` starts over.
+    none), ``max_time`` (seconds) everything; the last engine may take less than ``slower`` times as long as the first;
+    None for no limit. ``jobs`` models are tried at once, by default one per processor, or as many as other machines
+    have room for. ``fresh`` starts over.
     """
 
     places: Sequence[str]
@@ -52,6 +53,7 @@ class HuntQuestion:
     max_time: float | None = None
     seed: int = 1
     jobs: int | None = None
+    slower: float | None = None
     fresh: bool = False
 
 

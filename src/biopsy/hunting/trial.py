@@ -20,13 +20,13 @@ from biopsy.diagnosis.question import write_inputs
 from biopsy.engines.base import Engine, ModelInput, Session
 from biopsy.engines.registry import PLAIN, class_of, create, created_plain, parse_spec
 from biopsy.engines.runner import run_session, with_declared_types
-from biopsy.hunting.models import ModelSample, samples_of
+from biopsy.hunting.models import ModelSample, computing, operators_of_few, samples_of
 from biopsy.hunting.records import BUGS, NOT_JUDGED, Kind, MatrixCell, ModelResult
 from biopsy.hunting.vote import EXPECTED, Vote, differ, engine_for
 from biopsy.model.extract import MarkedOutputs, mark_outputs
-from biopsy.model.index import ModelIndex, Node, index_bytes
+from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.load import read_bytes
-from biopsy.model.nodes import is_constant_node, may_be_random, warning_of_random
+from biopsy.model.nodes import may_be_random, warning_of_random
 from biopsy.processes.engine_calls import SIZE, share
 from biopsy.processes.server import Request, serve_forks
 from biopsy.processes.writing import write_whole
@@ -51,9 +51,6 @@ _UNSUPPORTED_KINDS = frozenset(
 
 _UNREADABLE = (errors.ModelError, errors.DataError, errors.CannotCompare, errors.DoesNotFit, errors.UsageError)
 """What reading a model and its inputs raises if they cannot be used, or are gone."""
-
-_FEW_NODES = 3
-"""Up to this many nodes, all operators of a model are those of its first wrong layer."""
 
 _NO_SHAPE = "Field 'shape' of 'type' is required but missing"
 
@@ -245,7 +242,7 @@ class ModelTrial:
             return replace(cell, kind="every engine")
         if self._is_invalid():
             return replace(cell, kind="invalid model")
-        return replace(cell, trusted=others[0], operators=self._operators_of_few)
+        return replace(cell, trusted=others[0], operators=operators_of_few(self._index))
 
     def _text(self, message: str) -> str:
         """A message about the model, whose folder is left out: it may lie elsewhere than where it was found."""
@@ -259,27 +256,17 @@ class ModelTrial:
             return _NO_SHAPE not in str(error)
         return False
 
-    @cached_property
-    def _computing(self) -> list[Node]:
-        """The nodes but those that give constants."""
-        return [node for node in self._index.nodes if not is_constant_node(self._index, node.number)]
-
-    @property
-    def _operators_of_few(self) -> tuple[str, ...]:
-        """All operators of a small model; none of a larger one."""
-        nodes = self._computing
-        return tuple(sorted({node.op_type for node in nodes})) if len(nodes) <= _FEW_NODES else ()
-
     def _operators(self, cell: MatrixCell, sample: ModelSample) -> tuple[str, ...]:
         """The operator of the first layer that is wrong if every tensor is marked; of a small model, all operators."""
-        if self._operators_of_few:
-            return self._operators_of_few
+        few = operators_of_few(self._index)
+        if few:
+            return few
         try:
             specs = (engine_for(cell.trusted), cell.engine)
             trusted, suspect = (self._marked(spec, "all", sample) for spec in specs)
         except errors.BiopsyError:
             return ()
-        for node in self._computing:
+        for node in computing(self._index):
             if differ(suspect, trusted, {self._index.names[tensor] for tensor in node.writes}):
                 return (node.op_type,)
         return ("right if every tensor is marked",)
