@@ -10,10 +10,10 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_720,
+    "code": 62_760,
     "modules": 386,
-    "functions": 5_700,
-    "used_once": 517,
+    "functions": 5_706,
+    "used_once": 520,
     "inner_imports": 533,
     "namespaces": 46,
     "options": 33,
