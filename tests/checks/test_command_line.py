@@ -161,3 +161,19 @@ def test_it_is_known_whether_a_check_that_inspects_prints_nodes(options: str, pr
     command = parse(["biopsy", "inspect", "model", "{}", *options.split()])
     assert isinstance(command, OwnInspect)
     assert command.prints_no_nodes is not prints
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("biopsy", "run", "{}", "--engine", "a", "--engine", "b:x=1", "--atol", "1"),
+        ("biopsy", "run", "{}", "--engine=a", "--atol", "1", "--engine", "b:x=1"),
+        ("biopsy", "run", "{}", "--onnxrt", "--engine", "b:x=1"),
+    ],
+)
+def test_the_first_two_engines_of_a_run_change_places(words: tuple[str, ...]) -> None:
+    command = parse(words)
+    assert isinstance(command, OwnRun)
+    exchanged = command.with_engines_exchanged
+    assert exchanged.engines == command.engines[::-1]
+    assert exchanged.with_engines_exchanged.words == words

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from biopsy import events
 from biopsy.diagnosis.context import StepContext
-from biopsy.diagnosis.facts import KnownFacts
+from biopsy.diagnosis.facts import KnownFacts, RestFacts
 from biopsy.diagnosis.question import Words
 from biopsy.diagnosis.undefined import undefined_in, undefined_values
 from biopsy.diagnosis.verdict import verdict_of
@@ -22,18 +22,24 @@ from support.models import info, model
 from support.planting import planted as planted
 
 UNDEFINED = [
-    ("y = Cast<to = 7>(a)", {"a": np.float32([1, np.nan])}, "casts NaN or a value out of range to int64"),
-    ("y = Cast<to = 3>(a)", {"a": np.float32([1, 128])}, "casts NaN or a value out of range to int8"),
-    ("y = Cast<to = 2>(a)", {"a": np.float32([-1, 3])}, "casts NaN or a value out of range to uint8"),
+    ("y = Cast<to = 7>(a)", {"a": np.float32([1, np.nan])}, "casts NaN or a value out of range to an integer type"),
+    ("y = Cast<to = 3>(a)", {"a": np.float32([1, 128])}, "casts NaN or a value out of range to an integer type"),
+    ("y = Cast<to = 2>(a)", {"a": np.float32([-1, 3])}, "casts NaN or a value out of range to an integer type"),
     ("y = Cast<to = 3>(a)", {"a": np.float32([127.9, -128.9])}, ""),
     ("y = Cast<to = 10>(a)", {"a": np.float32([1e9])}, ""),
     ("y = Cast<to = 3>(a)", {"a": np.int32([1000])}, ""),
     ("y = Div(a, b)", {"a": np.int32([1]), "b": np.int32([0])}, "divides an integer by zero"),
     ("y = Mod(a, zero)", {"a": np.int32([1])}, "divides an integer by zero"),
     ("y = Div(a, b)", {"a": np.float32([1]), "b": np.float32([0])}, ""),
-    ("y = Gather(a, b)", {"a": np.float32([1, 2]), "b": np.int64([2])}, "reads at an index out of bounds"),
+    ("y = Gather(a, b)", {"a": np.float32([1, 2]), "b": np.int64([2])}, "has an index out of bounds"),
     ("y = Gather(a, b)", {"a": np.float32([1, 2]), "b": np.int64([-2])}, ""),
     ("y = Gather<axis = 1>(a, b)", {"a": np.zeros((1, 3)), "b": np.int64([2])}, ""),
+    ("y = CastLike(a, b)", {"a": np.float32([np.nan]), "b": np.int64([0])}, "casts NaN or a value out of range"),
+    ("y = CastLike(a, b)", {"a": np.float32([np.nan]), "b": np.float16([0])}, ""),
+    ("y = GatherND(a, b)", {"a": np.zeros((2, 3)), "b": np.int64([[1, 3]])}, "has an index out of bounds"),
+    ("y = GatherND(a, b)", {"a": np.zeros((2, 3)), "b": np.int64([[1, -3], [-2, 2]])}, ""),
+    ("y = ScatterElements(a, b, other)", {"a": np.zeros(2), "b": np.int64([2])}, "has an index out of bounds"),
+    ("y = ScatterND(a, b, other)", {"a": np.zeros(2), "b": np.int64([[2]])}, "has an index out of bounds"),
     ("y = Abs(a)", {"a": np.int8([-128])}, "overflows: the type has no such positive number"),
     ("y = Abs(a)", {"a": np.int8([-127])}, ""),
     ('y = BitShift<direction = "LEFT">(a, b)', {"a": np.uint8([1]), "b": np.uint8([8])}, "shifts by as many bits"),
@@ -77,7 +83,10 @@ def test_an_integer_divided_by_0_is_no_failure_of_an_engine(tmp_path: Path) -> N
     verdict = verdict_of(known, (), question(tmp_path))
     assert verdict.kind == "undefined" and "divides an integer by zero" in verdict.text
     assert "with other values there, and all others as they are, it does not fail" in verdict.text
+    assert "the inputs, which biopsy drew" in verdict.text
     assert not verdict.reasons and not list(ways_out(known, question(tmp_path)))
+    more = replace(known, rest=RestFacts(answer="fails"))
+    assert verdict_of(more, (), question(tmp_path)).kind == "unknown"
 
 
 @pytest.mark.parametrize(

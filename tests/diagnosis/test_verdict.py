@@ -326,3 +326,13 @@ def test_questions_after_the_one_that_was_cut_short_are_one_line() -> None:
         facts(), step("stopped", "interrupted"), *[step("stopped", "not asked: the end of time came before")] * 9
     )
     assert [line.partition("(")[2] for line in found.not_tried[:2]] == ["interrupted)", "the end of time came before)."]
+
+
+def test_where_the_first_of_two_engines_is_wrong_the_values_are_told_from_its_side() -> None:
+    seen = failure()
+    worst = Mismatch(output="y", elements=8, wrong=3, actual=1.0, expected=2.0)
+    check = ("biopsy", "run", "{}", "--engine", TRUSTED, "--engine", SUSPECT)
+    told = replace(seen, check=check, mismatch=worst, report=replace(seen.report, engine=SUSPECT)).swapped
+    assert (told.suspect, told.trusted, told.report.engine) == (TRUSTED, SUSPECT, TRUSTED)
+    assert told.check == ("biopsy", "run", "{}", "--engine", SUSPECT, "--engine", TRUSTED)
+    assert told.mismatch is not None and (told.mismatch.actual, told.mismatch.expected) == (2.0, 1.0)

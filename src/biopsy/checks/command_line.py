@@ -193,6 +193,15 @@ class OwnRun(OwnCommand):
         engine = [f"{_ENGINE}={text}"] if self.words[first].startswith(f"{_ENGINE}=") else [_ENGINE, text]
         return (*self.words[:first], *engine, *self.words[first + count :])
 
+    @property
+    def with_engines_exchanged(self) -> OwnRun:
+        """The same command with its first two engines in each other's place; there must be two."""
+        (first, size), (second, other_size) = self.engine_places[:2]
+        words, end = self.words, first + size
+        between, rest = words[end:second], words[second + other_size :]
+        exchanged = (*words[second : second + other_size], *between, *words[first:end])
+        return OwnRun((*words[:first], *exchanged, *rest))
+
     def with_only_engine(self, number: int) -> OwnRun:
         """The same command with only the engine of this number."""
         others = [place for at, place in enumerate(self.engine_places) if at != number]

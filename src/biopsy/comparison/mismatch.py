@@ -106,7 +106,15 @@ class Mismatch:
     def from_other_side(self) -> Mismatch:
         """The same as the other side sees it."""
         kind = ONE_SIDED.get(self.kind, self.kind)
-        return replace(self, kind=kind, form=self.expected_form, expected_form=self.form)
+        return replace(
+            self,
+            kind=kind,
+            form=self.expected_form,
+            expected_form=self.form,
+            actual=self.expected,
+            expected=self.actual,
+            above=self.wrong - self.above,
+        )
 
     @property
     def share(self) -> float:

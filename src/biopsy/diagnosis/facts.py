@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate
 from biopsy.comparison.differences import unit_roundoff
 from biopsy.comparison.mismatch import ONE_SIDED, ErrorSize, Mismatch
@@ -89,9 +90,20 @@ class ModelFailure:
 
     @property
     def swapped(self) -> ModelFailure:
-        """The same failure with the trusted engine as the suspect."""
+        """The same failure with the trusted engine as the suspect, which the check then names last."""
         kind = ONE_SIDED.get(self.report.kind, self.report.kind)  # it is told from the side of the suspect
-        return replace(self, suspect=self.trusted, trusted=self.suspect, report=replace(self.report, kind=kind))
+        swapped = replace(self, suspect=self.trusted, trusted=self.suspect, report=replace(self.report, kind=kind))
+        command = parse(self.check)
+        if not isinstance(command, OwnRun) or command.engines != [self.trusted, self.suspect]:
+            return swapped
+        assert self.trusted is not None and self.suspect is not None
+        signature = self.report.signature.replace(self.suspect, self.trusted)
+        return replace(
+            swapped,
+            check=command.with_engines_exchanged.words,
+            report=replace(swapped.report, engine=self.trusted, signature=signature),
+            mismatch=None if self.mismatch is None else self.mismatch.from_other_side,
+        )
 
     @property
     def blames_trusted(self) -> bool:

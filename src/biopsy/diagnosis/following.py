@@ -151,6 +151,8 @@ def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> 
 
 def _no_issue(facts: KnownFacts, verdict: Verdict) -> str:
     """Why no engine is to blame, so that nothing is to be filed; "" if one is."""
+    if facts.fault is not None and verdict.kind == "unknown":
+        return "what fails is only partly known"
     if facts.fault is not None or verdict.kind in ("rounding", "precision"):
         return f"the verdict is that no engine is at fault ({verdict.kind})"
     return ""

@@ -105,10 +105,10 @@ def undefined_values(model: onnx.ModelProto, labels: Sequence[str], feeds: Seque
             continue
         tensor = node.input[rule.place]
         for feed in feeds:
-            first, value = ({**weights, **feed}.get(name) for name in (node.input[0], tensor))
-            is_undefined = None if value is None else rule.of(node, np.asarray(value), first)
-            if is_undefined is not None and np.any(is_undefined(np.asarray(value))):
-                text = f"{label} {rule.text}".replace("INTEGER", DTYPE_OF_ELEM.get(_attribute(node, "to"), ""))
+            known = {name: np.asarray(value) for name, value in {**weights, **feed}.items()}
+            is_undefined = rule.of(node, [known.get(name) for name in node.input]) if tensor in known else None
+            if is_undefined is not None and np.any(is_undefined(known[tensor])):
+                text = f"{label} {rule.text}"
                 yield UndefinedValues(text=text, tensor=tensor, is_undefined=is_undefined, instead=rule.instead)
                 break
 
@@ -125,19 +125,20 @@ _Elements = Callable[[Array], Any]
 class _Rule:
     """What an operator has no defined result for: elements of its input number ``place``.
 
-    ``of`` gives these elements for a node, the value of that input, and the value of the first input, None if that is
-    not known; it returns None if no element is known to be undefined.
+    ``of`` gives these elements for a node and the values of its inputs, None for one that is not known; that of
+    ``place`` is. It returns None if no element is known to be undefined.
     """
 
     text: str
-    of: Callable[[onnx.NodeProto, Array, Array | None], _Elements | None]
+    of: Callable[[onnx.NodeProto, Sequence[Any]], _Elements | None]
     place: int = 0
     instead: int = 0
 
 
-def _outside(node: onnx.NodeProto, value: Array, first: Array | None) -> _Elements | None:
-    dtype = DTYPE_OF_ELEM.get(_attribute(node, "to"), "")
-    if not is_float(value.dtype) or not dtype.startswith(("int", "uint")):
+def _outside(node: onnx.NodeProto, inputs: Sequence[Any]) -> _Elements | None:
+    like = inputs[1].dtype if len(inputs) > 1 and inputs[1] is not None else ""
+    dtype = str(like) or DTYPE_OF_ELEM.get(_attribute(node, "to"), "")
+    if not is_float(inputs[0].dtype) or not dtype.startswith(("int", "uint")):
         return None
     signed, bits = not dtype.startswith("u"), int(dtype.removeprefix("u").removeprefix("int"))
     top = 2.0 ** (bits - signed)
@@ -150,37 +151,52 @@ def _outside(node: onnx.NodeProto, value: Array, first: Array | None) -> _Elemen
     return is_outside
 
 
-def _zero(node: onnx.NodeProto, value: Array, first: Array | None) -> _Elements | None:
-    return (lambda element: element == 0) if value.dtype.kind in "iu" else None
+def _zero(node: onnx.NodeProto, inputs: Sequence[Any]) -> _Elements | None:
+    return (lambda element: element == 0) if inputs[1].dtype.kind in "iu" else None
 
 
-def _out_of_bounds(node: onnx.NodeProto, value: Array, first: Array | None) -> _Elements | None:
-    axis = _attribute(node, "axis")
-    if first is None or not -first.ndim <= axis < first.ndim:
+def _out_of_bounds(node: onnx.NodeProto, inputs: Sequence[Any]) -> _Elements | None:
+    axis, data = _attribute(node, "axis"), inputs[0]
+    if data is None or not -data.ndim <= axis < data.ndim:
         return None
-    size = first.shape[axis]
+    size = data.shape[axis]
     return lambda index: (index < -size) | (index >= size)
 
 
-def _least(node: onnx.NodeProto, value: Array, first: Array | None) -> _Elements | None:
-    return (lambda number: number == np.iinfo(number.dtype).min) if value.dtype.kind == "i" else None
+def _outside_of_all_axes(node: onnx.NodeProto, inputs: Sequence[Any]) -> _Elements | None:
+    data, indices = inputs[:2]
+    if data is None or indices.ndim == 0:
+        return None
+    first = _attribute(node, "batch_dims")
+    sizes = np.array(data.shape[first : first + indices.shape[-1]])
+    return lambda index: (index < -sizes) | (index >= sizes)
 
 
-def _too_many_bits(node: onnx.NodeProto, value: Array, first: Array | None) -> _Elements | None:
+def _least(node: onnx.NodeProto, inputs: Sequence[Any]) -> _Elements | None:
+    return (lambda number: number == np.iinfo(number.dtype).min) if inputs[0].dtype.kind == "i" else None
+
+
+def _too_many_bits(node: onnx.NodeProto, inputs: Sequence[Any]) -> _Elements | None:
     return lambda bits: bits >= 8 * bits.dtype.itemsize
 
 
+_CAST = _Rule(text="casts NaN or a value out of range to an integer type", of=_outside)
 _DIVISOR = _Rule(text="divides an integer by zero", of=_zero, place=1, instead=1)
-_INDEX = _Rule(text="reads at an index out of bounds", of=_out_of_bounds, place=1)
+_INDEX = _Rule(text="has an index out of bounds", of=_out_of_bounds, place=1)
+_INDICES = _Rule(text="has an index out of bounds", of=_outside_of_all_axes, place=1)
 _OPPOSITE = _Rule(text="overflows: the type has no such positive number", of=_least)
 
 _RULES: Mapping[str, _Rule] = {
     "Abs": _OPPOSITE,
     "BitShift": _Rule(text="shifts by as many bits as the type has, or more", of=_too_many_bits, place=1),
-    "Cast": _Rule(text="casts NaN or a value out of range to INTEGER", of=_outside),
+    "Cast": _CAST,
+    "CastLike": _CAST,
     "Div": _DIVISOR,
     "Gather": _INDEX,
     "GatherElements": _INDEX,
+    "GatherND": _INDICES,
     "Mod": _DIVISOR,
     "Neg": _OPPOSITE,
+    "ScatterElements": _INDEX,
+    "ScatterND": _INDICES,
 }

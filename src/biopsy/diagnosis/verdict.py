@@ -112,10 +112,7 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
             f"{title_of(failure.suspect) if failure.suspect else 'one'} does.{says}"
         )
     if fault is not None and fault.kind == "undefined":
-        return "undefined", (
-            f"The model or its inputs are at fault, and no engine: the ONNX standard defines no result where "
-            f"{fault.text}.{piece}"
-        )
+        return _undefined(fault.text, facts, question, piece)
     if fault is not None and fault.kind == "random":
         return "random", f"Nothing was asked of an engine: {fault.text}."
     if facts.is_rounding:
@@ -231,6 +228,18 @@ def _differs(facts: KnownFacts) -> str:
     return f"differs from {trusted} by more than rounding ({both})"
 
 
+def _undefined(text: str, facts: KnownFacts, question: DiagnosisQuestion, piece: str) -> tuple[str, str]:
+    """The kind and the text of a verdict on a piece that is given what ONNX defines no result for."""
+    where = f"the ONNX standard defines no result where {text}"
+    if facts.rest is not None and facts.rest.answer in ("fails", "another"):
+        more = "The rest of the model fails too: keep that part from such values, and ask again."
+        return "unknown", f"Only a part of the failure is explained: {where}. {more}"
+    if question.samples.made_up:
+        more = f"Give your own with --load-inputs.{piece}"
+        return "undefined", f"No engine is at fault, but the inputs, which biopsy drew: {where}. {more}"
+    return "undefined", f"The model or its inputs are at fault, and no engine: {where}.{piece}"
+
+
 def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     """A sentence on the worst element and the tolerance, or on what the failing part reads; "" if nothing is known.
 
@@ -251,6 +260,7 @@ def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     share = f"{worst.wrong} of {count(worst.elements, 'element')}"
     if special_of(kind) and worst.wrong:
         return f" {where}, this concerns {share} of {output}."
+    worst = failure.by_suspect(worst)
     if kind != "mismatch" or worst.actual is None or worst.expected is None:
         return ""
     values = f"{worst.actual:.7g} at {list(worst.index)}, expected {worst.expected:.7g}"

@@ -190,7 +190,11 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
             wrong, right = judged_by_float64(failure, context, reduction.output, fed)
             piece = replace(piece, wrong=wrong)
             rounding = replace(rounding, wrong=wrong, right=right) if wrong else rounding
-        failure = with_corrected_suspect(failure, rounding)
+        corrected = with_corrected_suspect(failure, rounding)
+        if corrected.check != failure.check and piece.error is not None:
+            worst = piece.error.worst and piece.error.worst.from_other_side
+            piece = replace(piece, error=replace(piece.error, worst=worst))
+        failure = corrected
     more = f" and {len(piece.nodes) - _MOST_SHOWN} more" if len(piece.nodes) > _MOST_SHOWN else ""
     ended = "" if piece.stopped is None else f" · stopped by {piece.stopped}: a smaller one may exist"
     shown = piece.joined(piece.nodes[:_MOST_SHOWN])

@@ -64,7 +64,7 @@ _MOST_LABELS = 2
     unless=lambda facts, context: {
         NO_PIECE: facts.piece is None,
         NOT_SHOWN: facts.is_masked,
-        "no engine is at fault": facts.fault not in (None, "refused"),
+        "no engine is at fault": facts.fault not in (None, "refused", "undefined"),
         "the piece is the whole model": facts.piece and len(facts.piece.kept) == len(context.question.index.nodes),
     },
     evidence="rest",
@@ -134,6 +134,8 @@ class _Rest:
     def searched(self) -> RestFacts:
         """The answer, after parts that fail too were found and left out, too. Raises TimeUpError if there is none."""
         rest = self._answer()
+        if self._facts.fault == "undefined":  # is there more? what it is must be asked once that part is mended
+            return rest
         if self._command.has_golden_values is not False and isinstance(self._command, OwnRun):
             is_open = rest.answer == "fails"
             return replace(rest, reason="the check compares with golden values") if is_open else rest
