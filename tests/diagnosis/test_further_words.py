@@ -117,8 +117,8 @@ def test_what_the_optimizer_makes_of_the_piece_is_evidence() -> None:
     found = of(with_further(transformation=made))
     assert found.certainty is not None
     assert (
-        "The optimizer turns the piece into Fused, which the engine computes wrongly even with its optimizer off."
-        in found.certainty
+        "The optimizer turns the piece into Fused, which gives the wrong result with the optimizer off too: "
+        "either that rewriting is wrong, or the engine's computation of it." in found.certainty
     )
 
 

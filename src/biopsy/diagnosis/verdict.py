@@ -316,7 +316,8 @@ def _where(facts: KnownFacts) -> str:
         operators = [node.partition(" ")[0] for node in piece.nodes]
         return piece.joined(operators) if len(operators) <= _MOST_NODES else f"a part of {len(operators)} nodes"
     if facts.rounding is not None and facts.rounding.leaves_out:
-        return first_of(facts.rounding.leaves_out, _MOST_NAMED_NODES)
+        casts = facts.rounding.leaves_out
+        return f"{'one or more of ' if len(casts) > 1 else ''}{first_of(casts, _MOST_NAMED_NODES)}"
     if layers is not None and layers.alone:
         return first_of(layers.alone, _MOST_NODES)
     together = layers.together if layers is not None else ()
@@ -477,8 +478,8 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
         yield f"The file of the piece was checked again, in a process of its own; {_minimality(piece, facts)}."
     if tool is not None and tool.of_piece and tool.operators:
         yield (
-            f"The optimizer turns the piece into {tool.operators}, which the engine computes wrongly even with its "
-            "optimizer off."
+            f"The optimizer turns the piece into {tool.operators}, which gives the wrong result with the optimizer off "
+            "too: either that rewriting is wrong, or the engine's computation of it."
         )
     if tool is not None and tool.engine_doubted:
         yield f"In the reference evaluator, what {tool.tool} makes is right: the engine may be wrong about it."

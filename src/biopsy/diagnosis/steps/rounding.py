@@ -183,7 +183,8 @@ def _line(rounding: RoundingFacts) -> str:
         wrong = ", ".join(rounding.wrong) or "not known which engine"
         return f"NaN or infinity is not rounding · wrong, by float64: {wrong}"
     if rounding.leaves_out:
-        casts = first_of(rounding.leaves_out, _MOST_CASTS_SHOWN)
+        some = "one or more of " if len(rounding.leaves_out) > 1 else ""
+        casts = f"{some}{first_of(rounding.leaves_out, _MOST_CASTS_SHOWN)}"
         return f"no: {rounding.wrong[0]} leaves out the rounding of {casts}, by float64 with it and without"
     if rounding.is_rounding:
         return f"yes, by float64{times}{inputs}"

@@ -46,7 +46,7 @@ _ALLOWANCES = (
     Allowance(output=4, reasons=4, message=2),
     Allowance(output=3, reasons=4, message=1),
     Allowance(output=3, reasons=3, message=1),
-    Allowance(output=2, reasons=2, message=1),
+    Allowance(output=3, reasons=2, message=1),
     Allowance(script=0, output=4, reasons=4, message=2),
 )
 """From the fullest text to the shortest, which always fits."""
@@ -159,17 +159,18 @@ def _without_docstring(script: str) -> str:
 def telling_lines(output: str, most: int) -> Sequence[str]:
     """The lines of what a script has printed, without empty ones, colours, and a traceback before its exception.
 
-    If there are more than ``most``, only those of NumPy that name differing elements are left, if there are any.
+    If there are more than ``most``, only those of NumPy that say what differs are left, if there are any.
     """
     lines = [line for line in _COLOUR.sub("", output).splitlines() if line.strip()]
     frames = [at for at, line in enumerate(lines) if line.startswith('  File "')]
     if frames and any(line.startswith("Traceback") for line in lines):
         after = next((at for at in range(frames[-1], len(lines)) if not lines[at].startswith("  ")), None)
         lines = lines if after is None else lines[after:]
-    differing = [line for line in lines if line.startswith("Mismatched elements") or "(ACTUAL)" in line]
-    return differing[:most] if len(lines) > most and len(differing) > 1 else lines
+    differing = [line for line in lines if "ACTUAL" in line or _SAYS_WHAT_DIFFERS.search(line)]
+    return differing[:most] if len(lines) > most and differing else lines
 
 
+_SAYS_WHAT_DIFFERS = re.compile(r"^Mismatched elements| mismatch[:)]|location mismatch")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
