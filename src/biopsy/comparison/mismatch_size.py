@@ -287,11 +287,16 @@ class _PerturbedOutput:
 
     @property
     def explains_difference(self) -> bool:
-        """Whether the changes are as great as the difference."""
+        """Whether the changes are as great as the difference.
+
+        If the output is discrete, each element that differs must change.
+        """
+        greatest, mean_square = float(self._difference.max(initial=0)), _mean_square(self._difference)
+        if greatest > _AS_GREAT * self._greatest:
+            return False
         if self._discrete:
             return not self._unexplained.any()
-        greatest, mean_square = float(self._difference.max(initial=0)), _mean_square(self._difference)
-        return greatest <= _AS_GREAT * self._greatest and mean_square <= _AS_GREAT**2 * self._mean_square
+        return mean_square <= _AS_GREAT**2 * self._mean_square
 
 
 def _mean_square(values: metrics.Floats) -> float:

@@ -83,6 +83,15 @@ def test_what_a_script_prints_is_cut_between_lines_that_tell_nothing() -> None:
     made = facts("onnxrt")
     long = replace(made.reproduction, output="\n".join([*numpy, " ACTUAL: array([[0, 0],", *rows]))
     assert printed_in(issue_text(replace(made, reproduction=long))).splitlines() == [numpy[3], *numpy[5:]]
+    shapes = [
+        "AssertionError: ",
+        "Not equal to tolerance",
+        "(shapes (2, 2), (1, 2, 2) mismatch)",
+        " ACTUAL: array([[0],",
+        *rows,
+    ]
+    of_shape = replace(made.reproduction, output="\n".join(shapes))
+    assert printed_in(issue_text(replace(made, reproduction=of_shape))).splitlines() == shapes[2:4]
     colours = "\x1b[1;31m2026 [E:onnxruntime] no\x1b[m\nTraceback (most recent call last):\n"
     raised = f'{colours}  File "a.py", line 1, in f\n    f()\n    ~^^\nFail: no\n  by the way'
     ended = replace(made.reproduction, output=raised)

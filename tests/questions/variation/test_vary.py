@@ -161,7 +161,7 @@ def test_a_person_is_not_asked(tmp_path: Path):
 def test_a_small_budget_tells_something_of_everything_and_claims_no_more(varier: Varier, checks: int):
     found = varier(softmax(), is_odd_at_axis_one, checks=checks)
     assert not found.complete
-    assert found.checks <= checks
+    assert found.checks <= checks + 1  # the last one: whether the model still fails
     assert all(len(one.still) > 1 and not one.gone for one in found.free)
     assert all(one.gone for one in found.fixed)
 

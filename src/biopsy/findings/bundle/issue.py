@@ -166,11 +166,13 @@ def telling_lines(output: str, most: int) -> Sequence[str]:
     if frames and any(line.startswith("Traceback") for line in lines):
         after = next((at for at in range(frames[-1], len(lines)) if not lines[at].startswith("  ")), None)
         lines = lines if after is None else lines[after:]
-    differing = [line for line in lines if "ACTUAL" in line or _SAYS_WHAT_DIFFERS.search(line)]
+    differing = [line for line in lines if _SAYS_WHAT_DIFFERS.search(line)]
+    if not any("(ACTUAL)" in line for line in differing):
+        differing += [line for line in lines if line.lstrip().startswith("ACTUAL:")]
     return differing[:most] if len(lines) > most and differing else lines
 
 
-_SAYS_WHAT_DIFFERS = re.compile(r"^Mismatched elements| mismatch[:)]|location mismatch")
+_SAYS_WHAT_DIFFERS = re.compile(r"^Mismatched elements|\(ACTUAL\)| mismatch[:)]")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 

@@ -266,12 +266,12 @@ class VariationTask:
                 self._vary_joined_sizes()
                 self._confirm_conditions_on_values()
                 self._variation = replace(self._variation, together=self._vary_together())
-                if self._examinations:
-                    self._require_failure()
         except BudgetSpentError:
             self._variation = replace(self._variation, complete=False)
             for each in self._examinations:  # no condition on values was confirmed
                 each.is_entangled = True
+        if self._examinations:
+            self._require_failure()  # whatever was tried says nothing of a failure that has stopped
         if not self._variation.kept:
             self._make_plain()
         self._oracle.pool.abandon_all()
