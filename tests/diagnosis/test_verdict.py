@@ -196,7 +196,8 @@ def test_one_node_is_named_only_if_no_node_can_go() -> None:
 
 def test_it_is_said_in_which_lines_the_piece_was_written_if_an_exporter_says_so() -> None:
     found = replace(piece("Pow 'a'"), places=("m.py:3 in M.forward", "m.py:4 in M.forward", "m.py:5 in M.forward"))
-    assert "It was written in m.py:3 in M.forward, m.py:4 in M.forward and 1 more." in of(facts(piece=found)).text
+    code = "m.py:3 in M.forward, m.py:4 in M.forward and 1 more"
+    assert f"By their names or the notes of an exporter, its nodes come from {code}." in of(facts(piece=found)).text
     assert "written" not in of(facts(piece=piece("Pow 'a'"))).text
 
 

@@ -20,7 +20,7 @@ from biopsy.diagnosis.question import (
     without_weights_folder,
 )
 from biopsy.diagnosis.steps.causes import reasons_against
-from biopsy.diagnosis.verdict import measure, nodes_reason, sentence, sole_optimizer, subject
+from biopsy.diagnosis.verdict import AVOIDS, measure, nodes_reason, sentence, sole_optimizer, subject
 from biopsy.diagnosis.ways_out import ELSEWHERE, check_line
 from biopsy.engines.registry import create
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
@@ -142,8 +142,12 @@ def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> 
     if varies:
         yield Note(label="found", text=f"As far as was tried, the model below {varies}.")
     nodes = next(nodes_reason(facts), "")  # the script shows them
-    unpublished = f"It {known.sentence}." if known is not None and not known.issue else ""
-    yield from (Note(label="cause", text=text) for text in verdict.reasons if text not in (unpublished, nodes))
+    unpublished = (f"It {known.sentence}.", AVOIDS) if known is not None and not known.issue else ()
+    yield from (
+        Note(label="cause", text=text)
+        for text in verdict.reasons
+        if text != nodes and not (unpublished and text.startswith(unpublished))
+    )
     yield from (
         note for note in notes_of(verdict) if note.label == "workaround" and not note.text.startswith(ELSEWHERE)
     )

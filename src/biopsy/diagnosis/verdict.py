@@ -331,7 +331,7 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
         if facts.suspect in row and facts.known_failure.report.stage == "compare" and not facts.is_masked:
             yield f"In a run of its own, {series([full_title(each, '') for each in row])} agree on these inputs."
     if piece is not None and piece.places:
-        yield f"It was written in {first_of(piece.places, _MOST_PLACES)}."
+        yield f"By their names or the notes of an exporter, its nodes come from {first_of(piece.places, _MOST_PLACES)}."
     if steadiness is not None:
         flaky = f"it is flaky: {steadiness.how_often}" if steadiness.is_flaky else ""
         yield from (
@@ -345,6 +345,9 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
     elif any(len(group) == len(piece.nodes) for group in layers.together):
         prevented = ", but not if the tensors between them are outputs" if layers.hides else ""
         yield f"None of these nodes fails alone, only all of them together{prevented}."
+
+
+AVOIDS = "Known to avoid that bug: "
 
 
 def nodes_at_fault(facts: KnownFacts) -> tuple[Sequence[str], str]:
@@ -439,7 +442,7 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
     if known is not None and known.reference:
         yield f"It {known.sentence}."
         if known.avoid:
-            yield f"Known to avoid that bug: {'; or: '.join(each.rstrip('.') for each in known.avoid)}."
+            yield f"{AVOIDS}{'; or: '.join(each.rstrip('.') for each in known.avoid)}."
     if settings is not None and settings.tried and not settings.switches:
         yield f"With none of the {settings.tried} settings that were tried does it pass."
     if mending and not sole_optimizer(facts):

@@ -123,7 +123,7 @@ def _description(facts: IssueFacts, allowance: Allowance) -> Iterator[DocumentBl
         reasons.append("The expected values are recorded ones (golden values).")
     if facts.settings:
         reasons.append(f"The check was run with options that a settings file gave: {facts.settings!r}")
-    if facts.places:
+    if facts.places and not any(facts.places[0] in note.text for note in earlier.notes):
         reasons.append(f"The exporter noted that the nodes come from {first_of(facts.places, _MOST_PLACES)}")
     if reasons:
         yield Bullets(items=reasons[: allowance.reasons])
