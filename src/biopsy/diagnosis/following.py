@@ -125,7 +125,11 @@ def _title(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     if facts.known_failure.suspect is None or facts.piece is None:
         return ""
     does = _in_bundle(sentence(subject(facts, question)).rstrip("."), question)
-    switches = [" + ".join(switch.optimizers) for switch in facts.mending_switches if switch.optimizers]
+    tried = facts.settings.switches if facts.settings is not None else ()
+    of_piece = [switch for switch in tried if switch.verified and not switch.mends_original]
+    switches = [
+        " + ".join(switch.optimizers) for switch in of_piece or facts.mending_switches if switch.optimizers
+    ]  # the title is about the piece
     return f"{does}, unless {series(switches, 'or')} is disabled" if switches and not sole_optimizer(facts) else does
 
 
