@@ -96,6 +96,8 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
             links=links,
         ),
         no_issue=no_issue,
+        # Float64 with the rounding of Casts is no judge of an engine that leaves it out.
+        measures_rounding=facts.rounding is None or not facts.rounding.leaves_out,
     )
 
 
