@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,18 +13,21 @@ import pytest
 
 import biopsy
 from biopsy import errors
+from biopsy.checks.task import TaskSite
 from biopsy.cli.hunt import summary
 from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.registry import PLAIN
 from biopsy.engines.worker import TIMES_THE_MODEL, memory_for, whole_size
 from biopsy.hunting.against import read_hunt
 from biopsy.hunting.bugs import Examiner, Group, groups_of
+from biopsy.hunting.elsewhere import ModelPreparation
 from biopsy.hunting.hunt import hunt
 from biopsy.hunting.models import FoundModel, find_models
 from biopsy.hunting.records import Bug, BugExamination, Hunt, MatrixCell, ModelResult
-from biopsy.hunting.sweep import HuntQuestion, Sweeper
+from biopsy.hunting.sweep import HuntQuestion, Sweeper, releases_of
 from biopsy.hunting.vote import EXPECTED, Vote, engine_for
 from biopsy.model.index import index_bytes
+from biopsy.processes.watch import Stop
 from biopsy.tensors.results import Iteration, RunnerResult
 from support.hunts import unary, zoo
 from support.planting import planted as planted
@@ -154,6 +159,76 @@ def test_models_that_fail_alike_are_confirmed_by_the_smallest_part_and_its_switc
         ]
         assert asked == ["a", "bare", "uncured"]
         assert bugs == [[["a", "cured"], []], [["bare", "uncured"], ["uncured"]]]
+
+
+FEW = ("a", "b", "c", "d", "e")
+REFUTED = {"refuted": True}
+
+
+@pytest.mark.parametrize(("verdicts", "expected"), [
+    ([REFUTED, {}], [("bcde", "bcde")]),
+    ([REFUTED] * 3, [("de", "de")]),
+    ([REFUTED] * 5, [("de", "de")]),
+    ([{"confirmed": True}] * 3, [("abcde", "bcde")]),  # without a piece nothing speaks against the others
+    ([REFUTED, {"confirmed": True}], [("bcde", "cde")]),
+    ([{"confirmed": True, "piece": "gone.onnx"}, REFUTED, {}], [("acde", "cde")]),
+])  # fmt: skip
+def test_no_model_is_lost_with_a_refuted_one_and_none_counted_as_another_bug_without_a_piece(
+    tmp_path: Path,
+    question: HuntQuestion,
+    monkeypatch: pytest.MonkeyPatch,
+    verdicts: list[dict[str, Any]],
+    expected: list[tuple[str, str]],
+) -> None:
+    zoo(tmp_path / "zoo", {name: unary("Tanh", *["Neg"] * (9 + place)) for place, name in enumerate(FEW)})
+    answers = iter(verdicts)
+
+    def bug(examiner: Examiner, group: Group) -> Bug:
+        found = BugExamination(verdict="", **next(answers)) if examiner.seconds else None
+        models, (_, cell) = group.models, group.smallest
+        return Bug(
+            name=group.name,
+            engines=group.engines,
+            example=cell,
+            models=models,
+            unconfirmed=models,
+            examination=found,
+        )
+
+    monkeypatch.setattr(Examiner, "bug", bug)
+    found = hunt(replace(question, per_bug=60.0))
+    stems = [
+        tuple("".join(Path(name).stem for name in names) for names in (bug.models, bug.unconfirmed))
+        for bug in found.bugs
+    ]
+    assert (stems, found.status) == (expected, 1)
+    assert sorted(model for bug in (*found.bugs, *found.refuted) for model in bug.models) == [
+        str(tmp_path / "zoo" / f"{name}.onnx") for name in FEW
+    ]
+
+
+def test_a_warm_machine_tries_a_model_with_the_seed_and_limits_of_its_hunt(tmp_path: Path) -> None:
+    folder, sweepers = tmp_path, dict[Any, Any]()
+    zoo(folder, {"wrong": unary("Tanh")})
+    here = HuntQuestion(places=(), engines=("onnxrt",), folder=tmp_path)
+    try:
+        for question in (here, here, replace(here, seed=2), replace(here, seconds=5.0), replace(here, memory=1 << 33)):
+            task = ModelPreparation(
+                model=str(folder / "wrong.onnx"),
+                inputs=(),
+                samples=(str(folder / "kept" / "samples.npz"),),
+                question=question,
+                releases=releases_of(question.engines),
+            )
+            with task.prepared(TaskSite(Path, sweepers), Stop()) as made:
+                assert made.report["result"].worst == "right"
+            zoo(folder, {"wrong": unary("Tanh")})  # what was sent is removed
+        assert [(each._question.seed, each._question.seconds, each._question.memory) for each in sweepers.values()] == [
+            (1, 60.0, None), (2, 60.0, None), (1, 5.0, None), (1, 60.0, 1 << 33)
+        ]  # fmt: skip
+    finally:
+        for sweeper in sweepers.values():
+            sweeper.close()
 
 
 def test_a_fault_of_biopsy_and_a_dead_server_blame_no_engine(tmp_path: Path, question: HuntQuestion) -> None:
