@@ -18,6 +18,8 @@ from biopsy.cli.hunt import summary
 from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.registry import PLAIN
 from biopsy.engines.worker import TIMES_THE_MODEL, memory_for, whole_size
+from biopsy.findings.verdict import Verdict, Workaround
+from biopsy.hunting import bugs
 from biopsy.hunting.against import read_hunt
 from biopsy.hunting.bugs import Examiner, Group, groups_of
 from biopsy.hunting.elsewhere import ModelPreparation
@@ -28,7 +30,9 @@ from biopsy.hunting.sweep import HuntQuestion, Sweeper, releases_of
 from biopsy.hunting.vote import EXPECTED, Vote, engine_for
 from biopsy.model.index import index_bytes
 from biopsy.processes.watch import Stop
+from biopsy.records import plain
 from biopsy.tensors.results import Iteration, RunnerResult
+from biopsy.text import line_of
 from support.hunts import unary, zoo
 from support.planting import planted as planted
 
@@ -153,12 +157,33 @@ def test_models_that_fail_alike_are_confirmed_by_the_smallest_part_and_its_switc
         places=[str(tmp_path / "zoo")], engines=("onnxrt", suspect), folder=tmp_path / "found", jobs=2
     )
     for _ in range(2):  # the second time, the journal answers
-        bugs = [
+        found = [
             [[Path(name).stem for name in names] for names in (bug.models, bug.unconfirmed)]
             for bug in hunt(question).bugs
         ]
         assert asked == ["a", "bare", "uncured"]
-        assert bugs == [[["a", "cured"], []], [["bare", "uncured"], ["uncured"]]]
+        assert found == [[["a", "cured"], []], [["bare", "uncured"], ["uncured"]]]
+
+
+def test_what_a_model_is_called_does_not_end_the_hunt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a'b\n.onnx"
+    cell = MatrixCell(engine="onnxrt", kind="wrong", trusted="reference")
+    (group,) = groups_of([ModelResult(model=str(path), state="", cells=(cell,), nodes=99)])
+    said = "onnxrt:optimization=basic"
+    ways = [
+        Workaround(text="", line=line_of(["biopsy", "run", str(path), "--engine", spec]), engine=spec)
+        for spec in ("onnxrt", "openvino", said, "onnxrt:threads=1")
+    ]
+
+    def diagnosed(*words: str, seconds: float) -> tuple[int, str]:
+        verdict = Verdict(kind="fails", text="", workarounds=[Workaround(text=""), *ways])
+        Path(words[words.index("--report") + 1]).write_text(json.dumps({"verdict": plain(verdict)}))
+        return 1, ""
+
+    monkeypatch.setattr(bugs, "run_biopsy", diagnosed)
+    monkeypatch.setattr(bugs, "page_of", lambda tree: "")
+    found = Examiner(folder=tmp_path, seconds=1, at_most=2).bug(group).examination
+    assert found is not None and found.confirmed and found.right_with == said
 
 
 FEW = ("a", "b", "c", "d", "e")
