@@ -237,7 +237,7 @@ def test_a_warm_machine_tries_a_model_with_the_seed_and_limits_of_its_hunt(tmp_p
     zoo(folder, {"wrong": unary("Tanh")})
     here = HuntQuestion(places=(), engines=("onnxrt",), folder=tmp_path)
     try:
-        for question in (here, here, replace(here, seed=2), replace(here, seconds=5.0), replace(here, memory=1 << 33)):
+        for question in (here, here, replace(here, seed=2, seconds=50.0, memory=1 << 33)):
             task = ModelPreparation(
                 model=str(folder / "wrong.onnx"),
                 inputs=(),
@@ -249,7 +249,7 @@ def test_a_warm_machine_tries_a_model_with_the_seed_and_limits_of_its_hunt(tmp_p
                 assert made.report["result"].worst == "right"
             zoo(folder, {"wrong": unary("Tanh")})  # what was sent is removed
         assert [(each._question.seed, each._question.seconds, each._question.memory) for each in sweepers.values()] == [
-            (1, 60.0, None), (2, 60.0, None), (1, 5.0, None), (1, 60.0, 1 << 33)
+            (1, 60.0, None), (2, 50.0, 1 << 33)
         ]  # fmt: skip
     finally:
         for sweeper in sweepers.values():
@@ -303,6 +303,28 @@ def test_the_summary_shows_the_first_sentence_of_a_bug() -> None:
     lines = [*summary(Hunt(engines={"onnxrt": "1.32.0"}, models=(), bugs=(bug,)), Path("found"))]
     assert any(line.endswith("1.5 of 'y' is wrong") for line in lines)
     assert "bugs       1, in 1 model" in lines
+
+
+def test_only_a_bundle_whose_script_shows_the_failure_is_one_to_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = MatrixCell(engine="onnxrt", kind="wrong", trusted="reference")
+    (group,) = groups_of([ModelResult(model="m.onnx", state="", cells=(cell,), nodes=99)])
+
+    def diagnosed(*words: str, seconds: float) -> tuple[int, str]:
+        verdict = Verdict(kind="fails", text="")
+        Path(words[words.index("--report") + 1]).write_text(json.dumps({"verdict": plain(verdict)}))
+        Path(words[words.index("--bundle") + 1]).mkdir(exist_ok=True)
+        return 1, ""
+
+    monkeypatch.setattr(bugs, "run_biopsy", diagnosed)
+    monkeypatch.setattr(bugs, "page_of", lambda tree: "")
+    examiner = Examiner(folder=tmp_path, seconds=1, at_most=2)
+    found = examiner.bug(group).examination
+    assert found is not None and found.bundle == f"bugs/{group.name}/bundle"
+    (tmp_path / found.bundle / "NOT-REPRODUCED.txt").touch()
+    found = examiner.bug(group).examination
+    assert found is not None and found.bundle is None and found.page
 
 
 @pytest.mark.parametrize(("spec", "title"), [
