@@ -10,10 +10,10 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_760,
+    "code": 62_830,
     "modules": 386,
-    "functions": 5_706,
-    "used_once": 520,
+    "functions": 5_711,
+    "used_once": 522,
     "inner_imports": 533,
     "namespaces": 46,
     "options": 33,

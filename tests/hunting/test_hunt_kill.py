@@ -2,14 +2,15 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from support.command_line import started, wait_until
-from support.hunts import RULES, hunt, read, unary, zoo
+from support.hunts import RULES, ZOO, hunt, read, unary, zoo
 from support.planting import planted as planted
 
 
@@ -20,9 +21,9 @@ def timeless(tree: Any) -> Any:
     return [timeless(each) for each in tree] if isinstance(tree, list) else tree
 
 
-def kill_at_moments(folder: Path, suspect: str, moments: int) -> None:
+def kill_at_moments(folder: Path, suspect: str, moments: int, models: Mapping[str, onnx.ModelProto] = ZOO) -> None:
     words = ("zoo", "--onnxrt", "--engine", suspect, "--no-diagnosis")
-    zoo(folder / "zoo")
+    zoo(folder / "zoo", models)
     began = time.monotonic()
     assert hunt(folder, *words).status == 1
     took = time.monotonic() - began
@@ -44,7 +45,8 @@ def kill_at_moments(folder: Path, suspect: str, moments: int) -> None:
 
 
 def test_killed_in_the_middle_it_goes_on_to_the_same_result(tmp_path: Path, planted: Callable[..., str]) -> None:
-    kill_at_moments(tmp_path, planted(*RULES), 1)
+    few = {name: ZOO[name] for name in ("good", "deep/wrong_one", "fail", "random")}
+    kill_at_moments(tmp_path, planted(*RULES), 1, few)
 
 
 @pytest.mark.slow

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,19 +13,26 @@ import pytest
 
 import biopsy
 from biopsy import errors
+from biopsy.checks.task import TaskSite
 from biopsy.cli.hunt import summary
 from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.registry import PLAIN
 from biopsy.engines.worker import TIMES_THE_MODEL, memory_for, whole_size
+from biopsy.findings.verdict import Verdict, Workaround
+from biopsy.hunting import bugs
 from biopsy.hunting.against import read_hunt
 from biopsy.hunting.bugs import Examiner, Group, groups_of
+from biopsy.hunting.elsewhere import ModelPreparation
 from biopsy.hunting.hunt import hunt
 from biopsy.hunting.models import FoundModel, find_models
 from biopsy.hunting.records import Bug, BugExamination, Hunt, MatrixCell, ModelResult
-from biopsy.hunting.sweep import HuntQuestion, Sweeper
+from biopsy.hunting.sweep import HuntQuestion, Sweeper, releases_of
 from biopsy.hunting.vote import EXPECTED, Vote, engine_for
 from biopsy.model.index import index_bytes
+from biopsy.processes.watch import Stop
+from biopsy.records import plain
 from biopsy.tensors.results import Iteration, RunnerResult
+from biopsy.text import line_of
 from support.hunts import unary, zoo
 from support.planting import planted as planted
 
@@ -148,12 +157,103 @@ def test_models_that_fail_alike_are_confirmed_by_the_smallest_part_and_its_switc
         places=[str(tmp_path / "zoo")], engines=("onnxrt", suspect), folder=tmp_path / "found", jobs=2
     )
     for _ in range(2):  # the second time, the journal answers
-        bugs = [
+        found = [
             [[Path(name).stem for name in names] for names in (bug.models, bug.unconfirmed)]
             for bug in hunt(question).bugs
         ]
         assert asked == ["a", "bare", "uncured"]
-        assert bugs == [[["a", "cured"], []], [["bare", "uncured"], ["uncured"]]]
+        assert found == [[["a", "cured"], []], [["bare", "uncured"], ["uncured"]]]
+
+
+def test_what_a_model_is_called_does_not_end_the_hunt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a'b\n.onnx"
+    cell = MatrixCell(engine="onnxrt", kind="wrong", trusted="reference")
+    (group,) = groups_of([ModelResult(model=str(path), state="", cells=(cell,), nodes=99)])
+    said = "onnxrt:optimization=basic"
+    ways = [
+        Workaround(text="", line=line_of(["biopsy", "run", str(path), "--engine", spec]), engine=spec)
+        for spec in ("onnxrt", "openvino", said, "onnxrt:threads=1")
+    ]
+
+    def diagnosed(*words: str, seconds: float) -> tuple[int, str]:
+        verdict = Verdict(kind="fails", text="", workarounds=[Workaround(text=""), *ways])
+        Path(words[words.index("--report") + 1]).write_text(json.dumps({"verdict": plain(verdict)}))
+        return 1, ""
+
+    monkeypatch.setattr(bugs, "run_biopsy", diagnosed)
+    monkeypatch.setattr(bugs, "page_of", lambda tree: "")
+    found = Examiner(folder=tmp_path, seconds=1, at_most=2).bug(group).examination
+    assert found is not None and found.confirmed and found.right_with == said
+
+
+FEW = ("a", "b", "c", "d", "e")
+REFUTED = {"refuted": True}
+
+
+@pytest.mark.parametrize(("verdicts", "expected"), [
+    ([REFUTED, {}], [("bcde", "bcde")]),
+    ([REFUTED] * 3, [("de", "de")]),
+    ([REFUTED] * 5, [("de", "de")]),
+    ([{"confirmed": True}] * 3, [("abcde", "bcde")]),  # without a piece nothing speaks against the others
+    ([REFUTED, {"confirmed": True}], [("bcde", "cde")]),
+    ([{"confirmed": True, "piece": "gone.onnx"}, REFUTED, {}], [("acde", "cde")]),
+])  # fmt: skip
+def test_no_model_is_lost_with_a_refuted_one_and_none_counted_as_another_bug_without_a_piece(
+    tmp_path: Path,
+    question: HuntQuestion,
+    monkeypatch: pytest.MonkeyPatch,
+    verdicts: list[dict[str, Any]],
+    expected: list[tuple[str, str]],
+) -> None:
+    zoo(tmp_path / "zoo", {name: unary("Tanh", *["Neg"] * (9 + place)) for place, name in enumerate(FEW)})
+    answers = iter(verdicts)
+
+    def bug(examiner: Examiner, group: Group) -> Bug:
+        found = BugExamination(verdict="", **next(answers)) if examiner.seconds else None
+        models, (_, cell) = group.models, group.smallest
+        return Bug(
+            name=group.name,
+            engines=group.engines,
+            example=cell,
+            models=models,
+            unconfirmed=models,
+            examination=found,
+        )
+
+    monkeypatch.setattr(Examiner, "bug", bug)
+    found = hunt(replace(question, per_bug=60.0))
+    stems = [
+        tuple("".join(Path(name).stem for name in names) for names in (bug.models, bug.unconfirmed))
+        for bug in found.bugs
+    ]
+    assert (stems, found.status) == (expected, 1)
+    assert sorted(model for bug in (*found.bugs, *found.refuted) for model in bug.models) == [
+        str(tmp_path / "zoo" / f"{name}.onnx") for name in FEW
+    ]
+
+
+def test_a_warm_machine_tries_a_model_with_the_seed_and_limits_of_its_hunt(tmp_path: Path) -> None:
+    folder, sweepers = tmp_path, dict[Any, Any]()
+    zoo(folder, {"wrong": unary("Tanh")})
+    here = HuntQuestion(places=(), engines=("onnxrt",), folder=tmp_path)
+    try:
+        for question in (here, here, replace(here, seed=2, seconds=50.0, memory=1 << 33)):
+            task = ModelPreparation(
+                model=str(folder / "wrong.onnx"),
+                inputs=(),
+                samples=(str(folder / "kept" / "samples.npz"),),
+                question=question,
+                releases=releases_of(question.engines),
+            )
+            with task.prepared(TaskSite(Path, sweepers), Stop()) as made:
+                assert made.report["result"].worst == "right"
+            zoo(folder, {"wrong": unary("Tanh")})  # what was sent is removed
+        assert [(each._question.seed, each._question.seconds, each._question.memory) for each in sweepers.values()] == [
+            (1, 60.0, None), (2, 50.0, 1 << 33)
+        ]  # fmt: skip
+    finally:
+        for sweeper in sweepers.values():
+            sweeper.close()
 
 
 def test_a_fault_of_biopsy_and_a_dead_server_blame_no_engine(tmp_path: Path, question: HuntQuestion) -> None:
@@ -203,6 +303,28 @@ def test_the_summary_shows_the_first_sentence_of_a_bug() -> None:
     lines = [*summary(Hunt(engines={"onnxrt": "1.32.0"}, models=(), bugs=(bug,)), Path("found"))]
     assert any(line.endswith("1.5 of 'y' is wrong") for line in lines)
     assert "bugs       1, in 1 model" in lines
+
+
+def test_only_a_bundle_whose_script_shows_the_failure_is_one_to_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = MatrixCell(engine="onnxrt", kind="wrong", trusted="reference")
+    (group,) = groups_of([ModelResult(model="m.onnx", state="", cells=(cell,), nodes=99)])
+
+    def diagnosed(*words: str, seconds: float) -> tuple[int, str]:
+        verdict = Verdict(kind="fails", text="")
+        Path(words[words.index("--report") + 1]).write_text(json.dumps({"verdict": plain(verdict)}))
+        Path(words[words.index("--bundle") + 1]).mkdir(exist_ok=True)
+        return 1, ""
+
+    monkeypatch.setattr(bugs, "run_biopsy", diagnosed)
+    monkeypatch.setattr(bugs, "page_of", lambda tree: "")
+    examiner = Examiner(folder=tmp_path, seconds=1, at_most=2)
+    found = examiner.bug(group).examination
+    assert found is not None and found.bundle == f"bugs/{group.name}/bundle"
+    (tmp_path / found.bundle / "NOT-REPRODUCED.txt").touch()
+    found = examiner.bug(group).examination
+    assert found is not None and found.bundle is None and found.page
 
 
 @pytest.mark.parametrize(("spec", "title"), [

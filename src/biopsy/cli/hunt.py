@@ -211,11 +211,12 @@ def _advice(found: Hunt, options: HuntOptions) -> Iterator[advice.Advice]:
     if found.bugs and not options.diagnoses:
         words = [word for word in options.words if word != _NO_DIAGNOSIS]
         yield advice.Advice(advice.resume_line(words, checks.REST_OPTIONS), "what each bug is, and what avoids it")
-    bundles = (bug.examination.bundle for bug in found.bugs if bug.examination is not None)
-    worst = next(filter(None, bundles), None)
-    if worst is not None:
-        run = line_of(["python", "reproduce.py"])
-        yield advice.Advice(f"{line_of(['cd', as_word(options.folder / worst)])} && {run}", "show the worst bug")
+    for number, bug in enumerate(found.bugs, 1):
+        bundle = None if bug.examination is None else bug.examination.bundle
+        if bundle is not None:
+            line = f"{line_of(['cd', as_word(options.folder / bundle)])} && {line_of(['python', 'reproduce.py'])}"
+            yield advice.Advice(line, f"show bug {number}")
+            return
 
 
 def _say_changes(console: Console, found: HuntChanges) -> int:

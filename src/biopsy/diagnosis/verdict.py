@@ -47,7 +47,12 @@ def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: Diagnos
         reasons=tuple(_reasons(facts)) if is_of_engine else (),
         certainty=certainty,
         workarounds=tuple(
-            Workaround(text=f"{way.text[:-1]}{times.get(way.line, '')}.", line=way.line or None, code=way.code)
+            Workaround(
+                text=f"{way.text[:-1]}{times.get(way.line, '')}.",
+                line=way.line or None,
+                engine=None if way.environment else way.engine or None,
+                code=way.code,
+            )
             for way in ways_out(facts, question)
             if not any(each.line == way.line and each.failed for each in facts.ways_out)
         ),

@@ -32,7 +32,8 @@ _MOST_SHOWN = 5
 @dataclass(frozen=True, kw_only=True)
 class WayOut:
     """What avoids the failure, as a sentence, and the check that passes: ``words``, for a ``model`` and in an
-    ``environment``; no words if there is none. ``engine`` is the spec of a switch, ``code`` lines for the application.
+    ``environment``; no words if there is none. ``engine`` is the spec of a switch or of another release, ``code`` lines
+    for the application.
     """
 
     text: str
@@ -152,7 +153,7 @@ def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayO
         last = releases.changes[-1]
         words, calls = with_engine_instead(last.engine, facts, question), _calls(last.engine, question)
         text = f"{releases.package} {last.right}: the model passes."
-        yield WayOut(text=text, words=words, model=question.model, code=calls)
+        yield WayOut(text=text, words=words, model=question.model, engine=last.engine, code=calls)
 
 
 def check_line(words: Words, model: Path) -> str:

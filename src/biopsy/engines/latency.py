@@ -10,7 +10,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from inspect import unwrap
 from pathlib import Path
@@ -85,6 +85,13 @@ class Latency:
             return "unknown"
         return "slower" if self.after - self.before >= COST_OF_A_CALL else "cost of a call"
 
+    def compared_with(self, other: str) -> str:
+        """``takes 5.37 times as long as OTHER (5.2 to 5.6 by 99 %; 1.18 ms instead of 0.22 ms)``, if it is known."""
+        return (
+            f"takes {self.ratio:.2f} times as long as {other} ({self.low:.2f} to {self.high:.2f} by 99 %; "
+            f"{self.after:.3g} ms instead of {self.before:.3g} ms)"
+        )
+
     @property
     def text(self) -> str:
         """``1.22 times as long (1.10 to 1.35)``, ``no difference measured``, or the milliseconds without a ratio."""
@@ -111,7 +118,19 @@ class Side:
     model: Path
     folder: Path
     feeds: Path
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def request(self) -> Request:
+        """What a child process is asked for, as ``requested`` reads it."""
+        return {name: str(vars(self)[name]) for name in ("engine", "model", "folder", "feeds")}
+
+
+def requested(request: Request) -> tuple[Engine, ModelInput, list[Feed]]:
+    """The engine, the model and the first sample that a ``Side`` asks for, in the child process."""
+    path = Path(request["model"])
+    model = ModelInput(read_bytes(path), Path(request["folder"]), path)
+    return create(request["engine"]), model, [*read_feeds(Path(request["feeds"]))[:1]]
 
 
 class _Stopwatch:
@@ -120,21 +139,19 @@ class _Stopwatch:
     def __init__(self, side: Side, server: Server, timeout: float | None) -> None:
         self._server = server
         self._limits = Limits(seconds=timeout)
-        self._engine = side.engine
-        self._request = {"model": str(side.model), "folder": str(side.folder), "feeds": str(side.feeds)}
+        self._request = side.request
 
     def load(self) -> float | None:
         """Load the model; returns the time of a run in seconds, None if the model does not run."""
         try:
-            self._server.ask({**self._request, "engine": self._engine}, self._limits)
+            self._server.ask(self._request, self._limits)
             return self.seconds(_RUNS_AT_FIRST)
         except (errors.BiopsyError, ServerEndedError):
             return None
 
     def seconds(self, runs: int) -> float:
         """The median time of some runs. Raises what the engine raises, and ServerEndedError."""
-        asked = {**self._request, "engine": self._engine, "runs": runs}
-        return float(self._server.ask(asked, self._limits)["seconds"])
+        return float(self._server.ask({**self._request, "runs": runs}, self._limits)["seconds"])
 
 
 def side_by_side(before: Side, after: Side, timeout: float | None = None) -> Latency | None:
@@ -181,7 +198,7 @@ def decided(load: Callable[[bool], tuple[Timer, Timer]], limit: float, seconds: 
 
 
 def measurable_alike(specs: Sequence[EngineSpec]) -> list[Engine]:
-    """The engines of specs so that their times can be compared.
+    """The engines of specs, with settings with which their times and their memory can be compared.
 
     Each has one thread within an operator, unless it sets another number. If some run in an interpreter with another
     release, so do the others where possible: an interpreter of its own with the packages that are installed here.
@@ -285,11 +302,8 @@ def main() -> int:
 
 def _prepared(request: Request, note: Note) -> Timer:
     """A timer of the model, with inputs in memory."""
-    path = Path(request["model"])
-    model = ModelInput(read_bytes(path), Path(request["folder"]), path)
-    feeds = read_feeds(Path(request["feeds"]))
+    engine, model, feeds = requested(request)
     note("build")
-    engine = create(request["engine"])
     session = engine.build(model)
     note("run")
-    return timer(engine, session, in_memory(feeds[:1]))
+    return timer(engine, session, in_memory(feeds))

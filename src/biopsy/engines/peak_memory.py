@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from biopsy import errors
-from biopsy.engines.base import Engine, ModelInput
-from biopsy.engines.registry import create
+from biopsy.engines.latency import Side, requested
 from biopsy.engines.runner import checked_feed
-from biopsy.model.load import read_bytes
 from biopsy.processes.engine_calls import EngineCall
 from biopsy.processes.server import Note, Request, Server, ServerEndedError, Serving
-from biopsy.tensors.files import read_feeds
+from biopsy.text import size_text
 
 LEAST = 8 << 20
-"""Bytes by which more memory must be needed to count as larger: allocators keep that in reserve, or do not."""
+"""Bytes by which more memory must be needed to count: a smaller difference may be an allocator's reserve."""
 
 _TIMES_AT_FIRST = 3
 _MOST_TIMES = 9
@@ -36,7 +34,7 @@ _PAGE = 4096
 class PeakMemory:
     """The bytes that a model needs in each measurement, ``before`` in one engine and ``after`` in another.
 
-    ``ratio`` is that of the medians, ``low`` and ``high`` those of the values that are nearest and farthest.
+    ``ratio`` is that of the medians; ``low`` and ``high`` are the least and greatest ratio of two measurements.
     """
 
     before: tuple[int, ...]
@@ -49,18 +47,18 @@ class PeakMemory:
 
     @property
     def low(self) -> float:
-        """The lowest ratio of two measurements."""
+        """The least ratio of two measurements."""
         return min(self.after) / max(self.before)
 
     @property
     def high(self) -> float:
-        """The highest ratio of two measurements."""
+        """The greatest ratio of two measurements."""
         return max(self.after) / min(self.before)
 
     def side_of(self, limit: float) -> Literal["larger", "not larger", "too little", "unknown"]:
         """Whether all ratios are at least ``limit``, or all below; unknown if they are on both sides.
 
-        A difference that may be the reserve of an allocator says nothing of the model.
+        A difference that may be an allocator's reserve says nothing of the model.
         """
         if self.high < limit:
             return "not larger"
@@ -68,26 +66,32 @@ class PeakMemory:
             return "unknown"
         return "larger" if min(self.after) - max(self.before) >= LEAST else "too little"
 
+    def compared_with(self, other: str) -> str:
+        """``needs 2.00 times as much memory as OTHER (1.98 to 2.02; 200 MB instead of 100 MB)``."""
+        after, before = (size_text(round(statistics.median(side))) for side in (self.after, self.before))
+        return (
+            f"needs {self.ratio:.2f} times as much memory as {other} ({self.low:.2f} to {self.high:.2f}; {after} "
+            f"instead of {before})"
+        )
 
-def decided(engines: Sequence[Engine], model: Path, folder: Path, feeds: Path, limit: float) -> PeakMemory:
-    """The memory of a model in the second of two engines compared with the first, measured until ``limit`` is decided.
 
-    The weights of the model are in ``folder``; the first of the ``feeds``, a file, is its input. Both are measured in
-    turn, three times, then up to nine times for up to a minute. Raises what the engines raise, and CannotCompare if the
-    system does not tell the memory of a process.
+def decided(sides: Sequence[Side], limit: float) -> PeakMemory:
+    """The memory of the second of two sides compared with the first, measured until ``limit`` is decided.
+
+    Both are measured in turn, three times, then up to nine times for up to a minute. Raises what the engines raise, and
+    CannotCompare if the system does not tell the memory of a process.
     """
     started = time.monotonic()
-    sides: tuple[list[int], list[int]] = ([], [])
+    sizes: tuple[list[int], list[int]] = ([], [])
     while True:
-        for engine, side in zip(engines, sides, strict=True):
-            with closing(Server(__name__)) as server:
-                request = {"engine": engine.label, "model": str(model), "folder": str(folder), "feeds": str(feeds)}
+        for side, measured in zip(sides, sizes, strict=True):
+            with closing(Server(__name__, environment=side.environment)) as server:
                 try:
-                    side.append(max(_PAGE, server.ask(request)["bytes"]))
+                    measured.append(max(_PAGE, server.ask(side.request)["bytes"]))
                 except ServerEndedError as error:
-                    raise errors.CannotCompare(f"the memory of {engine.label} cannot be measured: {error}") from error
-        found = PeakMemory(before=tuple(sides[0]), after=tuple(sides[1]))
-        times, seconds = len(sides[0]), time.monotonic() - started
+                    raise errors.CannotCompare(f"the memory of {side.engine} cannot be measured: {error}") from error
+        found = PeakMemory(before=tuple(sizes[0]), after=tuple(sizes[1]))
+        times, seconds = len(sizes[0]), time.monotonic() - started
         is_over = times >= _MOST_TIMES or seconds * (times + 1) / times > _SECONDS_TO_DECIDE
         if times >= _TIMES_AT_FIRST and (found.side_of(limit) != "unknown" or is_over):
             return found
@@ -99,9 +103,7 @@ def main() -> int:
 
 
 def _answer(request: Request, note: Note) -> dict[str, Any]:
-    model = ModelInput(read_bytes(Path(request["model"])), Path(request["folder"]), Path(request["model"]))
-    feed = read_feeds(Path(request["feeds"]))[0]
-    engine = create(request["engine"])
+    engine, model, (feed,) = requested(request)
     engine.warm_up()
     process = Path("/proc") / str(engine.imports.module("os").getpid())  # which may be another interpreter
     try:

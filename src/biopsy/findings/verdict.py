@@ -12,12 +12,14 @@ from biopsy import errors
 class Workaround:
     """What avoids a failure: it was tried, and passed.
 
-    ``line`` is a command line that shows it, ``code`` are lines for the application: Python with the engine's own
-    package, where ``path`` is the model.
+    ``line`` is a command line that shows it, ``engine`` the spec that passes if other settings of the failing engine
+    are all it takes, ``code`` are lines for the application: Python with the engine's own package, where ``path`` is
+    the model.
     """
 
     text: str
     line: str | None = None
+    engine: str | None = None
     code: Sequence[str] = ()
 
 
@@ -66,6 +68,7 @@ def notes_of(verdict: Verdict, following: Iterable[tuple[str | None, str | None]
     """The notes ``sure``, ``workaround``, ``open``, and ``next`` for each line that follows, given with its reason."""
     if verdict.certainty:
         yield Note(label="sure", text=verdict.certainty)
-    yield from (Note(label="workaround", **vars(each)) for each in verdict.workarounds)
+    for way in verdict.workarounds:
+        yield Note(label="workaround", text=way.text, line=way.line, code=way.code)
     yield from (Note(label="open", text=text) for text in verdict.not_tried)
     yield from (Note(label="next", text=reason or "", line=line) for line, reason in following)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -16,11 +15,11 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.checks.command import run_biopsy
-from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.comparison.mismatch import SLOWER
 from biopsy.diagnosis.steps.failing import read_tree
 from biopsy.engines.registry import parse_spec
+from biopsy.findings.bundle.script import NOT_REPRODUCED
 from biopsy.findings.page.document import page_of
 from biopsy.findings.page.reading import nodes_of
 from biopsy.findings.report import Tree
@@ -159,8 +158,9 @@ class Examiner:
             ended = BugExamination(verdict=_OVER if is_over else failed, cut_short=is_over)
             return _with_pattern(replace(bug, examination=ended), Path(result.model), result.nodes)
         write_whole(page, [page_of(tree).encode()])
-        made = (("bundle", bundle), ("page", page))
-        paths: dict[str, Any] = {name: str(path.relative_to(self.folder)) for name, path in made if path.exists()}
+        paths: dict[str, Any] = {"page": str(page.relative_to(self.folder))}
+        if bundle.exists() and not (bundle / NOT_REPRODUCED).exists():
+            paths["bundle"] = str(bundle.relative_to(self.folder))
         piece = (tree.get("piece") or {}).get("path")
         examination = _examination(tree, None if piece is None else (place / piece).relative_to(self.folder))
         examination = replace(examination, right_with=_right_with(tree, cell))
@@ -202,14 +202,10 @@ def _examination(tree: Tree, piece: Path | None) -> BugExamination:
 
 
 def _right_with(tree: Tree, cell: MatrixCell) -> str | None:
-    """The spec of the cell's engine in the first check that passes, with settings of its own."""
-    known = {cell.engine, engine_for(cell.trusted)}
-    for way in tree["verdict"].get("workarounds") or ():
-        command = parse(shlex.split(way["line"] or ""))
-        for spec in command.engines if isinstance(command, OwnRun) else ():
-            if spec not in known and parse_spec(spec).name == parse_spec(cell.engine).name:
-                return spec
-    return None
+    """The spec of the cell's engine with the first settings, or the release, that alone make the model pass."""
+    specs = (way["engine"] for way in tree["verdict"].get("workarounds") or () if way["engine"] is not None)
+    name, known = parse_spec(cell.engine).name, {cell.engine, engine_for(cell.trusted)}
+    return next((spec for spec in specs if spec not in known and parse_spec(spec).name == name), None)
 
 
 def _with_pattern(bug: Bug, model: Path, nodes: int) -> Bug:

@@ -54,7 +54,7 @@ class SweeperElsewhere:
 
         Raises CheckError if a machine cannot do it, or has another release of an engine than this one.
         """
-        jobs = min(self._question.jobs or self._machines.room, self._machines.room)
+        jobs = self._machines.jobs(self._question.jobs)
         self._machines.expect(jobs)
         ordered = in_order(models, self._begin, self._machines, jobs=jobs, waiting=_MOST_WAITING)
         with closing(ordered) as ended:
@@ -126,7 +126,9 @@ class ModelPreparation:
     @contextlib.contextmanager
     def prepared(self, site: TaskSite, stop: Stop) -> Iterator[Prepared]:
         """Try the model. Raises CheckError if the releases here are others."""
-        sweeper = site.kept(self.question.engines, lambda: _opened(self.question, self.releases))
+        question, releases = self.question, self.releases
+        key = ("hunt", question.engines, *releases.items(), question.seed, question.seconds, question.memory)
+        sweeper = site.kept(key, lambda: _opened(question, releases))
         path, first = site.path(self.model), site.path(self.samples[0])
         sent = {place: [site.path(file) for file in files] for place, files in self.inputs}
         places = {

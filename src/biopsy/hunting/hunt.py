@@ -108,8 +108,9 @@ class _HuntRun:
             self._listener(events.Resumed(str(self._question.folder / JOURNAL), done))
         if not todo:
             return
-        here, machines = Sweeper(self._question), self._machines
-        with here if machines is None else SweeperElsewhere(self._question, machines, self._listener) as sweeper:
+        question, machines = self._question, self._machines
+        there = None if machines is None else SweeperElsewhere(question, machines, self._listener)
+        with there or Sweeper(question) as sweeper:
             for result in sweeper.results(todo):
                 self._journal.add(result)
                 done += 1
@@ -152,19 +153,24 @@ class _HuntRun:
             self._bugs += self._bugs_in(group)
 
     def _bugs_in(self, group: Group) -> list[Bug]:
-        """The bug of a group. Members that do not have it become a group of their own, up to a few times."""
+        """The bug of a group. Members that do not have it, by its piece, or of which nothing is known as the diagnosed
+        one has none, become a group of their own, up to a few times.
+        """
         bugs = list[Bug]()
         while True:
             bug = self._diagnosed(group)
             confirmed = self._confirmed(group, bug)
-            others = tuple(model for model in group.models if model not in confirmed)
-            if bugs and not confirmed:  # nothing is known of them but that they fail alike
-                bugs[-1] = replace(bugs[-1], models=tuple(sorted((*bugs[-1].models, *others))), unconfirmed=others)
-                return bugs
-            if not (others and confirmed) or len(bugs) + 1 >= _MOST_PARTS or self.stopped is not None:
-                return [*bugs, replace(bug, models=group.models, unconfirmed=others)]
+            rest = group.without(confirmed)
+            has_piece = bug.examination is not None and bug.examination.piece is not None
+            if not (confirmed and (bug.is_refuted or has_piece)):
+                bug = replace(bug, models=group.models, unconfirmed=rest.models)
+                return [*bugs, bug] if confirmed else _with_undiagnosed(bugs, bug)
             bugs.append(replace(bug, models=tuple(sorted(confirmed)), unconfirmed=()))
-            group = group.without(confirmed)
+            if not rest.members:
+                return bugs
+            if len(bugs) >= _MOST_PARTS or self.stopped is not None:
+                return _with_undiagnosed(bugs, Examiner(folder=self._question.folder).bug(rest))
+            group = rest
 
     def _diagnosed(self, group: Group) -> Bug:
         """What the diagnosis of the smallest member says, from the journal if that knows it."""
@@ -263,3 +269,15 @@ class _HuntRun:
             left=len(self._models) - len(tried) + sum(map(self._is_untimed, tried)),
             slower=self._question.slower,
         )
+
+
+def _with_undiagnosed(bugs: Sequence[Bug], rest: Bug) -> list[Bug]:
+    """The bugs of a group, and the ``rest`` of its models: all that is known of them is that they fail like the others.
+
+    So they belong to the last bug that is not refuted; if there is none, they are one of their own.
+    """
+    last = next((bug for bug in reversed(bugs) if not bug.is_refuted), None)
+    if last is None:
+        return [*bugs, rest]
+    models = tuple(sorted((*last.models, *rest.models)))
+    return [replace(bug, models=models, unconfirmed=rest.models) if bug is last else bug for bug in bugs]

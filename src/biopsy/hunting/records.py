@@ -129,8 +129,8 @@ class BugExamination:
 
     It is ``cut_short`` if its limit of time left a question open. ``piece`` is the file of the smallest part that
     fails, ``nodes`` are its first nodes, ``known`` the known failure that it looks like, with its ``issue``, ``switch``
-    what avoids it, ``right_with`` the same engine with settings that do, as a spec. ``page`` and ``bundle`` show and
-    send it. Files are relative to the folder of the hunt.
+    what avoids it, ``right_with`` the same engine with settings that do, as a spec. ``page`` shows it, ``bundle`` is
+    fit to be sent. Files are relative to the folder of the hunt.
     """
 
     verdict: str

@@ -59,8 +59,8 @@ def timed(question: HuntQuestion, model: FoundModel, result: ModelResult, suspec
     run, verdict = tree.get("run") or {}, tree.get("verdict") or {}
     text = verdict.get("text") or f"it was not timed to the end: {last_line(printed)}"
     cell = replace(cell, text=shortened(text, _LONGEST_TEXT))
-    if run.get("slowdown") is not None and len(run["reasons"]) <= 1:
-        latency = record_of(Latency, run["slowdown"]["latency"])
+    if run.get("costs") and len(run["reasons"]) <= 1:
+        latency = record_of(Latency, run["costs"][0]["measured"])
         side = latency.side_of(limit)
         if side == "slower":  # and that is the only reason
             text = f"takes {latency.text}, {latency.after:.3g} ms instead of {latency.before:.3g} ms"

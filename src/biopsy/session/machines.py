@@ -237,6 +237,10 @@ class OtherMachines:
         """Borrow machines for this many runs, which will soon begin; some take seconds to get ready."""
         self._machines.expect(runs)
 
+    def jobs(self, wanted: int | None) -> int:
+        """How many runs go on at once: as many as are wanted, by default and at most as many as have room."""
+        return min(wanted or self.room, self.room)
+
     @property
     def running(self) -> int:
         """How many checks run on machines now, without stopped ones."""

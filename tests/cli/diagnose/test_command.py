@@ -313,6 +313,7 @@ def test_a_check_of_the_users_decides_and_settings_are_tried_where_it_has_a_plac
     assert "one node, Exp 'n1'" in found["text"] and "It goes away with threads=1." in found["reasons"]
     (workaround,) = found["workarounds"]
     assert workaround["line"] == f"{sys.executable} check.py model.onnx onnxrt:threads=1"
+    assert workaround["engine"] == "onnxrt:threads=1"
     assert status_of(workaround["line"]) == 0
 
 

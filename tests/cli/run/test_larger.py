@@ -40,9 +40,9 @@ def test_an_engine_that_needs_more_memory_is_a_failure_of_its_own_kind(
     written = json.loads((folder / "verdict.json").read_text())
     assert (written["outcome"], written["stage"], written["kind"]) == ("fails", "compare", "larger")
     assert written["engine"] == suspect
-    memory = json.loads((folder / "report.json").read_text())["run"]["memory"]
-    assert all(55 * MB < size < 75 * MB for size in memory["memory"]["after"])
-    assert all(20 * MB < size < 40 * MB for size in memory["memory"]["before"])
+    memory = json.loads((folder / "report.json").read_text())["run"]["costs"][0]
+    assert all(55 * MB < size < 75 * MB for size in memory["measured"]["after"])
+    assert all(20 * MB < size < 40 * MB for size in memory["measured"]["before"])
 
 
 def test_an_engine_that_needs_as_much_or_less_passes(planted: Callable[..., str]) -> None:
@@ -68,7 +68,7 @@ def test_only_what_all_measurements_say_decides(
 
 def test_three_engines_and_a_built_model_are_wrong_usage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("onnxrt", "reference", "onnxrt:threads=1") == 2
-    assert "--larger compares two engines, and 3 are named" in capsys.readouterr().err
+    assert "--larger needs exactly two engines, and this line names 3" in capsys.readouterr().err
     (folder / "model.xml").touch()
     assert main(["run", "model.xml", "--openvino", "--engine=openvino:threads=1", "--larger", "1.5"]) == 2
 

@@ -53,9 +53,10 @@ def test_a_faster_engine_passes_and_the_ratio_is_shown_and_reported(
     engines = [f"--engine={engine}" for engine in (planted(SLOW_TANH), suspect)]
     assert main(["run", "model.onnx", *engines, "--slower", "1.3", "--report", "report.json"]) == 0
     assert "times as long as planted:" in capsys.readouterr().out
-    slowdown = json.loads(Path("report.json").read_text())["run"]["slowdown"]
+    slowdown = json.loads(Path("report.json").read_text())["run"]["costs"][0]
     assert (slowdown["suspect"], slowdown["limit"]) == (suspect, 1.3)
-    assert slowdown["latency"]["after"] < slowdown["latency"]["before"] and slowdown["latency"]["high"] < 1.3
+    measured = slowdown["measured"]
+    assert measured["after"] < measured["before"] and measured["high"] < 1.3
 
 
 def test_an_engine_is_not_slower_than_itself(planted: Callable[..., str]) -> None:
@@ -77,9 +78,10 @@ def test_a_person_is_told_of_both(planted: Callable[..., str], capsys: Captured)
 def test_one_engine_or_three_are_wrong_usage_and_the_line_to_type_is_shown(
     engines: list[str], capsys: Captured
 ) -> None:
-    assert run(*engines) == 2
+    words = [f"--engine={engine}" for engine in engines]
+    assert main(["run", "model.onnx", *words, "--slower", "1.3", "--larger", "2"]) == 2
     told = capsys.readouterr().err
-    assert "biopsy run model.onnx --engine" in told and "--slower 1.3" in told
+    assert "biopsy run model.onnx --engine" in told and "--slower 1.3 --larger 2" in " ".join(told.split())
 
 
 @pytest.mark.parametrize("words", ["--slower 1", "--slower nan", "--slower inf", "--slower 1.3 --build-only"])

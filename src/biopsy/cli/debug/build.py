@@ -294,7 +294,7 @@ def _built_all(
             held.callback(_remove, plan.artifact)
         if machines is not None:
             separate = separate_checks(options.template(plan), PLACEHOLDER, options.check_timeout)
-            jobs = other_machines.jobs_on(machines, options.jobs)
+            jobs = machines.jobs(options.jobs)
             runs = BuildsElsewhere(plan, separate, machines, jobs, progress)
         elif options.check is None:
             person = InteractiveCheck(checking.ask)

@@ -27,7 +27,6 @@ from biopsy.cli.arguments.checks import (
 )
 from biopsy.cli.arguments.engines import PackageOptions, install
 from biopsy.cli.console import Console
-from biopsy.cli.debug import other_machines
 from biopsy.processes.environments.interpreter import interpreter_of
 from biopsy.processes.own_process import interrupted_once, processors, variables
 from biopsy.processes.warm import ServerGoneError, Warming
@@ -97,7 +96,7 @@ class CheckedOptions(
         if self.check is None:
             return 1, ""
         here = min(self.jobs or processors(), _MOST_JOBS)
-        jobs: int = here if machines is None else other_machines.jobs_on(machines, self.jobs)
+        jobs: int = here if machines is None else machines.jobs(self.jobs)
         command = parse(self.check)
         shared = {"--artifacts": self.artifacts, "--no-remove-intermediate": self.no_remove_intermediate}
         reasons = [f"{option} names a file that every check has" for option, given in shared.items() if given]

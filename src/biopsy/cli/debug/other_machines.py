@@ -164,11 +164,6 @@ def joined(options: MachineOptions, console: Console) -> Iterator[OtherMachines 
         yield workers
 
 
-def jobs_on(machines: OtherMachines, wanted: int | None) -> int:
-    """How many runs go on at once: as many as are wanted, by default and at most as many as have room."""
-    return min(wanted or machines.room, machines.room)
-
-
 _MOST_BYTES = 1 << 20
 _FIELDS = ("pip", "uv", "conda", "image_uri", "env_vars")
 _SENT_UNASKED = frozenset({"working_dir", "py_modules", "excludes", "java_jars"})

@@ -137,7 +137,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     refused = dict.fromkeys(options.unnamed, "no word of the check names it, so it is not sent")
     refused["--artifacts"] = other_machines.STAYS_THERE
     with other_machines.machines_of(args, console, refused) as machines:
-        jobs = (options.jobs or 1) if machines is None else other_machines.jobs_on(machines, options.jobs)
+        jobs = (options.jobs or 1) if machines is None else machines.jobs(options.jobs)
         report = options.report_file(console)
         tally = RunTally(options.rules().match)
         started, interrupted = time.monotonic(), False

@@ -192,7 +192,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             with closing(
                 RunsHere(ahead=options.jobs or 1)
                 if machines is None
-                else RunsElsewhere(machines, other_machines.jobs_on(machines, options.jobs), progress)
+                else RunsElsewhere(machines, machines.jobs(options.jobs), progress)
             ) as runs:
                 how = ReleaseSearchOptions(every=options.every, allow_vacuous=options.allow_vacuous_check)
                 search = ReleaseSearch(question, span, progress, how, runs=runs)

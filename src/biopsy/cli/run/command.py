@@ -18,7 +18,7 @@ from biopsy.cli.console import Console
 from biopsy.cli.run.execution import Feeder, ModelExecution, require_possible, save_outputs
 from biopsy.cli.run.files import golden_values, require_known_names, require_writable, save_model
 from biopsy.cli.run.findings import (
-    Cost,
+    CostComparison,
     EngineResult,
     Findings,
     names_failing,
@@ -119,7 +119,7 @@ def _engines(options: RunOptions, console: Console) -> list[Engine]:
     return engines
 
 
-def _costs(execution: ModelExecution, findings: Findings, engines: Sequence[Engine]) -> Iterator[Cost]:
+def _costs(execution: ModelExecution, findings: Findings, engines: Sequence[Engine]) -> Iterator[CostComparison]:
     """What --slower and --larger ask of the second engine, if both run; a check that fails anyway need not know.
 
     Raises EngineFailure.
@@ -128,9 +128,9 @@ def _costs(execution: ModelExecution, findings: Findings, engines: Sequence[Engi
         return
     options = execution.options
     if options.slower is not None:
-        yield execution.slowdown(engines, options.slower)
+        yield execution.latency(engines, options.slower)
     if options.larger is not None:
-        yield execution.memory(engines, options.larger)
+        yield execution.peak_memory(engines, options.larger)
 
 
 def _hinted(findings: Findings, golden: Sequence[RunnerResult], console: Console, *, validated: bool) -> Findings:
@@ -239,8 +239,7 @@ def conclude(findings: Findings, console: Console, options: RunOptions) -> int:
     """Write the report and the verdict file, and show the verdict; returns the exit status.
 
     Of several problems, the verdict file names a failure of an engine first, then NaN and infinities, of the engine
-    with the gravest, then a mismatch, then a slower or larger engine. A run that fails and is not a check shows what to
-    type next.
+    with the gravest, then a mismatch, then the cost. A run that fails and is not a check shows what to type next.
     """
     if options.report is not None:
         from biopsy.cli.run.report import write_report

@@ -12,8 +12,9 @@ from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.cli.arguments.groups import MarkedOutputs
 from biopsy.cli.console import Console
-from biopsy.cli.run.findings import EngineResult, Larger, Slowdown
+from biopsy.cli.run.findings import CostComparison, EngineResult
 from biopsy.cli.run.options import RunOptions
+from biopsy.comparison.mismatch import LARGER, SLOWER
 from biopsy.engines.base import Engine, ModelInput, Session
 from biopsy.engines.registry import parse_spec
 from biopsy.engines.runner import Inputs, casts, casts_text, checked_feed, feeds_for, run_session, runner_name
@@ -65,7 +66,7 @@ class ModelExecution:
         assert result is not None
         return result
 
-    def slowdown(self, engines: Sequence[Engine], limit: float) -> Slowdown:
+    def latency(self, engines: Sequence[Engine], limit: float) -> CostComparison:
         """How long the second engine takes compared with the first, for the same inputs: whether ``limit`` times.
 
         Raises EngineFailure.
@@ -85,24 +86,26 @@ class ModelExecution:
             return (timers[1], timers[0]) if is_second_first else (timers[0], timers[1])
 
         trusted, suspect = engines
-        return Slowdown(suspect.label, trusted.label, limit, decided(load, limit))
+        found = decided(load, limit)
+        return CostComparison(kind=SLOWER, suspect=suspect.label, trusted=trusted.label, limit=limit, measured=found)
 
-    def memory(self, engines: Sequence[Engine], limit: float) -> Larger:
+    def peak_memory(self, engines: Sequence[Engine], limit: float) -> CostComparison:
         """The memory that the second engine needs compared with the first: whether ``limit`` times.
 
         Raises EngineFailure.
         """
-        from biopsy.engines.latency import measurable_alike
+        from biopsy.engines.latency import Side, measurable_alike
         from biopsy.engines.peak_memory import decided
 
         trusted, suspect = engines
         feeds = self.feeder.feeds(built(trusted, self.model, self.feeder, self.options).inputs)
         with temporary_folder("biopsy-") as folder:
-            write_whole(folder / "model.onnx", [self.model.data])
+            write_whole(model := folder / "model.onnx", [self.model.data])
             write_feeds(file := folder / "inputs.json", feeds[:1])
             alike = measurable_alike([parse_spec(engine.label) for engine in engines])
-            found = decided(alike, folder / "model.onnx", self.model.folder, file, limit)
-        return Larger(suspect.label, trusted.label, limit, found)
+            sides = [Side(engine=each.label, model=model, folder=self.model.folder, feeds=file) for each in alike]
+            found = decided(sides, limit)
+        return CostComparison(kind=LARGER, suspect=suspect.label, trusted=trusted.label, limit=limit, measured=found)
 
     def recorder(self, engines: Sequence[Engine], save_to: Path | None) -> Recorder | None:
         """The recorder that keeps outputs in a file, if --record-memory is given."""
@@ -193,15 +196,15 @@ def require_possible(options: RunOptions, engines: Sequence[Engine]) -> None:
 
 def _require_two_engines(options: RunOptions, engines: Sequence[Engine]) -> None:
     """Raise UsageError, with the line to type instead, for --slower or --larger without exactly two engines."""
-    limit = next(options.as_typed(("slower", "larger")), None)
-    if limit is None or len(engines) == 2:
+    limits = [*options.as_typed(("slower", "larger"))]
+    if not limits or len(engines) == 2:
         return
     suspect = engines[-1]
     other = f"{suspect.name}:release=VERSION" if suspect.distributions else "ENGINE"
     trusted = other if len(engines) == 1 else engines[0].label
-    pair = ("--engine", trusted, "--engine", suspect.label, *limit.words)
+    pair = ("--engine", trusted, "--engine", suspect.label, *(word for limit in limits for word in limit.words))
     raise errors.UsageError(
-        f"{limit.words[0]} compares two engines, and {len(engines)} are named",
+        f"{limits[0].words[0]} needs exactly two engines, and this line names {len(engines)}",
         next_steps=[
             f"{line_of(['biopsy', 'run', as_word(options.model), *pair])}    the one that is trusted comes first"
         ],

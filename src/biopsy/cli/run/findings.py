@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.comparison.mismatch import LARGER, SLOWER, Mismatch, Rounding, form_text
+from biopsy.comparison.mismatch import Mismatch, Rounding, form_text
 from biopsy.engines.base import Engine
 from biopsy.model.known_names import listed
 from biopsy.tensors.results import RunnerResult
-from biopsy.text import count, first_of, size_text
+from biopsy.text import count, first_of
 
 if TYPE_CHECKING:
     from biopsy.comparison.metrics import NotFinite
@@ -33,84 +32,42 @@ class EngineResult:
     remarks: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class Slowdown:
-    """How long ``suspect`` takes compared with ``trusted``, both labels of engines, and what ``limit`` says of it."""
+_DOUBTS = {
+    "unknown": "the measurements are too uneven to say whether that is {:g} times",
+    "cost of a call": "the difference may be the cost of a call: time a larger part of the model, or give larger "
+    "inputs if its shapes are open (--input-shapes)",
+    "too little": "the difference may be an allocator's reserve: give larger inputs if its shapes are open "
+    "(--input-shapes)",
+}
 
+
+@dataclass(frozen=True, kw_only=True)
+class CostComparison:
+    """What ``suspect`` needs compared with ``trusted``, both labels of engines: time if ``kind`` is ``slower``, memory
+    if it is ``larger``. It fails if that is known to be at least ``limit`` times as much.
+    """
+
+    kind: str
     suspect: str
     trusted: str
     limit: float
-    latency: Latency
-
-    kind: ClassVar[str] = SLOWER
+    measured: Latency | PeakMemory
 
     @property
     def fails(self) -> bool:
-        """Whether the engine is known to be slower."""
-        return self.latency.side_of(self.limit) == "slower"
+        """Whether the suspect is known to need that much more."""
+        return self.measured.side_of(self.limit) == self.kind
 
     @property
     def undecided(self) -> str | None:
-        """Why it cannot be said whether it is slower; None if it can."""
-        side, latency = self.latency.side_of(self.limit), self.latency
-        if side == "cost of a call":
-            return (
-                f"{self.text}, but {1000 * (latency.after - (latency.before or 0)):.2g} us more may be the cost of a "
-                "call: time a larger part of the model, or give larger inputs if its shapes are open (--input-shapes)"
-            )
-        if side == "unknown":
-            return f"{self.text}: the times are too uneven to say whether that is {self.limit:g} times"
-        return None
+        """Why it cannot be said whether it does; None if it can."""
+        doubt = _DOUBTS.get(self.measured.side_of(self.limit))
+        return None if doubt is None else f"{self.text}: {doubt.format(self.limit)}"
 
     @property
     def text(self) -> str:
         """``A takes 5.37 times as long as B (5.2 to 5.6 by 99 %; 1.18 ms instead of 0.22 ms)``."""
-        latency = self.latency
-        return (
-            f"{self.suspect} takes {latency.ratio:.2f} times as long as {self.trusted} ({latency.low:.2f} to "
-            f"{latency.high:.2f} by 99 %; {latency.after:.3g} ms instead of {latency.before:.3g} ms)"
-        )
-
-
-@dataclass(frozen=True)
-class Larger:
-    """The memory that ``suspect`` needs compared with ``trusted``, both labels, and what ``limit`` says of it."""
-
-    suspect: str
-    trusted: str
-    limit: float
-    memory: PeakMemory
-
-    kind: ClassVar[str] = LARGER
-
-    @property
-    def fails(self) -> bool:
-        """Whether the engine is known to need more."""
-        return self.memory.side_of(self.limit) == "larger"
-
-    @property
-    def undecided(self) -> str | None:
-        """Why it cannot be said whether it needs more; None if it can."""
-        side = self.memory.side_of(self.limit)
-        if side == "too little":
-            return f"{self.text}, which may be the reserve of an allocator: give larger inputs, with --input-shapes"
-        if side == "unknown":
-            return f"{self.text}: the measurements are too uneven to say whether that is {self.limit:g} times"
-        return None
-
-    @property
-    def text(self) -> str:
-        """``A needs 2.00 times as much memory as B (1.98 to 2.02; 200 MB instead of 100 MB)``."""
-        memory = self.memory
-        after, before = (size_text(round(median(side))) for side in (memory.after, memory.before))
-        return (
-            f"{self.suspect} needs {memory.ratio:.2f} times as much memory as {self.trusted} ({memory.low:.2f} to "
-            f"{memory.high:.2f}; {after} instead of {before})"
-        )
-
-
-Cost: TypeAlias = "Slowdown | Larger"
-"""What a limit of cost says of an engine."""
+        return f"{self.suspect} {self.measured.compared_with(self.trusted)}"
 
 
 @dataclass(frozen=True)
@@ -129,7 +86,7 @@ class Findings:
     rounding: Rounding | None = None
     hint: str = ""
     guessed: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    costs: Sequence[Cost] = ()
+    costs: Sequence[CostComparison] = ()
 
     @property
     def verdict(self) -> str:

@@ -17,7 +17,7 @@ from biopsy.cli.advice import Advice
 from biopsy.cli.arguments.types import FileKind
 from biopsy.cli.console import Console
 from biopsy.cli.parser import parser_of
-from biopsy.cli.run.findings import Findings, Larger, Slowdown, names_failing, what_passed
+from biopsy.cli.run.findings import Findings, names_failing, what_passed
 from biopsy.cli.run.options import RunOptions, run_parser
 from biopsy.comparison.describe import index, number, report_lines, wide_tolerance
 from biopsy.comparison.metrics import NotFinite
@@ -121,10 +121,7 @@ def sections(options: RunOptions, findings: Findings) -> dict[str, Any]:
             "reasons": findings.reasons,
             "hint": findings.hint or None,
             **run_section(runs, findings.compared, findings.noise, findings.not_finite),
-            **{
-                name: next((asdict(each) for each in findings.costs if isinstance(each, kind)), None)
-                for name, kind in (("slowdown", Slowdown), ("memory", Larger))
-            },
+            "costs": [asdict(cost) for cost in findings.costs],
             "origins": [
                 {"output": output, "number": number, "label": label, "source": source.as_tree()}
                 for output, number, label, source in islice(

@@ -22,6 +22,7 @@ from biopsy.findings.bundle.reproduction import Reproduced, reproduce
 from biopsy.findings.bundle.script import (
     CAST_FILES,
     IN_A_CHILD,
+    NOT_REPRODUCED,
     SCRIPT,
     TENSOR_FILES,
     CopiedFiles,
@@ -46,7 +47,6 @@ from biopsy.tensors.npz import FORM
 from biopsy.tensors.results import Feed, Iteration, RunnerResult
 
 ISSUE = "ISSUE.md"
-_NOT_REPRODUCED = "NOT-REPRODUCED.txt"
 _LEAST_SECONDS = 60.0
 _TIMES_OF_CHECK = 20
 """A script waits this many times as long as the check took before it concludes that the model does not end."""
@@ -159,7 +159,7 @@ def _write_texts(job: BundleJob, facts: IssueFacts, folder: Path) -> list[Path]:
         text = (
             f"reproduce.py ended with status {reproduction.status}, not as the failure does:\n\n{reproduction.output}"
         )
-        texts[_NOT_REPRODUCED] = text.encode("utf-8", "backslashreplace")
+        texts[NOT_REPRODUCED] = text.encode("utf-8", "backslashreplace")
     if not job.no_issue:
         texts[ISSUE] = issue_text(facts).encode("utf-8", "backslashreplace")
     for name, data in texts.items():

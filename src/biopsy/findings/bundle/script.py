@@ -166,6 +166,9 @@ SCRIPT = "reproduce.py"
 IN_A_CHILD = "git_bisect.py"
 """The script that shows the failure; and one that runs it in a child, for a failure that ends the process."""
 
+NOT_REPRODUCED = "NOT-REPRODUCED.txt"
+"""The file that says that the script does not show the failure, so that the bundle is not fit to be sent."""
+
 TENSOR_FILES = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
 
 CAST_FILES = ("cast_model.onnx", "cast_inputs.npz", "cast_expected.npz")
@@ -174,7 +177,7 @@ CAST_FILES = ("cast_model.onnx", "cast_inputs.npz", "cast_expected.npz")
 OWN_MEMBERS = frozenset(
     {
         *(*TENSOR_FILES, *CAST_FILES, SCRIPT, IN_A_CHILD, "test_regression.py"),
-        *("versions.json", "report.html", "report.json", "ISSUE.md", "NOT-REPRODUCED.txt"),
+        *("versions.json", "report.html", "report.json", "ISSUE.md", NOT_REPRODUCED),
     }
 )
 """The names of the members of a bundle, but for copies of files of the check."""

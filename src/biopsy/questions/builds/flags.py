@@ -168,7 +168,7 @@ class SettingProbe:
 
     @property
     def is_of_cost(self) -> bool:
-        """Whether an engine fails because it is slower or larger than another one, so that its outputs are right."""
+        """Whether an engine fails for the time or memory that it needs, so that its outputs are right."""
         return self._runs.failure.reference is not None and self._runs.failure.reference.kind in COSTS
 
     def once(self, change: SettingChange, description: str, *, cold: bool = False) -> Judged:
