@@ -30,9 +30,10 @@ from biopsy.findings.report import Tree, as_json
 from biopsy.findings.verdict import Note, Verdict, notes_of
 from biopsy.model.extract import OutputChoice
 from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.own_process import install_line
 from biopsy.processes.reading import read_plain
 from biopsy.reduction.result import inputs_file
-from biopsy.text import install_line, line_of, series
+from biopsy.text import line_of, series
 
 
 def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.comparison.mismatch import COSTS, FORMS, NOT_FINITE, Mismatch, form_text, special_of
-from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
+from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, is_exact_by_default
 from biopsy.diagnosis.context import LEAVES_OPEN, NOT_ASKED
 from biopsy.diagnosis.facts import FailingPiece, KnownFacts, ModelFailure, StepReport, grouped
 from biopsy.diagnosis.question import (
@@ -84,15 +84,16 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
             f"; with its inner tensors as outputs too, none of {count(layers.layers, 'layer')} in {layers.suspect} "
             f"differs from {compared.rows[0][0]} by more than the tolerances and rounding allow"
         )
+    passes = f"the model does not fail: {'; '.join(compared.passed)}"
     if compared.contradicted:
-        inside += (
-            f". But float64 gives other values than {series(compared.rows[0])}, by more than the tolerances and "
-            "rounding allow: they may have the same bug"
+        passes = (
+            f"the engines agree, but float64 contradicts them: {series(compared.rows[0])} give other values, by more "
+            "than the tolerances and rounding allow, and may have the same bug"
         )
-    passes = f"the model does not fail: {'; '.join(compared.passed)}, with {inputs}{inside}."
+    passes += f", with {inputs}{inside}."
     if tool is not None and tool.breaks:
         return "fails", f"{tool.sentence} Before that, {passes}"
-    return "passes", sentence(passes)
+    return "unknown" if compared.contradicted else "passes", sentence(passes)
 
 
 def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, str]:
@@ -253,7 +254,8 @@ def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
         return f" {where}, this concerns {share} of {output}."
     if kind != "mismatch" or worst.actual is None or worst.expected is None:
         return ""
-    values = f"{worst.actual:.7g} at {list(worst.index)}, expected {worst.expected:.7g}"
+    actual, expected = map(worst.value_text, (worst.actual, worst.expected))
+    values = f"{actual} at {list(worst.index)}, expected {expected}"
     return (
         f" {where}, {output} is {values}; {share} are off by more than the tolerance "
         f"({_tolerance(failure, question, form)})."
@@ -267,7 +269,7 @@ def _tolerance(failure: ModelFailure, question: DiagnosisQuestion, form: str) ->
     if not isinstance(command, OwnRun):
         return "that of the check"
     source = "of your check" if question.check is not None else "as given"
-    default = 0.0 if form.startswith(("int", "uint", "bool")) else DEFAULT_TOLERANCE
+    default = 0.0 if is_exact_by_default(form) else DEFAULT_TOLERANCE
     return f"{given}, {source}" if given else f"atol and rtol {default:g}, the default"
 
 

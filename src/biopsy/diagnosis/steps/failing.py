@@ -302,8 +302,8 @@ def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
     compared = EngineComparison(engines=tuple(search.engines.items()), contradicted=is_contradicted, **lists)
     facts = replace(facts, compared=compared, failure=failure)
     if failure is None:
-        doubt = ["but float64 contradicts them"] if compared.contradicted else []
-        return StepAnswer(facts, f"no · {' · '.join([*compared.passed, *compared.not_compared, *doubt])}")
+        answer = "not known, float64 contradicts the engines" if is_contradicted else "no"
+        return StepAnswer(facts, " · ".join([answer, *compared.passed, *compared.not_compared]))
     error = f" · {failure.error}" if failure.error else ""
     return StepAnswer(facts, f"{failure.report.signature}{error}" if failure.fault is None else failure.fault.text)
 
