@@ -97,6 +97,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
             links=links,
         ),
         no_issue=no_issue,
+        is_random=facts.fault == "random",
     )
 
 
@@ -152,6 +153,8 @@ def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> 
 
 def _no_issue(facts: KnownFacts, verdict: Verdict) -> str:
     """Why no engine is to blame, so that nothing is to be filed; "" if one is."""
+    if facts.fault == "random":
+        return "no engine was judged: the model is random"
     if facts.fault is not None or verdict.kind in ("rounding", "precision"):
         return f"the verdict is that no engine is at fault ({verdict.kind})"
     return ""

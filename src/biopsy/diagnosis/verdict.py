@@ -118,7 +118,7 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
             f"define what that gives.{fault.origin}{piece}"
         )
     if fault is not None and fault.kind == "random":
-        return "random", f"Nothing was asked of an engine: {fault.text}."
+        return "random", f"No engine was judged: {fault.text}."
     if facts.is_rounding:
         return "rounding", _rounding_text(facts, question)
     if precision is not None and facts.is_precision:
@@ -143,10 +143,15 @@ def _reasons(facts: KnownFacts) -> Iterator[str]:
     """What the failure depends on, and what else is known of it, the most useful first."""
     yield from nodes_reason(facts)
     yield from _causes(facts)
+    settings = {} if facts.settings is None else {each.engine: each.change.text for each in facts.settings.switches}
     for way in facts.ways_out:
-        if way.failed:
-            failed = f"fails in {way.failed} of {way.runs} further runs"
-            yield f"No workaround, although it passed at first: {way.line} {failed} ({way.reason})."
+        if way.failed and way.gives_other_values:  # what passed at first compared nothing
+            values = f"the engine runs, but its values are not those of {_trusted(facts.known_failure)}"
+            runs = f"{way.failed} of {count(way.runs, 'run')}"
+            yield f"{settings.get(way.engine, way.line)} is no workaround: {values} ({runs})."
+        elif way.failed:
+            failed = f"it passed at first, but failed in {way.failed} of {count(way.runs, 'further run')}"
+            yield f"{way.line} is no workaround: {failed} ({way.reason})."
     yield from _rest(facts)
     yield from _of_narrower_type(facts)
     yield from _circumstances(facts)
@@ -320,7 +325,7 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
     piece, layers, steadiness = facts.piece, facts.layers, facts.steadiness
     for row in facts.compared.rows if facts.compared is not None else ():
         if facts.suspect in row and facts.known_failure.report.stage == "compare" and not facts.is_masked:
-            yield f"In a run of its own, {series([full_title(each, '') for each in row])} agree on these inputs."
+            yield f"Compared directly, {series([full_title(each, '') for each in row])} agree on these inputs."
     if piece is not None and piece.places:
         yield f"It was written in {first_of(piece.places, _MOST_PLACES)}."
     if steadiness is not None:
@@ -372,8 +377,8 @@ def _of_narrower_type(facts: KnownFacts) -> Iterator[str]:
     """The narrower type whose error it is, or that is left out, as far as a simulation shows that."""
     if facts.rounding is not None and facts.rounding.leaves_out:
         yield (
-            f"It leaves out the rounding that Casts to a narrower type demand: a run in float64 without that gives its "
-            f"values, and one with it those of {_trusted(facts.known_failure)}."
+            "It skips the rounding that Casts to a narrower type require: a float64 run without that rounding gives "
+            f"its values, one with it gives those of {_trusted(facts.known_failure)}."
         )
     narrower = None if facts.rounding is None else facts.rounding.narrower
     if narrower is not None and narrower.types and narrower.left is not None:
@@ -395,10 +400,13 @@ def _rest(facts: KnownFacts) -> Iterator[str]:
         yield f"That part is one of at least {1 + len(rest.others)} that fail in this way, each by itself ({groups})."
     if rest.others and len(engines) > 1:
         of_engine = {engine: [nodes for nodes, wrong in parts if engine in wrong] for engine in engines}
-        whose = [f"{full_title(each, '')} on {len(own)} ({grouped(own)})" for each, own in of_engine.items()]
+        (first, own), *more = of_engine.items()
+        whose = [f"{full_title(first, '')} is wrong on {len(own)} of these parts ({grouped(own)})"]
+        whose += [f"{full_title(each, '')} on {len(own)} ({grouped(own)})" for each, own in more]
         is_open = [nodes for nodes, wrong in parts if not wrong]
-        more = f"; which is wrong on {len(is_open)} ({grouped(is_open)}) is not known" if is_open else ""
-        yield f"By float64, these are wrong: {series(whose)}{more}."
+        others = f"the {'other' if len(is_open) == 1 else 'others'} ({grouped(is_open)})"
+        unknown = f"; which engine is wrong on {others} is not known" if is_open else ""
+        yield f"By float64, {series(whose)}{unknown}."
     them = "all of them" if rest.others else "that part"
     fed = f", and fed with what {full_title(rest.fed_by, '')} computes there" if rest.fed_by else ""
     condition, model = f"With {them} cut out{fed}", "the rest of the model"
@@ -432,7 +440,7 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
         if known.avoid:
             yield f"Known to avoid that bug: {'; or: '.join(each.rstrip('.') for each in known.avoid)}."
     if settings is not None and settings.tried and not settings.switches:
-        yield f"With none of the {settings.tried} settings that were tried does it pass."
+        yield f"It passes with none of the {settings.tried} settings that were tried."
     if mending and not sole_optimizer(facts):
         yield f"It goes away {', or '.join(switch.text for switch in mending)}."
     for switch in settings.switches if settings is not None else ():
@@ -480,8 +488,9 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
         yield from (f"Not confirmed with the whole model: {releases.package}, {text}." for text in unsure)
     if changes is not None and changes.best and changes.doubt:
         yield f"Of workarounds, {changes.doubt}; nothing else confirms it."
-    if facts.mending_switches:
-        is_sure = all(switch.verified for switch in facts.mending_switches)
+    failed = {way.engine for way in facts.ways_out if way.failed}
+    if mending := [switch for switch in facts.mending_switches if switch.engine not in failed]:
+        is_sure = all(switch.verified for switch in mending)
         confirmed = "With that setting, fresh processes pass; without it, they fail."
         yield confirmed if is_sure else "The setting was not confirmed by fresh processes."
 

@@ -288,8 +288,10 @@ def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
         steady = independent_of(question.index, ())
         others = [name for name in failure.report.outputs if question.index.ids.get(name) in steady]
         if others:
+            differ, them = ("differs", "this as an output") if len(others) == 1 else ("differ", "these as outputs")
             random += (
-                f"; {first_of([*map(repr, others)], 3)} differs too and does not depend on them: ask about it alone"
+                f"; {first_of([*map(repr, others)], 3)} also {differ} without depending on them: mark only {them}, and "
+                "ask again"
             )
         failure = replace(failure, fault=FaultBeforeEngines(kind="random", every=(), text=random))
     elif failure is not None:
