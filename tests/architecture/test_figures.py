@@ -10,7 +10,7 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_620,
+    "code": 62_631,
     "modules": 385,
     "functions": 5_696,
     "used_once": 517,

@@ -78,7 +78,11 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
     if failure is None:
         return None
     links = {known.reference: known.issue} if known is not None and known.reference and known.issue else {}
-    no_issue = _no_issue(facts, verdict)
+    no_issue = ""
+    if facts.fault == "random":
+        no_issue = "no engine was judged: the model is random"
+    elif facts.fault is not None or verdict.kind in ("rounding", "precision"):
+        no_issue = f"the verdict is that no engine is at fault ({verdict.kind})"
     model = question.model if piece is None else Path(piece.plain or piece.path)
     given = None if piece is None else inputs_file(model) if piece.plain else path_of(piece.inputs)
     return BundleJob(
@@ -149,12 +153,3 @@ def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> 
     yield from (
         note for note in notes_of(verdict) if note.label == "workaround" and not note.text.startswith(ELSEWHERE)
     )
-
-
-def _no_issue(facts: KnownFacts, verdict: Verdict) -> str:
-    """Why no engine is to blame, so that nothing is to be filed; "" if one is."""
-    if facts.fault == "random":
-        return "no engine was judged: the model is random"
-    if facts.fault is not None or verdict.kind in ("rounding", "precision"):
-        return f"the verdict is that no engine is at fault ({verdict.kind})"
-    return ""

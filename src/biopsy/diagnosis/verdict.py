@@ -10,7 +10,7 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.comparison.mismatch import COSTS, FORMS, NOT_FINITE, Mismatch, form_text, special_of
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, is_exact_by_default
 from biopsy.diagnosis.context import LEAVES_OPEN, NOT_ASKED
-from biopsy.diagnosis.facts import FailingPiece, KnownFacts, ModelFailure, StepReport, grouped
+from biopsy.diagnosis.facts import KnownFacts, ModelFailure, StepReport, grouped
 from biopsy.diagnosis.question import (
     TOLERANCES,
     DiagnosisQuestion,
@@ -474,7 +474,11 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     elif rounding is not None and rounding.verdicts and not rounding.is_rounding:
         yield f"Whether it is rounding is not known: {rounding.reason or 'float64 gave no answer'}."
     if piece is not None:
-        yield f"The file of the piece was checked again, in a process of its own; {_minimality(piece, facts)}."
+        # A node may be wrong by itself without failing the check.
+        needs_all = "without any one of its nodes, the check does not fail in the same way"
+        complete = needs_all if _wrong_alone(facts) else "none of its nodes can be left out"
+        minimality = complete if piece.stopped is None else "a smaller one may exist"
+        yield f"The file of the piece was checked again, in a process of its own; {minimality}."
     if tool is not None and tool.of_piece and tool.operators:
         yield (
             f"The optimizer turns the piece into {tool.operators}, which the engine computes wrongly even with its "
@@ -493,14 +497,6 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
         is_sure = all(switch.verified for switch in mending)
         confirmed = "With that setting, fresh processes pass; without it, they fail."
         yield confirmed if is_sure else "The setting was not confirmed by fresh processes."
-
-
-def _minimality(piece: FailingPiece, facts: KnownFacts) -> str:
-    """Whether the piece is the smallest; one of its nodes may be wrong by itself without failing the check."""
-    if piece.stopped is not None:
-        return "a smaller one may exist"
-    needs_all = "without any one of its nodes, the check does not fail in the same way"
-    return needs_all if _wrong_alone(facts) else "none of its nodes can be left out"
 
 
 def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:

@@ -417,18 +417,12 @@ def holding(facts: KnownFacts, context: StepContext) -> StepAnswer:
             while len(runs) < RUNS_OF_A_CLAIM and (len(runs) < RUNS_TO_TELL_APART or context.seconds_left > until):
                 runs.append(context.run(way.words, way.model, description=f"again: {way.text}"))
         failed = [run for run in runs if not passes(run)]
-        reason = next((run.reason for run in failed), "")
         compared = [run for run in failed if run.evidence.verdict.stage == "compare"]
-        seen.append(
-            WayOutRuns(
-                line=way.line,
-                engine=way.engine,
-                runs=len(runs),
-                failed=len(failed),
-                reason=reason,
-                gives_other_values=bool(failed) and compared == failed and not facts.known_failure.is_of_values,
-            )
-        )
+        outcome = WayOutRuns(line=way.line, engine=way.engine, runs=len(runs), failed=len(failed))
+        if failed:
+            changed = compared == failed and not facts.known_failure.is_of_values
+            outcome = replace(outcome, reason=failed[0].reason, gives_other_values=changed)
+        seen.append(outcome)
         if mended is not None and any(is_same_failure(run, facts.known_failure, context) for run in failed):
             engine, before = way.engine, mended.switches
             now = (replace(each, mends_original=each.mends_original and each.engine != engine) for each in before)

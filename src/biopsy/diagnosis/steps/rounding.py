@@ -271,19 +271,15 @@ def steadiness(facts: KnownFacts, context: StepContext) -> StepAnswer:
     return StepAnswer(replace(facts, steadiness=measured, failure=failure), line)
 
 
-def _differ_in_values(run: Judged) -> bool:
-    """Whether outputs were compared and differ: a refusal says nothing of them, and a wrong type is in both."""
-    seen = run.evidence.verdict
-    return seen.stage == "compare" and seen.kinds != ("type-mismatch",)
-
-
 def _self_difference(failure: ModelFailure, context: StepContext, runs: int) -> tuple[str, str]:
     """The engine that differs from itself in ``runs`` comparisons, and how often, in words; both "" if none does."""
     question = context.question
     for engine in dict.fromkeys(filter(None, (failure.suspect, failure.trusted))):
         words, description = question.original_words([engine, engine]), f"{engine} against itself"
         ran = (context.run(words, question.model, description=description) for _ in range(runs))
-        differing = sum(fails(run) and _differ_in_values(run) for run in ran)
+        seen = [run.evidence.verdict for run in ran if fails(run)]
+        # A refusal says nothing of values, and a wrong type is in both.
+        differing = sum(each.stage == "compare" and each.kinds != ("type-mismatch",) for each in seen)
         if differing:
             return engine, f"compared with itself, {engine} differs in {differing} of {runs} runs"
     return "", ""
