@@ -41,7 +41,7 @@ def is_crash(stage: str, kind: str) -> bool:
 
 
 Obstacle = Literal[
-    "no index",
+    "no pypi-simple",
     "network",
     "no such release",
     "no wheel",
@@ -185,8 +185,8 @@ class CannotInstall(BiopsyError):
 
     @property
     def concerns_all(self) -> bool:
-        """Whether no other package could be installed: an index, the network, space or a cache folder is missing."""
-        return self.kind in ("no index", "network", "disk full", "no cache folder")
+        """Whether no other package could be installed: pypi-simple, the network, space or a cache folder is missing."""
+        return self.kind in ("no pypi-simple", "network", "disk full", "no cache folder")
 
 
 class InvalidResult(BiopsyError):
@@ -208,9 +208,14 @@ class VacuousCheck(CheckError):
 
 
 class OriginalPasses(BiopsyError):
-    """The original model does not fail its check."""
+    """The original model does not fail its check: it passed in all ``runs`` on the file ``model``, if that is known."""
 
     status = 3
+    facts = ("model", "runs")
+
+    def __init__(self, message: str, *, model: str = "", runs: int = 0, **more: Any) -> None:
+        super().__init__(message, **more)
+        self.model, self.runs = model, runs
 
 
 class HighPrecisionFails(BiopsyError):

@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 
 def printable(text: str) -> str:
@@ -235,15 +234,3 @@ def _quoted(word: str) -> str:
         return chr(byte) if is_plain else f"\\x{byte:02x}"  # bash reads two digits at most
 
     return f"$'{''.join(map(escaped, word.encode('utf-8', 'surrogateescape')))}'"
-
-
-def install_line(requirement: str) -> str:
-    """The line that installs a package, or an extra such as ``biopsy[openvino]`` from where biopsy was installed from.
-
-    In the folder of a checkout that is ``.[openvino]``.
-    """
-    name, bracket, extras = requirement.partition("[")
-    root = Path(__file__).parents[2]
-    if name == "biopsy" and bracket and (root / "pyproject.toml").is_file():
-        name = "." if root == Path.cwd() else str(root)
-    return f'pip install "{name}{bracket}{extras}"'

@@ -10,10 +10,10 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_830,
+    "code": 62_850,
     "modules": 386,
-    "functions": 5_711,
-    "used_once": 522,
+    "functions": 5_714,
+    "used_once": 520,
     "inner_imports": 533,
     "namespaces": 46,
     "options": 33,

@@ -9,7 +9,7 @@ import pytest
 import biopsy
 from biopsy import errors
 from biopsy.cli.app import main
-from biopsy.text import install_line
+from biopsy.processes.own_process import install_line
 
 SOURCE = Path(biopsy.__file__).parent
 ONE_PLACE = SOURCE / "torch" / "arrays.py"

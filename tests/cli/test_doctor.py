@@ -10,7 +10,7 @@ import pytest
 
 from biopsy.cli.app import main
 from biopsy.engines.onnxrt import OnnxRuntime
-from biopsy.text import install_line
+from biopsy.processes.own_process import install_line
 
 
 def test_engines_that_work_are_shown_with_version_and_devices(capsys: pytest.CaptureFixture[str]):

@@ -9,6 +9,7 @@ import pytest
 from biopsy import events
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
+from biopsy.comparison.mismatch import Rounding
 from biopsy.diagnosis.context import StepContext
 from biopsy.diagnosis.facts import KnownFacts
 from biopsy.diagnosis.question import Words
@@ -89,3 +90,10 @@ def test_an_engine_is_accused_only_by_a_script_that_was_told_to_run_it(
     runs.question = replace(runs.question, check=words, template=template)
     failure = failing.answer(KnownFacts(), runs).facts.failure
     assert failure is not None and failure.suspect == suspect
+
+
+def test_engines_that_agree_do_not_pass_if_float64_contradicts_them(tmp_path: Path) -> None:
+    runs = Runs(tmp_path, {10: replace(DIFFERS, rounding=Rounding("bug"))})
+    kind, text = text_of(runs)
+    assert runs.asked[10:] == [["reference:float64", SUSPECT]]
+    assert kind == "unknown" and text.startswith("The engines agree, but float64 contradicts them: ")

@@ -112,12 +112,12 @@ def test_each_part_is_given_to_the_engine_that_is_wrong_on_it() -> None:
     tanh = replace(piece("Tanh 'a'"), wrong=(SUSPECT,))
     text = verdict_of(facts(rest=RestFacts(answer="passes", others=others), piece=tanh), (), question()).in_full
     assert (
-        "these are wrong: ONNX Runtime on 2 (Tanh: 1 node; MatMul: 1 node) and ONNX Runtime "
-        "(optimization=none) on 1 (MatMul: 1 node); which is wrong on 1 (MatMul: 1 node) is not known."
+        "By float64, ONNX Runtime is wrong on 2 of these parts (Tanh: 1 node; MatMul: 1 node) and ONNX Runtime "
+        "(optimization=none) on 1 (MatMul: 1 node); which engine is wrong on the other (MatMul: 1 node) is not known."
     ) in text
     one = (replace(MORE[0], wrong=(SUSPECT,)), MORE[1])
     assert (
-        "these are wrong"
+        "of these parts"
         not in verdict_of(facts(rest=RestFacts(answer="passes", others=one), piece=tanh), (), question()).in_full
     )
 

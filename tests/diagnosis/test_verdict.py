@@ -133,7 +133,7 @@ def test_an_output_of_the_model_is_not_told_as_one_of_the_layer_that_is_wrong() 
 
 def test_an_engine_that_agrees_with_the_suspect_is_named() -> None:
     compared = EngineComparison(rows=((TRUSTED, SUSPECT),))
-    agree = "In a run of its own, ONNX Runtime (optimization=none) and ONNX Runtime agree on these inputs."
+    agree = "Compared directly, ONNX Runtime (optimization=none) and ONNX Runtime agree on these inputs."
     assert agree in of(facts(compared=compared)).in_full
     assert agree not in of(facts()).in_full
 

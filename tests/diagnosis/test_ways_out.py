@@ -57,7 +57,8 @@ def test_a_workaround_says_how_often_it_held() -> None:
 def test_a_workaround_with_which_the_model_fails_in_another_way_is_none() -> None:
     verdict, known = verdict_after({7: ANOTHER, 20: ANOTHER})
     assert verdict.workarounds == ()
-    assert "fails in 2 of 21 further runs (RuntimeError)" in verdict.in_full
+    assert "is no workaround: it passed at first, but failed in 2 of 21 further runs (RuntimeError)." in verdict.in_full
+    assert "fresh processes" not in (verdict.certainty or "")
     assert known.mending_switches  # of the failure that was asked about
 
 
@@ -72,8 +73,9 @@ def test_the_answer_tells_runs_of_every_way_out_and_those_that_time_was_short_fo
     answer = holding.answer(known, Runs({}, in_time=24))
     assert answer.ended == TIME
     assert [each.runs for each in answer.facts.ways_out] == [21, 3, 0]
-    assert answer.line.startswith("only 3 runs in the time: ") and " · only 0 runs in the time: " in answer.line
-    assert answer.line.endswith(" · yes, in 21 of 21 further runs")
+    assert answer.line.startswith("run only 3 more times, for lack of time: ")
+    assert " · not run again, for lack of time: " in answer.line
+    assert answer.line.endswith(" · yes: all of 21 further runs pass")
     said = holding.answer(KNOWN, Runs({0: ANOTHER})).line
     assert said.startswith("no, it fails in 1 of 21 further runs: biopsy run ")
 
@@ -97,6 +99,16 @@ def test_what_switches_a_crash_off_is_compared_too() -> None:
     (way,) = ways_out(facts(failure=REFUSED, settings=settings(switch("A"))), question())
     engines = [word for before, word in pairwise(way.words) if before == "--engine"]
     assert engines == [TRUSTED, "onnxrt:disabled_optimizers=A"]
+
+
+def test_what_only_ends_a_crash_is_not_said_to_have_passed() -> None:
+    known = holding.answer(
+        facts(failure=REFUSED, settings=settings(switch("A"))), Runs(dict.fromkeys(range(21), THE_SAME))
+    )
+    verdict = verdict_of(known.facts, (), question())
+    text = "disabled_optimizers=A is no workaround: the engine runs, but its values are not those of ONNX Runtime"
+    assert f"{text} (optimization=none) (21 of 21 runs)." in verdict.in_full
+    assert verdict.workarounds == () and "fresh processes" not in (verdict.certainty or "")
 
 
 def test_nothing_is_run_where_nothing_avoids_the_failure() -> None:

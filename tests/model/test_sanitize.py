@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from biopsy import errors
 from biopsy.model import folding, sanitize
 from biopsy.model.tensor_type import TensorType
-from biopsy.text import install_line
+from biopsy.processes.own_process import install_line
 
 FLOAT, BOOL = TensorProto.FLOAT, TensorProto.BOOL
 SHIPPED = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data").rglob("*.onnx"))

@@ -26,20 +26,25 @@ class Advice:
     why: str = ""
 
 
+def folder_of_diagnosis(model: Path) -> Path:
+    """The folder of a diagnosis of a model, unless an option names one."""
+    return Path(f"{model.stem}_diagnosis")
+
+
 def of_diagnosis(model: Path) -> list[Advice]:
-    """The line that asks a diagnosis of a model, or whose folder the model is in, for workarounds and releases too.
+    """What to type to add workarounds and releases to the diagnosis whose folder holds a model, or that was made of it.
 
     Its page and its issue say what it finds itself, not what another command does. Empty if there is no such diagnosis.
     """
     from biopsy.diagnosis.evidence import STATE, line_of_evidence
 
-    for folder in (model.parent, Path(f"{model.stem}_diagnosis")):
+    for folder in (model.parent, folder_of_diagnosis(model)):
         if (folder / STATE).is_file():
             with contextlib.suppress(errors.UsageError):
                 words = line_of_evidence(folder)
                 if "--thorough" not in words:
                     line = line_with(words, REST_OPTIONS, "diagnose", ["--thorough"])
-                    return [Advice(line, f"the same for the page and the issue of {folder}")]
+                    return [Advice(line, f"adds this to the page and the issue of {folder}")]
     return []
 
 

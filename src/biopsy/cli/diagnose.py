@@ -39,8 +39,9 @@ examples:
   biopsy diagnose model.onnx --engine onnxrt --check ./check.sh {} {engine}
 
 exit status: 0 the model does not fail, or --answered has written what was wanted; 1 it fails, and the verdict says why
-as far as it is known; 2 wrong usage; 4 nothing was concluded (an engine is missing, there is nothing to compare with);
-5 interrupted, or the time was over before it was known whether the model fails: the same command goes on"""
+as far as it is known; 2 wrong usage; 4 nothing was concluded (an engine is missing, there is nothing to compare with,
+float64 contradicts engines that agree); 5 interrupted, or the time was over before it was known whether the model
+fails: the same command goes on"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +82,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             status = {True: 1, False: 0, None: errors.CannotCompare.status}[diagnosis.failed]
             if diagnosis.stopped == PERSON or (diagnosis.stopped is not None and diagnosis.failed is None):
                 status = errors.Interrupted.status
-            progress.ended(status)
+            progress.ended(0 if only_writes else status)
         following = [advice.Advice(line, why) for line, why in next_lines(diagnosis.facts, question)]
         if not only_writes:
             _say_result(shown, diagnosis, following)
@@ -91,7 +92,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             shown.note(f"{'report':<{COLUMN}} {report.path}")
         if options.json:
             console.program_text(report.as_bytes(status, partial(sections, Path())).decode("ascii"))
-        if status == errors.Interrupted.status:
+        if status == errors.Interrupted.status and not only_writes:
             raise errors.Interrupted(
                 "what is known so far is shown above",
                 kept=f"{diagnosis.folder}, with what was found",

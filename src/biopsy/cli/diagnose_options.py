@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from biopsy.cli.advice import folder_of_diagnosis
 from biopsy.cli.arguments import checks, comparing, engines, groups, types
 from biopsy.cli.arguments.declared import option, switch
 from biopsy.cli.arguments.engines import TensorrtOptions
@@ -63,7 +64,7 @@ class DiagnoseOptions(
     @property
     def folder(self) -> Path:
         """The folder of the evidence."""
-        return self.dir or Path(f"{self.model.stem}_diagnosis")
+        return self.dir or folder_of_diagnosis(self.model)
 
 
 def add(parser: argparse.ArgumentParser) -> None:

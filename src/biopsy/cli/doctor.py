@@ -15,7 +15,8 @@ from biopsy.engines.base import Engine
 from biopsy.engines.registry import Installed
 from biopsy.processes.environments.cache import Cache
 from biopsy.processes.environments.interpreter import uv_program
-from biopsy.text import count, install_line, size_text
+from biopsy.processes.own_process import install_line
+from biopsy.text import count, size_text
 
 NEEDED = "onnxrt"
 """The engine that biopsy itself cannot work without: it records values with it."""

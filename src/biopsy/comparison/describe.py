@@ -10,7 +10,7 @@ from biopsy.comparison.differences import ErrorSummary
 from biopsy.comparison.metrics import Element, NotFinite, Scalar, Statistics
 from biopsy.comparison.noise import NoiseComparison, NoiseReport, explained_by
 from biopsy.comparison.runs import RunComparison
-from biopsy.comparison.tolerance import AT_LEAST, Tolerance
+from biopsy.comparison.tolerance import AT_LEAST, Tolerance, is_exact_by_default
 from biopsy.records import plain
 from biopsy.text import option_line, printable
 
@@ -35,7 +35,7 @@ def report_lines(output: OutputComparison) -> list[str]:
             measured, tolerance = output.measured, output.tolerance
             current = f"atol {tolerance.atol:g}, rtol {tolerance.rtol:g}, {output.stat}"
             current += f" {output.quantile:g}" if output.stat == "quantile" else ""
-            if tolerance == Tolerance(0, 0) and output.expected_dtype.startswith(("int", "uint", "bool")):
+            if tolerance == Tolerance(0, 0) and is_exact_by_default(output.expected_dtype):
                 current += "; integers are compared exactly by default"
             passing = [("atol", measured.passing_atol), ("rtol", measured.passing_rtol)]
             options = [option_line(f"--{key}", f"{output.name}:{each:g}") for key, each in passing if each is not None]

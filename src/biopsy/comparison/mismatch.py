@@ -97,6 +97,11 @@ class Mismatch:
     expected_form: str = ""
     declared_form: str = ""
 
+    def value_text(self, value: float) -> str:
+        """A value of the output in up to seven digits; a whole number of a discrete output in all of its digits."""
+        is_whole = self.quantum is not None and value.is_integer() and abs(value) < 2**63
+        return f"{value:.0f}" if is_whole else f"{value:.7g}"
+
     @property
     def is_of_form(self) -> bool:
         """Whether the type or the shape is wrong, whatever the values are."""
@@ -329,7 +334,7 @@ def error_text(size: ErrorSize) -> str:
     parts = []
     if worst.error is not None:
         values = (
-            f": {worst.actual:.7g}, expected {worst.expected:.7g}"
+            f": {worst.value_text(worst.actual)}, expected {worst.value_text(worst.expected)}"
             if worst.actual is not None and worst.expected is not None
             else ""
         )

@@ -150,8 +150,12 @@ class Criteria:
 
     def tolerance_of(self, expected: Array) -> Tolerance:
         """The tolerances for an expected value, by its type."""
-        integral = expected.dtype.kind in "iub" or (expected.dtype.kind == "V" and "int" in expected.dtype.name)
-        return self.integers if integral else self.tolerance
+        return self.integers if is_exact_by_default(expected.dtype.name) else self.tolerance
+
+
+def is_exact_by_default(dtype: str) -> bool:
+    """Whether values of a type, by its name, are compared exactly unless a tolerance is given: integers, booleans."""
+    return dtype.startswith(("int", "uint", "bool"))
 
 
 def criteria_for(name: str, tolerances: Tolerances, stats: Stats, limits: MetricLimits) -> Criteria:

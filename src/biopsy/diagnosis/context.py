@@ -75,10 +75,6 @@ _LEAST_SECONDS = 5.0
 """The least timeout of a check, even if less time is left."""
 
 
-_OF_THE_MODEL = ("piece", "setting")
-"""Steps that begin with runs of the failing check on the whole model."""
-
-
 class TimeUpError(Exception):
     """The time limit of a step or of the whole diagnosis is reached."""
 
@@ -215,11 +211,12 @@ class StepContext:
             known = replace(known, later=heard, question=question)
         return replace(facts, steadiness=known)
 
-    def with_passes(self, facts: KnownFacts, step: str, error: errors.BiopsyError, runs: int) -> KnownFacts:
-        """The facts after a step that ended by an error: if the model passed in all of its ``runs``, these count."""
+    def with_passes(self, facts: KnownFacts, error: errors.BiopsyError) -> KnownFacts:
+        """The facts after a step that ended by an error: runs in which the model passed count."""
+        if not isinstance(error, errors.OriginalPasses) or error.model != str(self.question.model):
+            return facts
         known = facts.steadiness or Steadiness(failed=1, runs=1)
-        is_passed = isinstance(error, errors.OriginalPasses) and step in _OF_THE_MODEL
-        return replace(facts, steadiness=known.with_runs(0, runs)) if is_passed else facts
+        return replace(facts, steadiness=known.with_runs(0, error.runs))
 
     def run_check(self, check: CommandCheck, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
         """``run`` for an existing check."""

@@ -115,7 +115,6 @@ class _PlanRun:
 
     def _answer(self, step: DiagnosisStep) -> tuple[Outcome, str]:
         """The outcome of a step and its line; its facts are kept."""
-        checks = self._context.checks
         try:
             self._context.begin_step(step.share)
             if not step.warm:
@@ -141,7 +140,7 @@ class _PlanRun:
         except errors.BiopsyError as error:
             if self._facts == KnownFacts():
                 raise
-            self._facts = self._context.with_passes(self._facts, step.name, error, self._context.checks - checks)
+            self._facts = self._context.with_passes(self._facts, error)
             return "failed", error.summary
         self._facts = self._context.counted(answered.facts, step.question)
         if answered.ended is None:

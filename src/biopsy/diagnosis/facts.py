@@ -479,13 +479,16 @@ class ChangeFacts:
 class WayOutRuns:
     """How often the check with the ``line`` of a way out ran after it had passed, and failed in any way.
 
-    ``reason`` is how it failed first.
+    ``engine`` is the spec of a switch. ``reason`` is how it failed first. ``gives_other_values``: the model is not
+    refused and does not crash any more, as it does otherwise, but outputs differ whenever it failed.
     """
 
     line: str
+    engine: str = ""
     runs: int = 0
     failed: int = 0
     reason: str = ""
+    gives_other_values: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

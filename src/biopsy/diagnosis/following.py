@@ -30,9 +30,10 @@ from biopsy.findings.report import Tree, as_json
 from biopsy.findings.verdict import Note, Verdict, notes_of
 from biopsy.model.extract import OutputChoice
 from biopsy.processes.cleanup import temporary_folder
+from biopsy.processes.own_process import install_line
 from biopsy.processes.reading import read_plain
 from biopsy.reduction.result import inputs_file
-from biopsy.text import install_line, line_of, series
+from biopsy.text import line_of, series
 
 
 def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple[str, str]]:
@@ -77,7 +78,13 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
     if failure is None:
         return None
     links = {known.reference: known.issue} if known is not None and known.reference and known.issue else {}
-    no_issue = _no_issue(facts, verdict)
+    no_issue = ""
+    if facts.fault == "random":
+        no_issue = "no engine was judged: the model is random"
+    elif facts.fault is not None and verdict.kind == "unknown":
+        no_issue = "what fails is only partly known"
+    elif facts.fault is not None or verdict.kind in ("rounding", "precision"):
+        no_issue = f"the verdict is that no engine is at fault ({verdict.kind})"
     model = question.model if piece is None else Path(piece.plain or piece.path)
     given = None if piece is None else inputs_file(model) if piece.plain else path_of(piece.inputs)
     return BundleJob(
@@ -98,6 +105,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
         no_issue=no_issue,
         # Float64 with the rounding of Casts is no judge of an engine that leaves it out.
         measures_rounding=facts.rounding is None or not facts.rounding.leaves_out,
+        is_random=facts.fault == "random",
     )
 
 
@@ -157,12 +165,3 @@ def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> 
     yield from (
         note for note in notes_of(verdict) if note.label == "workaround" and not note.text.startswith(ELSEWHERE)
     )
-
-
-def _no_issue(facts: KnownFacts, verdict: Verdict) -> str:
-    """Why no engine is to blame, so that nothing is to be filed; "" if one is."""
-    if facts.fault is not None and verdict.kind == "unknown":
-        return "what fails is only partly known"
-    if facts.fault is not None or verdict.kind in ("rounding", "precision"):
-        return f"the verdict is that no engine is at fault ({verdict.kind})"
-    return ""

@@ -185,8 +185,7 @@ def with_engine(template: Sequence[str], engine: str) -> Words:
 
 
 ENDINGS = (".safetensors", ".json")
-"""The endings that ``write_inputs`` may give to a file."""
-"""File formats for inputs; the first that can hold them is used."""
+"""The endings that ``write_inputs`` may give to a file: it uses the first format that can hold the inputs."""
 
 _TINY = 4
 """An open dimension of at most this size may be too small for the model, as in an image of 1 x 1 pixels."""

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.comparison.mismatch import COSTS, FORMS, NOT_FINITE, Mismatch, form_text, special_of
-from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
+from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, is_exact_by_default
 from biopsy.diagnosis.context import LEAVES_OPEN, NOT_ASKED
-from biopsy.diagnosis.facts import FailingPiece, KnownFacts, ModelFailure, StepReport, grouped
+from biopsy.diagnosis.facts import KnownFacts, ModelFailure, StepReport, grouped
 from biopsy.diagnosis.question import (
     TOLERANCES,
     DiagnosisQuestion,
@@ -89,15 +89,16 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
             f"; with its inner tensors as outputs too, none of {count(layers.layers, 'layer')} in {layers.suspect} "
             f"differs from {compared.rows[0][0]} by more than the tolerances and rounding allow"
         )
+    passes = f"the model does not fail: {'; '.join(compared.passed)}"
     if compared.contradicted:
-        inside += (
-            f". But float64 gives other values than {series(compared.rows[0])}, by more than the tolerances and "
-            "rounding allow: they may have the same bug"
+        passes = (
+            f"the engines agree, but float64 contradicts them: {series(compared.rows[0])} give other values, by more "
+            "than the tolerances and rounding allow, and may have the same bug"
         )
-    passes = f"the model does not fail: {'; '.join(compared.passed)}, with {inputs}{inside}."
+    passes += f", with {inputs}{inside}."
     if tool is not None and tool.breaks:
         return "fails", f"{tool.sentence} Before that, {passes}"
-    return "passes", sentence(passes)
+    return "unknown" if compared.contradicted else "passes", sentence(passes)
 
 
 def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, str]:
@@ -119,7 +120,7 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
     if fault is not None and fault.kind == "undefined":
         return _undefined(fault.text, facts, question, piece)
     if fault is not None and fault.kind == "random":
-        return "random", f"Nothing was asked of an engine: {fault.text}."
+        return "random", f"No engine was judged: {fault.text}."
     if facts.is_rounding:
         return "rounding", _rounding_text(facts, question)
     if precision is not None and facts.is_precision:
@@ -144,10 +145,15 @@ def _reasons(facts: KnownFacts) -> Iterator[str]:
     """What the failure depends on, and what else is known of it, the most useful first."""
     yield from nodes_reason(facts)
     yield from _causes(facts)
+    settings = {} if facts.settings is None else {each.engine: each.change.text for each in facts.settings.switches}
     for way in facts.ways_out:
-        if way.failed:
-            failed = f"fails in {way.failed} of {way.runs} further runs"
-            yield f"No workaround, although it passed at first: {way.line} {failed} ({way.reason})."
+        if way.failed and way.gives_other_values:  # what passed at first compared nothing
+            values = f"the engine runs, but its values are not those of {_trusted(facts.known_failure)}"
+            runs = f"{way.failed} of {count(way.runs, 'run')}"
+            yield f"{settings.get(way.engine, way.line)} is no workaround: {values} ({runs})."
+        elif way.failed:
+            failed = f"it passed at first, but failed in {way.failed} of {count(way.runs, 'further run')}"
+            yield f"{way.line} is no workaround: {failed} ({way.reason})."
     yield from _rest(facts)
     yield from _of_narrower_type(facts)
     yield from _circumstances(facts)
@@ -268,7 +274,8 @@ def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     worst = failure.by_suspect(worst)
     if kind != "mismatch" or worst.actual is None or worst.expected is None:
         return ""
-    values = f"{worst.actual:.7g} at {list(worst.index)}, expected {worst.expected:.7g}"
+    actual, expected = map(worst.value_text, (worst.actual, worst.expected))
+    values = f"{actual} at {list(worst.index)}, expected {expected}"
     return (
         f" {where}, {output} is {values}; {share} are off by more than the tolerance "
         f"({_tolerance(failure, question, form)})."
@@ -282,7 +289,7 @@ def _tolerance(failure: ModelFailure, question: DiagnosisQuestion, form: str) ->
     if not isinstance(command, OwnRun):
         return "that of the check"
     source = "of your check" if question.check is not None else "as given"
-    default = 0.0 if form.startswith(("int", "uint", "bool")) else DEFAULT_TOLERANCE
+    default = 0.0 if is_exact_by_default(form) else DEFAULT_TOLERANCE
     return f"{given}, {source}" if given else f"atol and rtol {default:g}, the default"
 
 
@@ -334,7 +341,7 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
     piece, layers, steadiness = facts.piece, facts.layers, facts.steadiness
     for row in facts.compared.rows if facts.compared is not None else ():
         if facts.suspect in row and facts.known_failure.report.stage == "compare" and not facts.is_masked:
-            yield f"In a run of its own, {series([full_title(each, '') for each in row])} agree on these inputs."
+            yield f"Compared directly, {series([full_title(each, '') for each in row])} agree on these inputs."
     if piece is not None and piece.places:
         yield f"By their names or the notes of an exporter, its nodes come from {first_of(piece.places, _MOST_PLACES)}."
     if steadiness is not None:
@@ -389,8 +396,8 @@ def _of_narrower_type(facts: KnownFacts) -> Iterator[str]:
     """The narrower type whose error it is, or that is left out, as far as a simulation shows that."""
     if facts.rounding is not None and facts.rounding.leaves_out:
         yield (
-            f"It leaves out the rounding that Casts to a narrower type demand: a run in float64 without that gives its "
-            f"values, and one with it those of {_trusted(facts.known_failure)}."
+            "It skips the rounding that Casts to a narrower type require: a float64 run without that rounding gives "
+            f"its values, one with it gives those of {_trusted(facts.known_failure)}."
         )
     narrower = None if facts.rounding is None else facts.rounding.narrower
     if narrower is not None and narrower.types and narrower.left is not None:
@@ -412,10 +419,13 @@ def _rest(facts: KnownFacts) -> Iterator[str]:
         yield f"That part is one of at least {1 + len(rest.others)} that fail in this way, each by itself ({groups})."
     if rest.others and len(engines) > 1:
         of_engine = {engine: [nodes for nodes, wrong in parts if engine in wrong] for engine in engines}
-        whose = [f"{full_title(each, '')} on {len(own)} ({grouped(own)})" for each, own in of_engine.items()]
+        (first, own), *more = of_engine.items()
+        whose = [f"{full_title(first, '')} is wrong on {len(own)} of these parts ({grouped(own)})"]
+        whose += [f"{full_title(each, '')} on {len(own)} ({grouped(own)})" for each, own in more]
         is_open = [nodes for nodes, wrong in parts if not wrong]
-        more = f"; which is wrong on {len(is_open)} ({grouped(is_open)}) is not known" if is_open else ""
-        yield f"By float64, these are wrong: {series(whose)}{more}."
+        others = f"the {'other' if len(is_open) == 1 else 'others'} ({grouped(is_open)})"
+        unknown = f"; which engine is wrong on {others} is not known" if is_open else ""
+        yield f"By float64, {series(whose)}{unknown}."
     them = "all of them" if rest.others else "that part"
     fed = f", and fed with what {full_title(rest.fed_by, '')} computes there" if rest.fed_by else ""
     condition, model = f"With {them} cut out{fed}", "the rest of the model"
@@ -449,7 +459,7 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
         if known.avoid:
             yield f"{AVOIDS}{'; or: '.join(each.rstrip('.') for each in known.avoid)}."
     if settings is not None and settings.tried and not settings.switches:
-        yield f"With none of the {settings.tried} settings that were tried does it pass."
+        yield f"It passes with none of the {settings.tried} settings that were tried."
     if mending and not sole_optimizer(facts):
         yield f"It goes away {', or '.join(switch.text for switch in mending)}."
     for switch in settings.switches if settings is not None else ():
@@ -483,7 +493,11 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     elif rounding is not None and rounding.verdicts and not rounding.is_rounding:
         yield f"Whether it is rounding is not known: {rounding.reason or 'float64 gave no answer'}."
     if piece is not None:
-        yield f"The file of the piece was checked again, in a process of its own; {_minimality(piece, facts)}."
+        # A node may be wrong by itself without failing the check.
+        needs_all = "without any one of its nodes, the check does not fail in the same way"
+        complete = needs_all if _wrong_alone(facts) else "none of its nodes can be left out"
+        minimality = complete if piece.stopped is None else "a smaller one may exist"
+        yield f"The file of the piece was checked again, in a process of its own; {minimality}."
     if tool is not None and tool.of_piece and tool.operators:
         yield (
             f"The optimizer turns the piece into {tool.operators}, which gives the wrong result with the optimizer off "
@@ -497,18 +511,11 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
         yield from (f"Not confirmed with the whole model: {releases.package}, {text}." for text in unsure)
     if changes is not None and changes.best and changes.doubt:
         yield f"Of workarounds, {changes.doubt}; nothing else confirms it."
-    if facts.mending_switches:
-        is_sure = all(switch.verified for switch in facts.mending_switches)
+    failed = {way.engine for way in facts.ways_out if way.failed}
+    if mending := [switch for switch in facts.mending_switches if switch.engine not in failed]:
+        is_sure = all(switch.verified for switch in mending)
         confirmed = "With that setting, fresh processes pass; without it, they fail."
         yield confirmed if is_sure else "The setting was not confirmed by fresh processes."
-
-
-def _minimality(piece: FailingPiece, facts: KnownFacts) -> str:
-    """Whether the piece is the smallest; one of its nodes may be wrong by itself without failing the check."""
-    if piece.stopped is not None:
-        return "a smaller one may exist"
-    needs_all = "without any one of its nodes, the check does not fail in the same way"
-    return needs_all if _wrong_alone(facts) else "none of its nodes can be left out"
 
 
 def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:

@@ -31,11 +31,10 @@ from biopsy.engines.base import (
 from biopsy.model import load
 from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
-from biopsy.processes.own_process import kept_signal_stack
+from biopsy.processes.own_process import install_line, kept_signal_stack
 from biopsy.processes.writing import write_whole, written_together
 from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.types import dtype_named
-from biopsy.text import install_line
 
 PRECISIONS = ("f32", "f16", "bf16")
 

@@ -15,8 +15,8 @@ from biopsy import errors
 from biopsy.engines.base import ModelInput, Option, count, read_built, switch, words
 from biopsy.model.index import label
 from biopsy.model.tensor_type import TensorType
+from biopsy.processes.own_process import install_line
 from biopsy.processes.writing import write_whole
-from biopsy.text import install_line
 
 ENGINE = "trt"
 

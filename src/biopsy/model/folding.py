@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from biopsy import errors
 from biopsy.model import external, tensor_type, walk
 from biopsy.model.sanitize import clean_up, every_info
-from biopsy.text import install_line, size_text
+from biopsy.processes.own_process import install_line
+from biopsy.text import size_text
 
 if TYPE_CHECKING:
     import onnx

@@ -1,5 +1,5 @@
-"""The process that runs biopsy: how it starts Python again, is interrupted and ends, its memory, and warnings for
-the end of its command.
+"""The process that runs biopsy: how it starts Python again, is interrupted and ends, its memory, warnings for the end
+of its command, and where it was installed from.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from biopsy.processes.reaper import processes, stat_of
+from biopsy.text import line_of
 
 _START = """\
 import sys
@@ -312,3 +313,15 @@ def taken_warnings() -> list[str]:
     """The warnings since the last call of this."""
     warnings, _warnings[:] = _warnings[:], []
     return warnings
+
+
+def install_line(requirement: str) -> str:
+    """The line that installs a package, or an extra such as ``biopsy[openvino]`` from where biopsy was installed from.
+
+    In the folder of a checkout that is ``.[openvino]``.
+    """
+    name, bracket, extras = requirement.partition("[")
+    root = Path(__file__).parents[3]
+    if name == "biopsy" and bracket and (root / "pyproject.toml").is_file():
+        name = "." if root.samefile(".") else str(root)
+    return line_of(["pip", "install", f"{name}{bracket}{extras}"])

@@ -156,7 +156,9 @@ def _original_passes(driver: Driver, judged: Judged, tries: int, marked: Judged 
                 "if only an inner tensor is wrong, record all of them (--onnx-outputs mark all), and check with"
                 " biopsy run {} --load-inputs layerwise.json --load-outputs golden.json"
             )
-    return errors.OriginalPasses(message, details=details, next_steps=steps)
+    runs = tries if judged.outcome is Outcome.PASSES and not driver.problem.mark_intermediate else 0
+    model = str(driver.problem.index.path or "")
+    return errors.OriginalPasses(message, model=model, runs=runs, details=details, next_steps=steps)
 
 
 def _marked(driver: Driver, judged: Judged) -> Judged | None:

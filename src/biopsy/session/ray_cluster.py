@@ -31,9 +31,10 @@ from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer, TaskHost
 from biopsy.processes import cleanup
 from biopsy.processes.own_files import ContentStore, claimed_folder, folder_of_user, remove_abandoned
+from biopsy.processes.own_process import install_line
 from biopsy.session.conditions import MachineKind, differing, this_machine
 from biopsy.session.machines import MachineLostError, OtherMachines
-from biopsy.text import count, first_line, install_line
+from biopsy.text import count, first_line
 
 _ADDRESS = re.compile(r"\s*(?P<client>ray://)?\[?(?P<host>[^/\[\]]+)\]?:(?P<port>\d{1,5})/?\s*")
 _SOON = 10.0

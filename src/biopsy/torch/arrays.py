@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from biopsy import errors
+from biopsy.processes.own_process import install_line
 from biopsy.tensors.results import Array
 from biopsy.tensors.types import dtype_named
-from biopsy.text import install_line
 
 
 def imported(name: str = "torch") -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from biopsy.cli.app import main
-from biopsy.text import install_line
+from biopsy.processes.own_process import install_line
 from support.models import chain, save
 
 CHECK = ["--check", "true", "{}"]

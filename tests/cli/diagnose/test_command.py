@@ -538,6 +538,8 @@ def test_a_folder_is_reported_from_its_answers_and_stays_as_it_is(here, capsys) 
     assert "FAILED" not in told and "not asked" not in told
     assert "found.html" in told and "found.zip" in told
     assert (here / "found.html").exists() and (here / "found.zip").exists()
+    assert diagnose("--engine", "fake:refuse.Exp=build", "--answered", "--events", "events.jsonl") == 0
+    assert json.loads(Path("events.jsonl").read_text().splitlines()[-1])["status"] == 0
     assert (here / "found" / "diagnosis.json").read_bytes() == record
     save(chain(2), here / "model.onnx")
     capsys.readouterr()

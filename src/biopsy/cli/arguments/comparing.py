@@ -230,16 +230,16 @@ class NoiseOptions(Options, title="a bug, or only rounding"):
         "--compare-with",
         choices=("noise",),
         meaning="noise: instead of comparing engines with each other, compare the error of each with the error of "
-        "plain float32, both measured against a float64 run",
+        "a plain run (ONNX Runtime with its optimizer off), both measured against a float64 run",
         decides="yes",
     )
     noise_ratio: Sequence[str] | None = _limit(
         "--noise-ratio",
         metavar="TIMES",
-        meaning="an error up to this many times that of plain float32 counts as rounding (default: 10)",
+        meaning="an error up to this many times that of a plain run counts as rounding (default: 10)",
     )
     tell_rounding: bool = switch("--tell-rounding", meaning=argparse.SUPPRESS)  # for checks of debug reduce
 
     def noise_ratios(self) -> dict[str, float]:
-        """The largest multiple of plain float32's error that counts as rounding, by output name."""
+        """The largest multiple of a plain run's error that counts as rounding, by output name."""
         return by_name(self.noise_ratio, "--noise-ratio", "10 out:100", partial(number, least=1))

@@ -318,7 +318,7 @@ def _table_lines(findings: LayerFindings, most: int) -> Iterator[str]:
         for place in suspect.origins.places:
             yield _headed("introduced", f"by {suspect.labels[0]}, {place}")
     if any(by_number[suspect.nodes[0]].is_of_model for suspect in single[:most]):
-        yield _headed("model", _OF_MODEL[findings.golden is not None])
+        yield _headed("model", _WRONG_REFERENCE if findings.golden is None else _GOLDEN_VALUES_OF_ANOTHER)
     if len(single) > most:
         yield f"and {len(single) - most} more (--top N, --report, --csv)"
 
@@ -367,10 +367,8 @@ def _error_text(error: TensorError) -> str:
 
 
 _GIVES = "the engine gives what the model says there"
-_OF_MODEL = {
-    True: f"{_GIVES}, and the golden values are of something else: look at who made it",
-    False: f"{_GIVES}, by float64: the reference is wrong",
-}
+_GOLDEN_VALUES_OF_ANOTHER = f"{_GIVES}, and the golden values are of something else: look at who made it"
+_WRONG_REFERENCE = f"{_GIVES}, by float64: the reference is wrong"
 """What is said of layers that are right by float64: with golden values, and with a reference engine."""
 
 
@@ -393,7 +391,7 @@ def _piece_lines(
     if len(origins.places) > _MOST_PLACES:
         yield _headed("", f"and {len(origins.places) - _MOST_PLACES} more places")
     if measured.is_of_model:
-        yield _headed("", _OF_MODEL[is_golden])
+        yield _headed("", _GOLDEN_VALUES_OF_ANOTHER if is_golden else _WRONG_REFERENCE)
 
 
 def _cause_lines(group: LayerGroup) -> Iterator[str]:

@@ -56,9 +56,7 @@ def resources(text: str) -> dict[str, float]:
 class MachineOptions(Options, title="other machines"):
     """The machines that run the checks, if not this one."""
 
-    on: str | None = option(
-        "--on", type=cluster, metavar="ray|ray://HOST:PORT", meaning='{text}It needs pip install "biopsy[ray]"'
-    )
+    on: str | None = option("--on", type=cluster, metavar="ray|ray://HOST:PORT", meaning="{text}It needs biopsy[ray]")
     resources: Mapping[str, float] | None = option(
         "--resources",
         type=resources,

@@ -334,7 +334,8 @@ def _say_result(console: Console, options: VersionOptions, findings: ReleaseFind
         for answer in [answer for answer in findings.tried if answer.side is None][:5]:
             console.note(f"  {answer.release.version}: {answer.words}: {' '.join(answer.reason.split())[:100]}")
     elif len(findings.borders) > 1:
-        console.say("It changed more than once; --all asks every release.")
+        without = "without --versions, " if options.versions and len(findings.tried) == findings.known else ""
+        console.say(f"It changed more than once; {without}--all asks every release.")
     if findings.doubt:
         console.warn(findings.doubt)
     if findings.yardstick:

@@ -72,7 +72,7 @@ class FoldingOptions(Options, title="constants"):
     fold_constants: bool = switch(
         "--fold-constants",
         meaning="compute what does not depend on the inputs, and remove what that leaves unused "
-        '(pip install "biopsy[surgeon]")',
+        "(needs biopsy[surgeon])",
     )
     num_passes: int | None = option(
         "--num-passes",

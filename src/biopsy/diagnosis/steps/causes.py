@@ -417,8 +417,12 @@ def holding(facts: KnownFacts, context: StepContext) -> StepAnswer:
             while len(runs) < RUNS_OF_A_CLAIM and (len(runs) < RUNS_TO_TELL_APART or context.seconds_left > until):
                 runs.append(context.run(way.words, way.model, description=f"again: {way.text}"))
         failed = [run for run in runs if not passes(run)]
-        reason = next((run.reason for run in failed), "")
-        seen.append(WayOutRuns(line=way.line, runs=len(runs), failed=len(failed), reason=reason))
+        compared = [run for run in failed if run.evidence.verdict.stage == "compare"]
+        outcome = WayOutRuns(line=way.line, engine=way.engine, runs=len(runs), failed=len(failed))
+        if failed:
+            changed = compared == failed and not facts.known_failure.is_of_values
+            outcome = replace(outcome, reason=failed[0].reason, gives_other_values=changed)
+        seen.append(outcome)
         if mended is not None and any(is_same_failure(run, facts.known_failure, context) for run in failed):
             engine, before = way.engine, mended.switches
             now = (replace(each, mends_original=each.mends_original and each.engine != engine) for each in before)
@@ -428,7 +432,8 @@ def holding(facts: KnownFacts, context: StepContext) -> StepAnswer:
         raise TimeUpError
     lines = [f"no, it fails in {each.failed} of {each.runs} further runs: {each.line}" for each in seen if each.failed]
     few = [each for each in seen if each.runs < RUNS_TO_TELL_APART and not each.failed]
-    lines += [f"only {count(each.runs, 'run')} in the time: {each.line}" for each in few]
-    kept = [f"{each.runs} of {each.runs}" for each in seen if not each.failed and each not in few]
-    lines += [f"yes, in {series(kept)} further runs"] if kept else []
+    often = [f"run only {each.runs} more times" if each.runs else "not run again" for each in few]
+    lines += [f"{text}, for lack of time: {each.line}" for text, each in zip(often, few, strict=True)]
+    kept = [f"of {each.runs}" for each in seen if not each.failed and each not in few]
+    lines += [f"yes: all {series(kept)} further runs pass"] if kept else []
     return StepAnswer(replace(facts, settings=mended, ways_out=tuple(seen)), " · ".join(lines), TIME if few else None)

@@ -288,8 +288,10 @@ def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
         steady = independent_of(question.index, ())
         others = [name for name in failure.report.outputs if question.index.ids.get(name) in steady]
         if others:
+            differ, them = ("differs", "this as an output") if len(others) == 1 else ("differ", "these as outputs")
             random += (
-                f"; {first_of([*map(repr, others)], 3)} differs too and does not depend on them: ask about it alone"
+                f"; {first_of([*map(repr, others)], 3)} also {differ} without depending on them: mark only {them}, and "
+                "ask again"
             )
         failure = replace(failure, fault=FaultBeforeEngines(kind="random", every=(), text=random))
     elif failure is not None:
@@ -302,8 +304,8 @@ def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
     compared = EngineComparison(engines=tuple(search.engines.items()), contradicted=is_contradicted, **lists)
     facts = replace(facts, compared=compared, failure=failure)
     if failure is None:
-        doubt = ["but float64 contradicts them"] if compared.contradicted else []
-        return StepAnswer(facts, f"no · {' · '.join([*compared.passed, *compared.not_compared, *doubt])}")
+        answer = "not known, float64 contradicts the engines" if is_contradicted else "no"
+        return StepAnswer(facts, " · ".join([answer, *compared.passed, *compared.not_compared]))
     error = f" · {failure.error}" if failure.error else ""
     return StepAnswer(facts, f"{failure.report.signature}{error}" if failure.fault is None else failure.fault.text)
 

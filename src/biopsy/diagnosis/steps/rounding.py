@@ -45,11 +45,11 @@ from biopsy.diagnosis.question import (
 from biopsy.engines.base import ModelInput
 from biopsy.engines.reference_float64 import CASTS
 from biopsy.engines.registry import EXACT
-from biopsy.engines.worker import Worker
+from biopsy.engines.worker import CANNOT_RUN, Worker
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.precision.formats import BFLOAT16, FLOAT16
-from biopsy.tensors.files import read_feeds, read_results, write_feeds
+from biopsy.tensors.files import read_feeds, read_results
 from biopsy.tensors.results import Array, Feed
 from biopsy.text import first_of
 
@@ -272,19 +272,15 @@ def steadiness(facts: KnownFacts, context: StepContext) -> StepAnswer:
     return StepAnswer(replace(facts, steadiness=measured, failure=failure), line)
 
 
-def _differ_in_values(run: Judged) -> bool:
-    """Whether outputs were compared and differ: a refusal says nothing of them, and a wrong type is in both."""
-    seen = run.evidence.verdict
-    return seen.stage == "compare" and seen.kinds != ("type-mismatch",)
-
-
 def _self_difference(failure: ModelFailure, context: StepContext, runs: int) -> tuple[str, str]:
     """The engine that differs from itself in ``runs`` comparisons, and how often, in words; both "" if none does."""
     question = context.question
     for engine in dict.fromkeys(filter(None, (failure.suspect, failure.trusted))):
         words, description = question.original_words([engine, engine]), f"{engine} against itself"
         ran = (context.run(words, question.model, description=description) for _ in range(runs))
-        differing = sum(fails(run) and _differ_in_values(run) for run in ran)
+        seen = [run.evidence.verdict for run in ran if fails(run)]
+        # A refusal says nothing of values, and a wrong type is in both.
+        differing = sum(each.stage == "compare" and each.kinds != ("type-mismatch",) for each in seen)
         if differing:
             return engine, f"compared with itself, {engine} differs in {differing} of {runs} runs"
     return "", ""
@@ -364,8 +360,8 @@ def narrower_type(facts: KnownFacts, context: StepContext) -> StepAnswer:
     return StepAnswer(replace(facts, rounding=replace(judged, narrower=found)), line)
 
 
-OutputsIn: TypeAlias = Callable[..., list[dict[str, Array]]]
-"""Runs an engine on a model, and gives its outputs, or other tensors by name, per sample. Raises TimeUpError."""
+OutputsIn: TypeAlias = Callable[[str], list[dict[str, Array]]]
+"""Runs an engine on a model, and gives its outputs per sample. Raises TimeUpError, and what ``Worker.run`` raises."""
 
 
 @contextlib.contextmanager
@@ -373,14 +369,14 @@ def outputs_of(index: ModelIndex, feeds: Sequence[Feed], context: StepContext) -
     """Run engines on the model in a file with these inputs."""
     names, file = {index.names[tensor] for tensor in index.fed_inputs()}, index.path
     with temporary_folder("biopsy-") as scratch:
-        path = scratch / "feeds.safetensors"
-        write_feeds(path, [{name: feed[name] for name in feed if name in names} for feed in feeds] or [{}])
+        fed = [{name: feed[name] for name in feed if name in names} for feed in feeds]
+        path = write_inputs(scratch / "feeds", fed or [{}])
 
-        def outputs_in(engine: str, names: Sequence[str] | None = None) -> list[dict[str, Array]]:
+        def outputs_in(engine: str) -> list[dict[str, Array]]:
             if context.seconds_left == 0:
                 raise TimeUpError
             with Worker(engine, scratch, max(1.0, context.seconds_left)) as worker:
-                return worker.run(ModelInput(b"", index.folder, file), path, names)
+                return worker.run(ModelInput(b"", index.folder, file), path)
 
         yield outputs_in
 
@@ -397,7 +393,7 @@ def _engine_without_casts(failure: ModelFailure, context: StepContext) -> str | 
         with outputs_of(question.index, feeds_of(question.index, question.samples), context) as outputs_in:
             plain, rounded = outputs_in(EXACT), outputs_in(f"{EXACT},rounded={CASTS}")
             outputs = {engine: outputs_in(engine) for engine in pair if engine is not None}
-    except (errors.EngineFailure, errors.CannotCompare, errors.TooMuchMemory):
+    except CANNOT_RUN:
         return None
     for engine, other in (pair, pair[::-1]):
         assert engine is not None and other is not None

@@ -66,7 +66,8 @@ class BundleJob:
     ``secrets`` are words that no member may hold, each with what it is; members may then hold no paths and no names of
     the user and the machine either. None hides nothing. ``reports`` are further members by name: the report as JSON and
     as a page. ``settings`` are the options that settings files gave to the check, in words; "" if none. ``no_issue``
-    says why no engine is to blame, so that no issue is to be written; "" if one may be. With ``measures_rounding``, the
+    says why no engine is to blame, so that no issue is to be written; "" if one may be. A model that ``is_random``
+    may pass and fail by chance, so no test is written. With ``measures_rounding``, the
     failure is held against float64 too, which takes many times the memory of the weights.
     """
 
@@ -83,6 +84,7 @@ class BundleJob:
     reports: Mapping[str, bytes] = field(default_factory=dict)
     settings: str = ""
     no_issue: str = ""
+    is_random: bool = False
     measures_rounding: bool = True
 
 

@@ -71,47 +71,18 @@ class ShownFailure:
         It is the same record, and nothing is written, if there are none or a type is what is wrong. Casting to float32
         or int32 changes no value.
         """
-        if self.failure.right_type:
-            return self
-        model, names = onnx.load(str(self.path), load_external_data=False), dict[str, str]()
-        ends = [*((each, True) for each in model.graph.input), *((each, False) for each in model.graph.output)]
-        fed = {self.index.names[tensor] for tensor in self.index.fed_inputs()}
-        for info, is_input in ends:
-            kind, name = info.type.tensor_type, info.name
-            dtype = DTYPE_OF_ELEM.get(kind.elem_type, "string")
-            if (
-                name in names
-                or dtype == "string"
-                or not is_extended(dtype_named(dtype))
-                or (is_input and name not in fed)
-            ):
-                continue
-            plain = onnx.TensorProto.FLOAT if "float" in dtype else onnx.TensorProto.INT32
-            info.name = names[name] = free_name(f"{name}_cast", {*self.index.names, *names.values()})
-            to, read, written = (kind.elem_type, info.name, name) if is_input else (plain, name, info.name)
-            kind.elem_type = plain
-            cast = onnx.helper.make_node("Cast", [read], [written], to=to)
-            model.graph.node.insert(0 if is_input else len(model.graph.node), cast)
+        data, names = (b"", {}) if self.failure.right_type else _with_casts(self.path, self.index)
         if not names:
             return self
-        data = model.SerializeToString(deterministic=True)
         write_whole(path, [data])
-
-        def cast_values(tensors: Mapping[str, Array]) -> dict[str, Array]:
-            numbers = {name: np.float32 if is_float(value.dtype) else np.int32 for name, value in tensors.items()}
-            return {
-                names.get(name, name): value.astype(numbers[name]) if name in names else value
-                for name, value in tensors.items()
-            }
-
         return replace(
             self,
             judged_as=self.failure.output,
             failure=replace(self.failure, output=names.get(self.failure.output, self.failure.output)),
             path=path,
             index=index_bytes(data, path.parent),
-            inputs=cast_values(self.inputs),
-            expected=cast_values(self.expected),
+            inputs=_cast(self.inputs, names),
+            expected=_cast(self.expected, names),
         )
 
     def scripts(self) -> Iterator[ShortScript]:
@@ -199,6 +170,35 @@ class ShownFailure:
         if expression is None and values.size > FEW and self.failure.against == "reference":
             expression = f"onnx.reference.ReferenceEvaluator({model.evaluated}).run([{_literal(name)}], feeds)[0]"
         return [f"expected = {expression or f'np.load({_literal(self.files[1])})[{_literal(self.keys[1][name])}]'}"]
+
+
+def _with_casts(path: Path, index: ModelIndex) -> tuple[bytes, Mapping[str, str]]:
+    """A model that casts its inputs and outputs of types that NumPy lacks, and their new names by the old ones."""
+    model, names = onnx.load(str(path), load_external_data=False), dict[str, str]()
+    ends = [*((each, True) for each in model.graph.input), *((each, False) for each in model.graph.output)]
+    fed = {index.names[tensor] for tensor in index.fed_inputs()}
+    for info, is_input in ends:
+        kind, name = info.type.tensor_type, info.name
+        dtype = DTYPE_OF_ELEM.get(kind.elem_type, "string")
+        is_kept = name in names or (is_input and name not in fed)
+        if is_kept or dtype == "string" or not is_extended(dtype_named(dtype)):
+            continue
+        plain = onnx.TensorProto.FLOAT if "float" in dtype else onnx.TensorProto.INT32
+        info.name = names[name] = free_name(f"{name}_cast", {*index.names, *names.values()})
+        to, read, written = (kind.elem_type, info.name, name) if is_input else (plain, name, info.name)
+        kind.elem_type = plain
+        cast = onnx.helper.make_node("Cast", [read], [written], to=to)
+        model.graph.node.insert(0 if is_input else len(model.graph.node), cast)
+    return model.SerializeToString(deterministic=True), names
+
+
+def _cast(tensors: Mapping[str, Array], names: Mapping[str, str]) -> dict[str, Array]:
+    """Tensors by the new ``names`` of those that are cast: floating-point numbers to float32, others to int32."""
+    number = {True: np.float32, False: np.int32}
+    return {
+        names.get(name, name): value.astype(number[is_float(value.dtype)]) if name in names else value
+        for name, value in tensors.items()
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

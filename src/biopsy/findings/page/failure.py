@@ -103,7 +103,7 @@ def run_blocks(run: Branch) -> Iterator[DocumentBlock]:
         columns = {
             "output": code_of("name"),
             "verdict": lambda entry: outcome_cell(entry.text("verdict") or "unknown"),
-            "times a plain run": number_of("ratio", times),
+            "error ÷ plain run's": number_of("ratio", times),
             "why": "reason",
         }
         caption = f"Errors of {cut(noise.text('suspect') or '?', 60)} by those of a plain run"

@@ -260,7 +260,7 @@ def _grid_of_layers(caption: str, entries: Sequence[Branch]) -> Grid:
         "made at": lambda each: code(listed(each.child("origins").texts("places"), " · ", 3, 200)),
         "times tolerance": _times_tolerance,
         "greatest error": lambda each: number_of("absolute")(each.child("error")),
-        "times a plain run": number_of("rounding_ratio", times),
+        "error ÷ plain run's": number_of("rounding_ratio", times),
         "failure": lambda each: listed(map(each.child("failure").text, ("stage", "message")), " · ", each=200),
     }
     return table(caption, entries, columns)

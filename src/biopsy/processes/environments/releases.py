@@ -28,8 +28,9 @@ from biopsy.processes.environments.interpreter import (
     shown,
     without_secrets,
 )
+from biopsy.processes.own_process import install_line
 from biopsy.processes.reading import read_plain
-from biopsy.text import first_line, first_of, install_line, normalized, printable, series, shortened
+from biopsy.text import first_line, first_of, normalized, printable, series, shortened
 
 if TYPE_CHECKING:
     from pypi_simple import DistributionPackage
@@ -193,14 +194,14 @@ def wheels_of(distribution: str, sources: Sources) -> list[Wheel]:
     """All wheels of a distribution in the sources.
 
     Raises CannotInstall: "no such release" if no source has the distribution, "network" if one does not answer,
-    "no index" if pypi-simple is not installed.
+    "no pypi-simple" if it is not installed.
     """
     try:
         import pypi_simple  # noqa: F401 -- takes 0.3 s; the functions below need it
     except ImportError as error:
         raise errors.CannotInstall(
             "other releases of packages need pypi-simple, which is not installed",
-            kind="no index",
+            kind="no pypi-simple",
             next_steps=[install_line("biopsy[releases]")],
         ) from error
     name = normalized(distribution)

@@ -206,6 +206,8 @@ class SettingProbe:
             raise errors.OriginalPasses(
                 f"the model does not fail this check as the engine is set ({first.reason}), "
                 "so no setting can switch it off",
+                model=str(self._model),
+                runs=self.rate.runs if first.outcome is Outcome.PASSES else 0,
                 next_steps=steps_after_pass(first, line),
             )
 

@@ -249,7 +249,7 @@ class KnownLookup:
 
     @property
     def sentence(self) -> str:
-        """The best match, also if its engine or its failure is another, or that there is none, in one line."""
+        """The best match in one line, even one of another engine or failure; or that there is none."""
         if self.matches:
             return (self.best or self.matches[0]).sentence
         unsure = f"; {len(self.undecided)} could not be compared in time" if self.undecided else ""

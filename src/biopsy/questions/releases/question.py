@@ -176,7 +176,7 @@ class ReleaseSpan:
     """Releases to try, the oldest first.
 
     ``start`` is the place of the release to try first, ``end`` that of the one that the user says is good; None if the
-    user names none. ``left_out`` are those between them that the user does not want tried.
+    user names none. ``left_out`` are all known releases that ``--versions`` leaves out.
     """
 
     releases: tuple[Release, ...]

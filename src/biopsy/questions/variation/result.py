@@ -99,14 +99,14 @@ class Variation:
     @property
     def sentence(self) -> str:
         """The free features with the number of changes tried, and the conditions on fixed ones, in one sentence."""
-        return self._told(most=None)
+        return self._sentence_of(most=None)
 
     @property
     def brief(self) -> str:
         """The same with a few of each; "" if it is not known for what it fails."""
-        return self._told(most=_MOST_IN_BRIEF) if any(each.short for each in self.fixed) or self.free else ""
+        return self._sentence_of(most=_MOST_IN_BRIEF) if any(each.short for each in self.fixed) or self.free else ""
 
-    def _told(self, most: int | None) -> str:
+    def _sentence_of(self, most: int | None) -> str:
         def listed(texts: Sequence[str]) -> str:
             shown = list(texts[:most])
             return series([*shown, f"{len(texts) - len(shown)} more"] if len(shown) < len(texts) else shown)

@@ -169,9 +169,8 @@ def _(at: Site) -> str:
 @DRAFTS.of("index-guarded")
 def _(at: Site) -> str:
     x, indices, *others = at.node.input
-    size = at.dims(x)[at.attribute("axis", 0)]
-    given = at.scope.value_of(indices)
-    at.require(given is None or bool((given < 0).any()))
+    size, given = at.shape(x)[at.attribute("axis", 0)], at.scope.value_of(indices)
+    at.require(isinstance(size, int) and (given is None or bool((given < 0).any())))
     return at.copy([x, at.write(f"Where(i < 0, i + {size}, i)", i=indices), *others])
 
 
