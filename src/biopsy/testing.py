@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import unwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -32,10 +32,8 @@ from biopsy.model.tensor_type import STRING, TensorType
 from biopsy.processes import supervised
 from biopsy.processes.server import as_json, from_json
 from biopsy.processes.watch import Limits, signal_name
+from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Array, same_values
-
-if TYPE_CHECKING:
-    import onnx
 
 __all__ = ["EngineFault", "check_engine", "engine_faults"]
 
@@ -299,15 +297,13 @@ def _graph(
     shape: Sequence[int | str] = (3, 3),
     unread: str | None = None,
 ) -> bytes:
-    from onnx import helper
-
     computed = {output for _, _, output in nodes}
     read = dict.fromkeys(name for _, inputs, _ in nodes for name in inputs if name not in computed)
     inputs = [*read, *([unread] if unread else [])]
-    ends = [[helper.make_tensor_value_info(name, 1, shape) for name in names] for names in (inputs, outputs)]
-    protos = [helper.make_node(op, list(given), [output], name=f"the {op}") for op, given, output in nodes]
-    graph = helper.make_graph(protos, "small", ends[0], ends[1])
-    data: bytes = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    ends = [[onnx.helper.make_tensor_value_info(name, 1, shape) for name in names] for names in (inputs, outputs)]
+    protos = [onnx.helper.make_node(op, list(given), [output], name=f"the {op}") for op, given, output in nodes]
+    graph = onnx.helper.make_graph(protos, "small", ends[0], ends[1])
+    data: bytes = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9
     ).SerializeToString()
     return data

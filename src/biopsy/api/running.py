@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from numbers import Real
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -37,12 +37,10 @@ from biopsy.model.index import ModelIndex, index_bytes, index_file
 from biopsy.model.load import read_bytes
 from biopsy.model.tensor_type import ValueType
 from biopsy.processes.cleanup import temporary_folder
+from biopsy.slow_imports import onnx
 from biopsy.tensors.files import read_feeds
 from biopsy.tensors.results import Feed, Iteration, RunnerResult
 from biopsy.text import similar
-
-if TYPE_CHECKING:
-    import onnx
 
 Model: TypeAlias = "str | PathLike[str] | bytes | onnx.ModelProto"
 """A model: the path of its file, its serialized bytes, or the protobuf object itself."""

@@ -21,6 +21,7 @@ from biopsy.checks.verdict import of_error as verdict_of_error
 from biopsy.model.known_names import inside_a_check
 from biopsy.processes.watch import Stop
 from biopsy.processes.writing import write_whole
+from biopsy.slow_imports import onnx
 from biopsy.text import series
 
 
@@ -270,10 +271,8 @@ class FunctionCheck(Check):
         elif self.takes == "bytes":
             model = candidate.read_bytes()
         elif self.takes == "model":
-            from onnx import load
-
             try:
-                model = load(candidate)
+                model = onnx.load(candidate)
             except Exception as error:  # whatever onnx, protobuf or the file system raises: the function is not asked
                 raise errors.CheckError(
                     f"{candidate} cannot be loaded as an onnx.ModelProto for the check: {error}",

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks import verdict
@@ -25,10 +24,8 @@ from biopsy.processes import writing
 from biopsy.processes.writing import write_whole
 from biopsy.questions.lint.specification import lost_validity
 from biopsy.recording.types import types_by_running
+from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Feed
-
-if TYPE_CHECKING:
-    import onnx
 
 
 class ResultOptions(WeightsFileOptions):

@@ -18,17 +18,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy import errors
 from biopsy.engines.base import BuiltModel, Engine, ModelInput, Option, Session, count, number, words
 from biopsy.engines.registry import create, find_class
 from biopsy.model import infer, load, walk
 from biopsy.model.tensor_type import FLOATS, TensorType
+from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Array, Feed
-
-if TYPE_CHECKING:
-    import onnx
 
 _INSIDE = "onnxrt:optimization=none,threads=1"
 """What computes. One thread, so that a process may be forked after its first session."""
@@ -249,13 +247,9 @@ _WRONG: Mapping[str, _Fault] = {
 
 
 def _node(op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -> onnx.NodeProto:
-    from onnx import helper
-
     name = f"{inputs[0] if inputs else output}/{op_type}"  # the right tensor, or one made from it: no other has it
-    return helper.make_node(op_type, inputs, [output], name=name, **attributes)
+    return onnx.helper.make_node(op_type, inputs, [output], name=name, **attributes)
 
 
 def _constant(name: str, value: float, elem: int) -> onnx.NodeProto:
-    from onnx import helper
-
-    return _node("Constant", [], name, value=helper.make_tensor("", elem, (), [value]))
+    return _node("Constant", [], name, value=onnx.helper.make_tensor("", elem, (), [value]))

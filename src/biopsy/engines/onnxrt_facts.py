@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy import errors
 from biopsy.engines.base import LayerRecord, ModelInput
@@ -21,10 +21,8 @@ from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.slice import identity_bytes
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.model.walk import reached
+from biopsy.slow_imports import onnx
 from biopsy.text import did_you_mean, first_line
-
-if TYPE_CHECKING:
-    import onnx
 
 
 class Providers:

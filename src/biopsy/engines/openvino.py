@@ -33,6 +33,7 @@ from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
 from biopsy.processes.own_process import install_line, kept_signal_stack
 from biopsy.processes.writing import write_whole, written_together
+from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.types import dtype_named
 
@@ -265,7 +266,6 @@ class OpenVinoSession(BuiltModel):
                 array, of_type = np.array(tensor.data), tensor.element_type.get_type_name()
                 if of_type in _PACKED:
                     elem, dims = ELEM_OF_DTYPE[_NUMPY_NAMES[of_type]], list(tensor.shape)
-                    import onnx
 
                     packed = onnx.TensorProto(data_type=elem, dims=dims, raw_data=array.tobytes())
                     array = onnx.numpy_helper.to_array(packed)
@@ -549,17 +549,15 @@ _IS_IGNORED: dict[tuple[Imports, str], bool] = {}
 @cache
 def _single(operator: str) -> bytes:
     """A model of one node whose suspect input is called ``tested``."""
-    from onnx import TensorProto, helper
-
     shapes: dict[str, tuple[int, tuple[int, ...]]]
     if operator == "LSTM":
         shapes = {"x": (1, (1, 1, 1)), "w": (1, (1, 4, 1)), "r": (1, (1, 4, 1)), _TESTED: (1, (1, 3))}
-        node = helper.make_node("LSTM", ["x", "w", "r", "", "", "", "", _TESTED], ["y"], hidden_size=1)
+        node = onnx.helper.make_node("LSTM", ["x", "w", "r", "", "", "", "", _TESTED], ["y"], hidden_size=1)
     else:
-        shapes = {"x": (1, (1, 2, 2, 1)), _TESTED: (TensorProto.INT64, ())}
-        node = helper.make_node("DFT", ["x", "", _TESTED], ["y"])
-    inputs = [helper.make_tensor_value_info(name, *kind) for name, kind in shapes.items()]
-    graph = helper.make_graph([node], "single", inputs, [helper.make_tensor_value_info("y", 1, None)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+        shapes = {"x": (1, (1, 2, 2, 1)), _TESTED: (onnx.TensorProto.INT64, ())}
+        node = onnx.helper.make_node("DFT", ["x", "", _TESTED], ["y"])
+    inputs = [onnx.helper.make_tensor_value_info(name, *kind) for name, kind in shapes.items()]
+    graph = onnx.helper.make_graph([node], "single", inputs, [onnx.helper.make_tensor_value_info("y", 1, None)])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9)
     data: bytes = model.SerializeToString()
     return data

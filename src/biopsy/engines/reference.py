@@ -6,7 +6,7 @@ import mmap
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,11 +18,9 @@ from biopsy.model.external import is_external, span_of
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import BITS, DTYPE_OF_ELEM, ELEM_OF_DTYPE, OptionalType, TensorType
 from biopsy.processes.reading import open_plain
+from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.types import all_flattened, structured
-
-if TYPE_CHECKING:
-    import onnx
 
 
 class Reference(Engine):
@@ -173,8 +171,6 @@ _AXES_ARE_AN_INPUT = 13
 
 def name_conditions(proto: onnx.ModelProto) -> None:
     """Give each Loop without a condition one that is always true: the evaluator requires it."""
-    from onnx import TensorProto, helper
-
     places: list[Place] = [*walk.graphs(proto), *proto.functions]
     for place in places:
         number = 0
@@ -182,8 +178,8 @@ def name_conditions(proto: onnx.ModelProto) -> None:
             node = place.node[number]
             if node.op_type == "Loop" and not any(node.input[1:2]):
                 name = f"biopsy/always/{next(filter(None, node.output), number)}"
-                value = helper.make_tensor("", TensorProto.BOOL, (), [True])
-                place.node.insert(number, helper.make_node("Constant", [], [name], value=value))
+                value = onnx.helper.make_tensor("", onnx.TensorProto.BOOL, (), [True])
+                place.node.insert(number, onnx.helper.make_node("Constant", [], [name], value=value))
                 node = place.node[number := number + 1]
                 node.input.extend([""] * (2 - len(node.input)))
                 node.input[1] = name
@@ -233,14 +229,12 @@ def _stacked(node: onnx.NodeProto, version: int) -> list[onnx.NodeProto]:
 
 
 def _reshaping(operator: str, source: str, result: str, axes: list[int], version: int) -> list[onnx.NodeProto]:
-    from onnx import TensorProto, helper
-
     if version < _AXES_ARE_AN_INPUT:
-        return [helper.make_node(operator, [source], [result], axes=axes)]
-    value = helper.make_tensor("", TensorProto.INT64, [len(axes)], axes)
+        return [onnx.helper.make_node(operator, [source], [result], axes=axes)]
+    value = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [len(axes)], axes)
     name = f"{result}/axes"
-    constant = helper.make_node("Constant", [], [name], value=value)
-    return [constant, helper.make_node(operator, [source, name], [result])]
+    constant = onnx.helper.make_node("Constant", [], [name], value=value)
+    return [constant, onnx.helper.make_node(operator, [source, name], [result])]
 
 
 _MAPPED_ELEMS = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16})
@@ -256,8 +250,6 @@ def mapped_weights(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
 
     Raises ModelError if a file is missing, unsafe or too short; the model is then unchanged.
     """
-    from onnx import helper
-
     if sys.byteorder != "little":
         return {}
     weights: dict[str, Array] = {}
@@ -266,7 +258,7 @@ def mapped_weights(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
         elem = tensor.data_type
         if not (is_external(tensor) and tensor.name) or elem not in _MAPPED_ELEMS or 0 in tensor.dims:
             continue
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem))
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem))
         if 8 * dtype.itemsize != BITS[elem]:  # an old onnx represents it by another type
             continue
         span = span_of(tensor, folder)

@@ -11,15 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Array
 from biopsy.tensors.types import dtype_named
-
-if TYPE_CHECKING:
-    import onnx
 
 NARROW = frozenset({"float16", "bfloat16", "float32"})
 """Types that become float64. Types of 8 bits or fewer stay, since they hold quantized values."""

@@ -15,6 +15,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.model.index import index_bytes
 from biopsy.processes.engine_calls import EngineCall
+from biopsy.slow_imports import np
 from biopsy.tensors.results import Array, Feed
 from biopsy.text import some_of
 
@@ -94,8 +95,6 @@ def run_by_contract(session: Any, label: str, run: Callable[[Feed], Any], feed: 
     Raises EngineFailure with kind "missing output", BiopsyError for another breach of the contract, and what ``run``
     raises.
     """
-    import numpy as np
-
     fed = dict(feed)
     for name, value in feed.items():
         if isinstance(value, np.ndarray) and value.flags.writeable:
@@ -151,8 +150,6 @@ def is_ours(kind: type) -> bool:
 
 def _checksums(feed: Feed) -> dict[str, int]:
     """A checksum of each array, since native code can write to read-only arrays."""
-    import numpy as np
-
     arrays = {name: value for name, value in feed.items() if isinstance(value, np.ndarray) and value.dtype.kind != "O"}
     return {name: zlib.crc32(np.ascontiguousarray(value).view(np.uint8).data) for name, value in arrays.items()}
 
@@ -182,8 +179,6 @@ def _places(session: Any, label: str, tensors: Mapping[Any, Any]) -> dict[str, i
 
 
 def _array(label: str, name: str, value: Any) -> Array:
-    import numpy as np
-
     if not isinstance(value, np.ndarray | np.generic):
         raise _broken(label, f"gives {_kind(value)} as output {name!r}, and no array of NumPy")
     array: Array = np.asarray(value)
@@ -201,8 +196,6 @@ def _is_input(array: Array, inputs: Mapping[int, Array]) -> bool:
 
     It is then a read-only view, or a new array that native code made at the address of the input.
     """
-    import numpy as np
-
     if array.flags.writeable:
         return _address(array) in inputs
     return any(np.may_share_memory(array, value) for value in inputs.values())

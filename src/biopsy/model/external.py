@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.model import walk
@@ -24,10 +23,8 @@ from biopsy.model.parts import ExternalPlace, external_place
 from biopsy.model.tensor_type import SIZED, raw_size
 from biopsy.processes.reading import open_plain
 from biopsy.processes.writing import is_read
+from biopsy.slow_imports import onnx
 from biopsy.text import line_of, printable, shortened
-
-if TYPE_CHECKING:
-    import onnx
 
 _LOCATION = b"location"
 """The key of every reference to another file."""
@@ -295,10 +292,8 @@ def raw_values(tensor: onnx.TensorProto) -> bytes:
     if tensor.HasField("raw_data"):
         values = bytes(tensor.raw_data)
     else:
-        from onnx import numpy_helper
-
         try:
-            values = bytes(numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data)
+            values = bytes(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data)
         except (ValueError, TypeError) as error:
             raise errors.ModelError(f"the values of tensor {tensor.name!r} cannot be read: {error}") from error
     if len(values) != byte_size(tensor):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from biopsy import errors
 from biopsy.model import infer, load, parts, walk
@@ -16,10 +16,8 @@ from biopsy.model.load import parse
 from biopsy.model.slice import Boundary, Subset, candidate_bytes
 from biopsy.model.tensor_type import Shape, TensorType
 from biopsy.model.wire import fields, string_field
+from biopsy.slow_imports import onnx
 from biopsy.text import did_you_mean, more_values, option_line
-
-if TYPE_CHECKING:
-    import onnx
 
 Auto = Literal["auto"]
 

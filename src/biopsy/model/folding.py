@@ -10,16 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy import errors
 from biopsy.model import external, tensor_type, walk
 from biopsy.model.sanitize import clean_up, every_info
 from biopsy.processes.own_process import install_line
+from biopsy.slow_imports import onnx
 from biopsy.text import size_text
-
-if TYPE_CHECKING:
-    import onnx
 
 _MOST_PASSES = 10  # folding usually stops by itself, but a model could change for ever
 

@@ -15,6 +15,7 @@ from biopsy.model.parts import DEEPEST_NESTING, Weight, name_of, read_sparse_wei
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, STRING, TensorType, elements
 from biopsy.model.wire import BYTES, VARINT, Buffer, fields, signed, string_field, text, varint_at, varints
 from biopsy.processes.reading import open_plain
+from biopsy.slow_imports import np
 from biopsy.text import printable, size_text
 
 if TYPE_CHECKING:
@@ -305,8 +306,6 @@ def _number(value: float | int | bool) -> str:
 
 def _statistics(values: npt.NDArray[Any]) -> str:
     """Least, greatest and mean finite value, and the numbers of NaN and inf; "" for types without an order."""
-    import numpy as np
-
     if values.size == 0 or values.dtype.kind == "b":
         return ""
     finite = values
@@ -324,8 +323,6 @@ def _statistics(values: npt.NDArray[Any]) -> str:
 
 def _array(buffer: Buffer, weight: Weight, payload: bytes | None) -> npt.NDArray[Any]:
     """The values as a flat array; empty for types without a format."""
-    import numpy as np
-
     dtype = np.dtype(_FORMATS.get(weight.kind.elem, "f")).newbyteorder("<")
     values = np.frombuffer(_packed(buffer, weight, payload), dtype)
     return (values.astype(np.uint32) << 16).view(np.float32) if weight.kind.elem == _BFLOAT16 else values

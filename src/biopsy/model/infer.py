@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.model import onnx_native, parts, walk
@@ -15,9 +14,7 @@ from biopsy.model.load import parse
 from biopsy.model.slice import without_weights as slice_without_weights
 from biopsy.model.stripping import is_stripped
 from biopsy.model.tensor_type import Dim, Shape, TensorType, elements
-
-if TYPE_CHECKING:
-    import onnx
+from biopsy.slow_imports import onnx
 
 _MOST_ELEMENTS = 1024
 """A larger tensor is not a shape, axes or scales, so inference does not need its values."""
@@ -41,7 +38,6 @@ def infer_value_infos(model_bytes_without_weights: bytes, *, backward: bool = Fa
     With ``backward``, the nodes that read a tensor are asked too. Never raises: if inference fails, the declared types
     are returned.
     """
-    import onnx
     from google.protobuf.message import DecodeError
 
     try:
@@ -95,10 +91,8 @@ class _Types:
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> _Types:
-        from onnx import helper
-
         graph = model.graph
-        types = {w.name: helper.make_tensor_type_proto(w.data_type, list(w.dims)) for w in graph.initializer}
+        types = {w.name: onnx.helper.make_tensor_type_proto(w.data_type, list(w.dims)) for w in graph.initializer}
         infos = (*graph.value_info, *graph.output, *graph.input)
         types.update((info.name, info.type) for info in infos if info.type.WhichOneof("value"))
         versions = {entry.domain.removeprefix("ai.onnx") or "": entry.version for entry in model.opset_import}
@@ -122,13 +116,11 @@ class _Types:
 
     def found_backward(self) -> onnx.ModelProto | None:
         """The model with all types that one way back through it finds; None if it finds nothing."""
-        from onnx import TensorProto, helper
-
         found: dict[str, onnx.TypeProto] = {}
         for name, text in self._single_types().items():
             if name not in self.types:
-                elem = TensorProto.DataType.Value(text.removeprefix("tensor(").removesuffix(")").upper())
-                found[name] = self.types[name] = helper.make_tensor_type_proto(elem, None)
+                elem = onnx.TensorProto.DataType.Value(text.removeprefix("tensor(").removesuffix(")").upper())
+                found[name] = self.types[name] = onnx.helper.make_tensor_type_proto(elem, None)
         for node, schema in reversed(self.nodes):
             unknown = {name for name in node.input if name and not self.has_rank(name)}
             name = next(iter(unknown), "")
@@ -144,7 +136,7 @@ class _Types:
         for info in (*made.graph.value_info, *made.graph.output, *made.graph.input):
             if info.name in found:
                 info.type.CopyFrom(found.pop(info.name))
-        made.graph.value_info.extend(helper.make_value_info(name, kind) for name, kind in found.items())
+        made.graph.value_info.extend(onnx.helper.make_value_info(name, kind) for name, kind in found.items())
         return made
 
     def _single_types(self) -> dict[str, str]:
@@ -152,8 +144,6 @@ class _Types:
 
         The tensors of a type variable of a node have the same type.
         """
-        from onnx import TensorProto
-
         leaders: dict[object, object] = {}
         allowed: dict[object, frozenset[str]] = {}
 
@@ -168,7 +158,7 @@ class _Types:
 
         for name, kind in self.types.items():
             elem = kind.tensor_type.elem_type if kind.HasField("tensor_type") else 0
-            restrict(name, [f"tensor({TensorProto.DataType.Name(elem).lower()})"] if elem else [])
+            restrict(name, [f"tensor({onnx.TensorProto.DataType.Name(elem).lower()})"] if elem else [])
         for number, (node, schema) in enumerate(self.nodes):
             variables = {constraint.type_param_str for constraint in schema.type_constraints}
             for name, formal in (*_uses(node.input, schema.inputs), *_uses(node.output, schema.outputs)):
@@ -183,8 +173,6 @@ class _Types:
 
     def _ranked(self, node: onnx.NodeProto, schema: onnx.defs.OpSchema, name: str) -> onnx.TypeProto | None:
         """The type of a node's input with its rank, and with the sizes that its outputs tell; None if several fit."""
-        from onnx import helper
-
         elem = self.types[name].tensor_type.elem_type
         numbers = {each: f"t{number}" for number, each in enumerate(dict.fromkeys((*node.input, *node.output))) if each}
         like = type(node)(op_type=node.op_type, domain=node.domain, attribute=node.attribute)
@@ -198,11 +186,11 @@ class _Types:
             fitting = []
             for rank in range(_HIGHEST_RANK + 1):
                 sizes: list[str | int | None] = [f"{_SIZE}{place}" for place in range(rank)]
-                given = around | {numbers[name]: helper.make_tensor_type_proto(elem, sizes)}
+                given = around | {numbers[name]: onnx.helper.make_tensor_type_proto(elem, sizes)}
                 outputs = onnx_native.outputs_of(schema, like, given, values, self.model.opset_import)
                 told = None if outputs is None else _sizes_told(outputs, around)
                 if told is not None:
-                    fitting.append(helper.make_tensor_type_proto(elem, [told.get(str(size)) for size in sizes]))
+                    fitting.append(onnx.helper.make_tensor_type_proto(elem, [told.get(str(size)) for size in sizes]))
                 if len(fitting) > 1:
                     break
             self.answers[key] = fitting[0] if len(fitting) == 1 else None
@@ -265,8 +253,6 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     Large tensors inside subgraphs and attributes keep type and shape and lose their values. Large weights are never
     copied.
     """
-    import onnx
-
     light = onnx.ModelProto(ir_version=max(model.ir_version, 4), producer_name=model.producer_name)
     light.opset_import.extend(model.opset_import)
     light.functions.extend(onnx_native.bounded_functions(model))
@@ -318,15 +304,13 @@ def judged_form(model: onnx.ModelProto, filled: Collection[str] = ()) -> onnx.Mo
     What onnx cannot know must be no objection, so large weights and those named in ``filled``, which get their values
     later, become inputs, and unknown operators get another domain.
     """
-    from onnx import helper
-
     light = without_weights(model)
     valueless = {*filled, *(weight.name for weight in model.graph.initializer if is_stripped(weight))}
     kept = [weight for weight in light.graph.initializer if weight.name not in valueless]
     if len(kept) < len(light.graph.initializer):
         fed = {info.name for info in light.graph.input}
         light.graph.input.extend(
-            helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims))
+            onnx.helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims))
             for weight in light.graph.initializer
             if weight.name in valueless - fed
         )
@@ -363,18 +347,14 @@ def _in_one_line(objection: str | None) -> str | None:
 
 def is_unknown(node: onnx.NodeProto) -> bool:
     """Whether a node's operator is in ONNX's domain but unknown to onnx."""
-    from onnx import defs
-
-    return node.domain in {"", "ai.onnx"} and not defs.has(node.op_type)
+    return node.domain in {"", "ai.onnx"} and not onnx.defs.has(node.op_type)
 
 
 def has_unknown(light: onnx.ModelProto) -> bool:
     """Whether onnx does not know all operators of a model; its shape inference then objects to nothing."""
-    from onnx import defs
-
     local = {walk.function_key(function)[:2] for function in light.functions}
     operators = ((node.domain, node.op_type) for node in walk.nodes(light))
-    return any((domain, op_type) not in local and not defs.has(op_type, domain) for domain, op_type in operators)
+    return any((domain, op_type) not in local and not onnx.defs.has(op_type, domain) for domain, op_type in operators)
 
 
 def override_input_shapes(

@@ -15,10 +15,10 @@ from biopsy import errors
 from biopsy.model.parts import string_in
 from biopsy.model.wire import BYTES, Buffer, FileBuffer, FileChanged, fields, raw, string_field
 from biopsy.processes.reading import files_meant, open_plain
+from biopsy.slow_imports import onnx
 from biopsy.text import line_of
 
 if TYPE_CHECKING:
-    import onnx
     from google.protobuf.message import Message
 
 
@@ -70,7 +70,6 @@ def parse(data: bytes, path: Path | None) -> onnx.ModelProto:
 
     Raises ModelError if the bytes are not an ONNX model, are cut short, or hold a name that is not UTF-8.
     """
-    import onnx
     from google.protobuf.message import DecodeError
 
     try:
@@ -217,7 +216,6 @@ def _without_weights(data: bytes) -> bytes:
 @cache
 def _strict_model() -> type[Message]:
     """ModelProto in proto3, without the fields that hold no names. It takes a millisecond to make."""
-    import onnx
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     schema = descriptor_pb2.FileDescriptorProto()

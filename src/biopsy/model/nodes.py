@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from biopsy.model import walk, wire
 from biopsy.model.index import ModelIndex, Node
 from biopsy.model.parts import FunctionKey
 from biopsy.model.wire import fields, string_field
+from biopsy.slow_imports import onnx
 from biopsy.text import first_of
-
-if TYPE_CHECKING:
-    import onnx
 
 
 def is_constant_node(index: ModelIndex, node: int) -> bool:
@@ -83,8 +80,6 @@ def may_be_random(data: bytes) -> bool:
 
 def _has_training_dropout(node: Node, operators: set[FunctionKey], index: ModelIndex) -> bool:
     """Whether a node is or runs a Dropout that is, or may be, in training mode; it runs these ``operators``."""
-    import onnx
-
     producers = (index.producer[tensor] for tensor in node.reads if tensor in index.producer)
     spans = [index.node_spans[number] for number in producers if index.nodes[number].op_type == "Constant"]
     constants = [constant for span in spans for constant in onnx.GraphProto.FromString(span).node]
@@ -111,14 +106,14 @@ def _has_training_dropout(node: Node, operators: set[FunctionKey], index: ModelI
 
 def _truth_values(nodes: Iterable[onnx.NodeProto], weights: Iterable[onnx.TensorProto]) -> dict[str, bool]:
     """The values of boolean constants, by the names of their tensors; of several elements, whether any is true."""
-    from onnx import numpy_helper
-
     tensors = {weight.name: weight for weight in weights}
     for node in nodes:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
             tensors[node.output[0]] = node.attribute[0].t
     return {
-        name: bool(numpy_helper.to_array(tensor).any()) for name, tensor in tensors.items() if tensor.data_type == 9
+        name: bool(onnx.numpy_helper.to_array(tensor).any())
+        for name, tensor in tensors.items()
+        if tensor.data_type == 9
     }
 
 

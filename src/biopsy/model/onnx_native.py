@@ -17,17 +17,15 @@ from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from biopsy.model import walk
 from biopsy.model.tensor_type import raw_size
 from biopsy.model.walk import unbounded
 from biopsy.processes import own_process, supervised
 from biopsy.processes.watch import Limits, signal_name
+from biopsy.slow_imports import onnx
 from biopsy.text import count, size_text
-
-if TYPE_CHECKING:
-    import onnx
 
 LONGEST = 4096
 """Elements of the longest tensor that is propagated."""
@@ -110,8 +108,6 @@ def outputs_of(
     opsets: Iterable[onnx.OperatorSetIdProto],
 ) -> dict[str, onnx.TypeProto] | None:
     """The types of a node's outputs for these types of its inputs; None if the operator refuses them."""
-    import onnx
-
     try:
         return onnx.shape_inference.infer_node_outputs(schema, node, types, values, opset_imports=list(opsets))
     except Exception:  # onnx raises whatever a schema's function raises
@@ -199,8 +195,6 @@ def _unpacked(model: onnx.ModelProto, packed: Iterable[bytes]) -> dict[str, Any]
 
 
 def _check(model: onnx.ModelProto) -> Iterator[Answer]:
-    import onnx
-
     try:
         onnx.checker.check_model(model)
     except Exception as error:  # ValidationError, and other errors of the C++ code
@@ -241,8 +235,6 @@ def _infer_shapes(
     model: onnx.ModelProto, *, strict: bool, propagates: bool
 ) -> tuple[onnx.ModelProto | None, str | None]:
     """The model with types and None, or None and the message of onnx's error."""
-    import onnx
-
     try:
         typed = onnx.shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=propagates)
         return typed, None
@@ -253,9 +245,7 @@ def _infer_shapes(
 @cache
 def _propagating() -> frozenset[str]:
     """Operators that need the values of their inputs for data propagation; Shape only needs types."""
-    from onnx import defs
-
-    named = {schema.name for schema in defs.get_all_schemas() if schema.has_data_propagation_function}
+    named = {schema.name for schema in onnx.defs.get_all_schemas() if schema.has_data_propagation_function}
     return frozenset(named - {"Shape"})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from biopsy import errors
 from biopsy.model import infer, parts, walk
@@ -13,10 +13,8 @@ from biopsy.model.extract import ALL, mark_outputs
 from biopsy.model.known_names import listed, no_such_input
 from biopsy.model.tensor_type import Shape, TensorType
 from biopsy.model.walk import MOST_NODES_OF_ENGINES, unbounded
+from biopsy.slow_imports import onnx
 from biopsy.text import did_you_mean, printable
-
-if TYPE_CHECKING:
-    import onnx
 
 Run = Callable[[bytes], Mapping[str, TensorType]]
 """Runs a serialized model once with made-up inputs; returns the types of its outputs by name."""
@@ -236,8 +234,6 @@ def set_upper_bounds(model: onnx.ModelProto, bounds: Mapping[str, int]) -> dict[
 
     Raises UsageError for a name that no node of the model computes, or whose type Min does not take.
     """
-    from onnx import helper
-
     computed = {name for node in model.graph.node for name in node.output if name}
     for name in bounds:
         if name and name not in computed:
@@ -255,12 +251,12 @@ def set_upper_bounds(model: onnx.ModelProto, bounds: Mapping[str, int]) -> dict[
             raise errors.UsageError(f"--set-unbounded-dds-upper-bound: tensor {name!r} holds no numbers")
         free = walk.free_name(f"{name}_copy", taken)
         shape = [1] if kind.shape else []
-        limit = helper.make_tensor(walk.free_name(f"{name}_upper_bound", taken), kind.elem, shape, [bound])
+        limit = onnx.helper.make_tensor(walk.free_name(f"{name}_upper_bound", taken), kind.elem, shape, [bound])
         nodes = model.graph.node
         place = next(place for place, node in enumerate(nodes) if name in node.output)
         rename(nodes[place].output, name, free)
         model.graph.initializer.append(limit)
-        nodes.insert(place + 1, helper.make_node("Min", [free, limit.name], [name]))
+        nodes.insert(place + 1, onnx.helper.make_node("Min", [free, limit.name], [name]))
         if kind.shape is not None:
             model.graph.value_info.add().ParseFromString(parts.value_info(free, kind))
     return chosen
@@ -335,8 +331,6 @@ def insert(model: onnx.ModelProto, new: NewNode, *, infers: bool = True) -> None
     weight and not split, a name that another node or output of the node has, and a node that would depend on its own
     result.
     """
-    from onnx import helper
-
     graph = model.graph
     fixed = {info.name for info in graph.input} | {weight.name for weight in graph.initializer}
     fixed |= {weight.values.name for weight in graph.sparse_initializer}
@@ -358,8 +352,8 @@ def insert(model: onnx.ModelProto, new: NewNode, *, infers: bool = True) -> None
                     rename(node.output, name, walk.free_name(f"{name}_replaced", taken))
             results.append(name)
     inputs = [sources[name] for name in new.inputs]
-    node = helper.make_node(new.operator, inputs, results, name=new.name or None)
-    node.attribute.extend(helper.make_attribute(name, value) for name, value in new.attributes.items())
+    node = onnx.helper.make_node(new.operator, inputs, results, name=new.name or None)
+    node.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in new.attributes.items())
     graph.node.append(node)
     ends = _forget_types_behind(graph, results)
     clean_up(model)

@@ -20,11 +20,10 @@ from biopsy.model import walk
 from biopsy.model.external import VALUE_FIELDS, byte_size, clear_values, is_external, values_later
 from biopsy.model.parts import FunctionKey
 from biopsy.model.tensor_type import SIZED, elements
+from biopsy.slow_imports import np, onnx
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
-    import onnx
 
 _MARK, _SPARSE = "TRT_WEIGHTLESS", "SPARSE_2_4"
 
@@ -112,8 +111,6 @@ def strip(model: onnx.ModelProto, folder: Path | None, excluded: Collection[str]
 
 def _refitted(graph: onnx.GraphProto) -> set[str]:
     """The initializers that an engine can refit, judged by the nodes that read them."""
-    from onnx import defs
-
     weights = {weight.name: weight for weight in graph.initializer}
     ends = {info.name for info in graph.output}
     consumers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
@@ -135,7 +132,7 @@ def _refitted(graph: onnx.GraphProto) -> set[str]:
     names = set()
     for node in graph.node:
         op_type = node.op_type
-        is_known = defs.has(op_type)
+        is_known = onnx.defs.has(op_type)
         refits = _fits(node) and (
             op_type in {*_POSITIONS, "Gather", "Slice"}
             or (op_type == "Transpose" and leads_to(node))
@@ -165,13 +162,11 @@ class Refilling:
     def values(self) -> bytes:
         """Normally distributed raw values, always the same for the same name, type and shape."""
         weight = self.weight
-        import numpy as np
-        from onnx import helper, numpy_helper
 
         seed = hashlib.sha256(f"{weight.name}/{weight.data_type}/{list(weight.dims)}".encode()).digest()
-        dtype: np.dtype[np.generic] = helper.tensor_dtype_to_np_dtype(weight.data_type)
+        dtype: np.dtype[np.generic] = onnx.helper.tensor_dtype_to_np_dtype(weight.data_type)
         normal = np.random.default_rng(int.from_bytes(seed[:8], "big")).standard_normal(tuple(weight.dims), np.float32)
-        values = bytes(numpy_helper.from_array(np.asarray(normal.astype(dtype))).raw_data)
+        values = bytes(onnx.numpy_helper.from_array(np.asarray(normal.astype(dtype))).raw_data)
         return values if self.factor is None else pruned(self.factor, values)
 
 
@@ -269,8 +264,6 @@ def conforming(factor: Factor, values: bytes) -> float:
 
     ``values`` are the raw values of the weight, little-endian. ``factor.unfit`` must be None.
     """
-    import numpy as np
-
     shares = []
     for axis in factor.axes:
         groups, mask = _groups(factor.weight, values, axis)
@@ -284,8 +277,6 @@ def pruned(factor: Factor, values: bytes) -> bytes:
     Of equal magnitudes, the first ones are set. So values with the pattern stay as they are, except for the signs of
     zeros. ``values`` are as in ``conforming``.
     """
-    import numpy as np
-
     for axis in factor.axes:
         groups, mask = _groups(factor.weight, values, axis)
         smallest = np.argsort(groups & mask, axis=2, kind="stable")[:, :, :ZEROS]
@@ -305,8 +296,6 @@ def pruned_later(factor: Factor, folder: Path) -> Callable[[], bytes]:
 
 def _groups(weight: onnx.TensorProto, values: bytes, axis: int) -> tuple[npt.NDArray[Any], Any]:
     """A copy of the bits with the shape (before, groups, 4, behind), and the mask of their magnitude in their type."""
-    import numpy as np
-
     dtype, mask = _BITS[weight.data_type]
     dims = list(weight.dims)
     before = int(np.prod(dims[:axis], dtype=np.int64))

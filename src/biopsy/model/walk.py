@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from biopsy import errors
 from biopsy.model.parts import FunctionKey
 from biopsy.model.wire import BYTES, fields
+from biopsy.slow_imports import onnx
 
 if TYPE_CHECKING:
-    import onnx
     from google.protobuf.message import Message
 
 
@@ -286,7 +286,6 @@ def require_bounded(data: bytes, path: Path | None = None) -> None:
         return
     if not serialized:
         return
-    import onnx
 
     functions = onnx.ModelProto.FromString(serialized).functions
     for (domain, name, _), why in unbounded(functions, MOST_NODES_OF_ENGINES).items():
@@ -326,8 +325,6 @@ _LARGEST_VERSION = (1 << 31) - 1
 
 def schema_of(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
     """The schema of an operator; None if onnx does not know it, as with a name that is not Unicode."""
-    import onnx
-
     try:
         return onnx.defs.get_schema(op_type, min(version, _LARGEST_VERSION), domain)
     except (onnx.defs.SchemaError, TypeError, UnicodeError):

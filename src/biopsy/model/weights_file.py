@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from biopsy import errors
 from biopsy.model import walk
@@ -25,9 +25,7 @@ from biopsy.model.stripping import is_stripped
 from biopsy.model.tensor_type import SIZED
 from biopsy.model.wire import fields, head
 from biopsy.processes.writing import as_private_as, write_whole
-
-if TYPE_CHECKING:
-    import onnx
+from biopsy.slow_imports import onnx
 
 MOST_INLINE = 1 << 30
 """Bytes up to which external weights are put into the model file itself. Protobuf's limit is 2 GB for the file."""

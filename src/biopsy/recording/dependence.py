@@ -9,6 +9,7 @@ from biopsy.model.index import ModelIndex, Node
 from biopsy.model.nodes import RANDOM, neighbourhood_order
 from biopsy.model.parts import PUBLIC_DOMAINS
 from biopsy.model.walk import unbounded
+from biopsy.slow_imports import onnx
 
 _ASKS_FOR_SHAPES = frozenset({("", "Shape"), ("", "Size")})
 """Operators whose result depends on the shape of their input, not on its values."""
@@ -162,8 +163,6 @@ def unknown_operators(index: ModelIndex) -> set[int]:
     if not index.functions:
         endless = set()
     else:
-        import onnx
-
         spans = b"".join(span for span, _ in index.functions.values())
         endless = set(unbounded(onnx.ModelProto.FromString(spans).functions))
     return {

@@ -19,6 +19,7 @@ from biopsy.model.nodes import neighbourhood_order
 from biopsy.model.slice import Boundary, Subset, candidate_bytes
 from biopsy.model.tensor_type import BOOL, ELEM_OF_DTYPE, STRING, Shape, TensorType
 from biopsy.recording.dependence import dependence, independent_of_inputs, unknown_operators, without_dependents
+from biopsy.slow_imports import np
 from biopsy.tensors.results import Array, Feed, TensorForm, form_of, same_values
 from biopsy.text import first_line
 
@@ -171,8 +172,6 @@ class Recording(ValuesInMemory):
 
     def confirms(self, name: str) -> bool:
         """Whether the run computed what the samples hold of a tensor, up to rounding; True if they do not hold it."""
-        import numpy as np
-
         given, computed = self._given.values(name), self._run.values(name)
         return given is None or (
             computed is not None

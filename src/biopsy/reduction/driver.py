@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
@@ -42,9 +42,7 @@ from biopsy.search.drive import (
 from biopsy.session.oracle import Oracle, Remedy
 from biopsy.session.trial import Stage, Trial
 from biopsy.session.workspace import Workspace
-
-if TYPE_CHECKING:
-    import onnx
+from biopsy.slow_imports import onnx
 
 
 class Driver:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.checks.journal import FRESH
@@ -26,9 +25,7 @@ from biopsy.reduction.values import Values, is_no_comparison, recorded_outputs
 from biopsy.session.files import write_all, write_inputs
 from biopsy.session.oracle import Oracle
 from biopsy.session.trial import VALUES, Trial
-
-if TYPE_CHECKING:
-    import onnx
+from biopsy.slow_imports import onnx
 
 _NOTE = "cuts are fed with"
 _RECORDED, _RANDOM = "recorded", "random"

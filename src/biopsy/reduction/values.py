@@ -32,11 +32,10 @@ from biopsy.reduction.passes.common import (
 )
 from biopsy.reduction.problem import Candidate
 from biopsy.session.trial import VALUES, Trial
+from biopsy.slow_imports import np, onnx
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
-    import onnx
 
 Values = Literal["auto", "keep", "free"]
 """Whether passes ``keep`` the recorded values or are ``free`` to change them; ``auto`` finds out which is right."""
@@ -182,19 +181,15 @@ class _ChangeWriter:
 
     def node(self, operator: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
         """Add a node; returns the name of its output, by default a new one."""
-        from onnx import helper
-
         result = output or fresh("changed", self.taken)
         name = fresh(f"{operator}_of_change", self.taken)
-        self.graph.node.append(helper.make_node(operator, list(inputs), [result], name=name, **attributes))
+        self.graph.node.append(onnx.helper.make_node(operator, list(inputs), [result], name=name, **attributes))
         return result
 
     def constant(self, values: Sequence[int], elem: int = 7, dims: Sequence[int] | None = None) -> str:
         """Add a Constant node; returns its output. Before IR version 4, an initializer would have to be an input."""
-        from onnx import helper
-
         shape = [len(values)] if dims is None else list(dims)
-        return self.node("Constant", [], value=helper.make_tensor("", elem, shape, list(values)))
+        return self.node("Constant", [], value=onnx.helper.make_tensor("", elem, shape, list(values)))
 
     def part(self, flat: str, start: int, end: int) -> str:
         """Add the slice of a one-dimensional tensor from ``start`` to ``end``; returns it."""
@@ -304,8 +299,6 @@ Filling: TypeAlias = "Callable[[int], npt.NDArray[np.float64]]"
 
 
 def _ascending(count: int) -> npt.NDArray[np.float64]:
-    import numpy as np
-
     return np.linspace(1, 2, count)
 
 
@@ -329,9 +322,7 @@ def constant_outputs(model: onnx.ModelProto, infos: Iterable[bytes], filling: Fi
     A check that compares one of these tensors with golden values fails on it; another check passes. None if no value
     can be made for one of the types.
     """
-    from onnx import ValueInfoProto
-
-    wanted = list(map(ValueInfoProto.FromString, infos))
+    wanted = list(map(onnx.ValueInfoProto.FromString, infos))
     outputs = [(info, value) for info in wanted if (value := _value(info.type, filling)) is not None]
     return _with_constant_outputs(model, outputs) if len(outputs) == len(wanted) else None
 
@@ -343,8 +334,6 @@ def recorded_outputs(
 
     ``recorded`` returns the value of a tensor by name. None if an output has no value, or one that cannot be stored.
     """
-    from onnx import TensorProto
-
     inputs = {info.name for info in model.graph.input}
     outputs = []
     for info in model.graph.output:
@@ -352,7 +341,7 @@ def recorded_outputs(
         stored = None if value is None else as_constant(info.name, value)
         if stored is None:
             return None
-        outputs.append((info, TensorProto.FromString(stored)))
+        outputs.append((info, onnx.TensorProto.FromString(stored)))
     return _with_constant_outputs(model, outputs)
 
 
@@ -360,8 +349,6 @@ def _with_constant_outputs(
     model: onnx.ModelProto, outputs: Iterable[tuple[onnx.ValueInfoProto, onnx.TensorProto]]
 ) -> onnx.ModelProto:
     """A model with the inputs of ``model`` and these constants as outputs."""
-    from onnx import helper
-
     constant_model = copied(model)
     graph = constant_model.graph
     for field in ("node", "initializer", "sparse_initializer", "output", "value_info", "quantization_annotation"):
@@ -372,19 +359,17 @@ def _with_constant_outputs(
     del graph.input[:]
     graph.input.extend(inputs)
     for info, value in outputs:
-        graph.node.append(helper.make_node("Constant", [], [info.name], name=f"constant {info.name}", value=value))
+        graph.node.append(onnx.helper.make_node("Constant", [], [info.name], name=f"constant {info.name}", value=value))
         graph.output.append(info)
     return constant_model
 
 
 def _value(kind: onnx.TypeProto, filling: Filling) -> onnx.TensorProto | None:
     """A tensor of this type; None for strings, types narrower than a byte, unknown ranks and large tensors."""
-    from onnx import helper, numpy_helper
-
     elem, shape = kind.tensor_type.elem_type, [dim.dim_value or _OPEN_SIZE for dim in kind.tensor_type.shape.dim]
     if not kind.tensor_type.HasField("shape") or elem == STRING or elem not in DTYPE_OF_ELEM:
         return None
     if DTYPE_OF_ELEM[elem].endswith(("int4", "int2", "e2m1fn")) or math.prod(shape) > _MOST_ELEMENTS:
         return None
-    dtype, values = helper.tensor_dtype_to_np_dtype(elem), filling(math.prod(shape))
-    return numpy_helper.from_array((values > 1.5 if dtype.kind == "b" else values).astype(dtype).reshape(shape))
+    dtype, values = onnx.helper.tensor_dtype_to_np_dtype(elem), filling(math.prod(shape))
+    return onnx.numpy_helper.from_array((values > 1.5 if dtype.kind == "b" else values).astype(dtype).reshape(shape))

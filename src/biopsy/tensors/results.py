@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from biopsy.model.tensor_type import TensorType
+from biopsy.slow_imports import np
 from biopsy.text import count, html_table, printable, some_of
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -146,8 +146,6 @@ def _table(title: str, tensors: Feed) -> str:
 
 def same_values(left: Array, right: Array) -> bool:
     """Whether two tensors have the same type, shape and values; NaN equals NaN."""
-    import numpy as np
-
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
     if left.dtype.kind in "fc":
@@ -163,8 +161,6 @@ def release(*arrays: Array) -> None:
     It does nothing to other arrays, or on a system that has no such call.
     """
     import mmap
-
-    import numpy as np
 
     for array in arrays:
         base: Any = array

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy.model.load import parse, read_bytes
+from biopsy.slow_imports import onnx
 from biopsy.tensors.files import read_feeds
 from biopsy.tensors.results import Array
 from biopsy.torch.arrays import as_array, as_tensor
@@ -15,9 +16,6 @@ from biopsy.torch.calls import Arguments
 from biopsy.torch.evaluation import COMPUTED, OnnxModel
 from biopsy.torch.noise import Noise, Outputs, has_steps, values_in_float64
 from biopsy.torch.recording import flat_inputs, named_values
-
-if TYPE_CHECKING:
-    import onnx
 
 _MOST_BYTES = 1 << 30
 """The size of golden values beyond which steps are not compared all at once."""
@@ -95,7 +93,5 @@ def _feed(proto: onnx.ModelProto, values: Mapping[str, Array]) -> None:
 
 
 def _declared(name: str, value: Array) -> onnx.ValueInfoProto:
-    import onnx
-
     kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
     return onnx.helper.make_tensor_value_info(name, kind, value.shape)

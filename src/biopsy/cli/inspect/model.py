@@ -19,6 +19,7 @@ from biopsy.model.describe import braced, describe, polygraphy_text, spelled
 from biopsy.model.external import may_refer, require_safe_locations
 from biopsy.model.load import READ_WHOLE, open_model, read_bytes, require_file
 from biopsy.model.tensor_type import TensorType
+from biopsy.slow_imports import np
 from biopsy.text import printable
 
 EPILOG = """\
@@ -126,7 +127,6 @@ def _facts(path: Path | None) -> dict[str, str]:
     """The range and mean of the tensors in a file of outputs, in its first iteration."""
     if path is None:
         return {}
-    import numpy as np
 
     from biopsy.tensors.files import read_results
 

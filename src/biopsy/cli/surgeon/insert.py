@@ -13,6 +13,7 @@ from biopsy.cli.model_files import ChangeOptions, InferenceOptions
 from biopsy.model import sanitize
 from biopsy.model.load import parse
 from biopsy.model.sanitize import AttributeValue, NewNode
+from biopsy.slow_imports import onnx
 from biopsy.text import printable
 
 EPILOG = """\
@@ -87,8 +88,6 @@ derived_files = NodeOptions.reading(NodeOptions.derived)
 @NodeOptions.reading
 def execute(options: NodeOptions, console: Console) -> int:
     """Insert the node, write the model, and show what else changed."""
-    from onnx import defs
-
     node = options.node()
     data = options.read()
     model = parse(data, options.model)
@@ -96,7 +95,7 @@ def execute(options: NodeOptions, console: Console) -> int:
     sanitize.insert(model, node, infers=not options.no_shape_inference)
     if not options.no_shape_inference:
         sanitize.refresh_shapes(model)
-    if not defs.has(node.operator):
+    if not onnx.defs.has(node.operator):
         console.warn(f"ONNX has no operator {node.operator!r}: only an engine with a plugin for it can run the model")
     if not any(used.domain in {"", "ai.onnx"} for used in model.opset_import):
         console.warn("the model imports no opset of ai.onnx, to which the node belongs: engines will refuse it")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from biopsy.cli.arguments import groups, types
 from biopsy.cli.arguments.declared import Options, option, switch
@@ -14,9 +13,7 @@ from biopsy.cli.model_files import FALLBACK, ChangeOptions, FallbackOptions
 from biopsy.model import folding, sanitize
 from biopsy.model.extract import OutputChoice, choose_outputs
 from biopsy.model.load import parse
-
-if TYPE_CHECKING:
-    import onnx
+from biopsy.slow_imports import onnx
 
 EPILOG = """\
 examples:

@@ -21,6 +21,7 @@ from biopsy.findings.bundle import script_parts
 from biopsy.model.load import parse, read_bytes
 from biopsy.model.parts import PUBLIC_DOMAINS
 from biopsy.questions import variation
+from biopsy.slow_imports import onnx
 
 _SHORTEST = 3
 """Characters of a word that is looked for in text: shorter names, such as x and y, are in any text."""
@@ -117,10 +118,8 @@ def _texts(message: Any) -> Iterator[str]:
 @cache
 def usual_words() -> Collection[str]:
     """Words of the ONNX standard, and of the source of the texts that every bundle holds."""
-    from onnx import TensorProto, defs
-
-    words = {*PUBLIC_DOMAINS, *(name.lower() for name in TensorProto.DataType.keys())}  # noqa: SIM118 -- no dictionary
-    for schema in defs.get_all_schemas_with_history():
+    words = {*PUBLIC_DOMAINS, *(name.lower() for name in onnx.TensorProto.DataType.keys())}  # noqa: SIM118 -- no dictionary
+    for schema in onnx.defs.get_all_schemas_with_history():
         words |= {schema.name, schema.domain, *schema.attributes}
     bundle = resources.files(script_parts.__name__.rpartition(".")[0])
     sources = [bundle / f"{name}.py" for name in ("script", "short_script", "engine_script", "issue")]

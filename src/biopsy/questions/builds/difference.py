@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeAlias
 
 from biopsy.engines.base import LayerRecord
 from biopsy.questions.builds.record import TacticRecord, TacticReplay
+from biopsy.slow_imports import np
 
 LEVEL = 0.05
 """The family-wise error rate: how likely any choice is named that has nothing to do with the failure."""
@@ -369,7 +370,6 @@ def exchanged_in_blocks(tables: Sequence[Table]) -> float:
     informative = tuple(table for table in tables if table.is_informative)
     if len(informative) <= 1:
         return fisher(informative[0]) if informative else 1.0
-    import numpy as np
 
     likelihoods, place = np.ones(1), 0
     for table in informative:

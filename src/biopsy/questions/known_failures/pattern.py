@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from biopsy.model import walk
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
@@ -25,9 +25,7 @@ from biopsy.questions.workarounds.spellings.site import (
     unmatched,
 )
 from biopsy.reduction.passes.common import copied
-
-if TYPE_CHECKING:
-    import onnx
+from biopsy.slow_imports import onnx
 
 MOST_STEPS = 20_000
 """The greatest number of nodes that a look-up compares, which takes some tenths of a second."""
@@ -171,11 +169,9 @@ def _as_counted(site: Site, axes: Sequence[int], allowed: set[Any] | frozenset[A
 
 
 def _given_or_default(site: Site, name: str, schema: onnx.defs.OpSchema | None) -> Any:
-    from onnx import helper
-
     default = None
     if schema is not None and name in schema.attributes and schema.attributes[name].default_value.name:
-        default = helper.get_attribute_value(schema.attributes[name].default_value)
+        default = onnx.helper.get_attribute_value(schema.attributes[name].default_value)
     value = site.attribute(name, default)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
@@ -346,8 +342,6 @@ def pattern_text(scope: Scope) -> PatternText | None:
 
 
 def _pattern_text(scope: Scope) -> PatternText | None:
-    from onnx import helper
-
     bare = scope.model
     nodes = [node for node in bare.graph.node if not _is_constant_node(node)]
     domains = {node.domain for node in nodes} - {"", "ai.onnx"}
@@ -368,7 +362,7 @@ def _pattern_text(scope: Scope) -> PatternText | None:
         if _is_constant_node(node):
             continue
         axes = _axes_input(Site(scope, place))
-        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         attributes |= {} if axes is None else {"axes": axes}
         operands = []
         for name in node.input if axes is None else node.input[:1]:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 from urllib.parse import quote
 
 from biopsy import errors
@@ -29,9 +29,7 @@ from biopsy.model.parts import FunctionKey
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
 from biopsy.model.walk import schema_of
 from biopsy.questions.known_failures.fingerprint import ABSENT, BODY, FUNCTION, Operand, Pattern, Tensor, Vertex
-
-if TYPE_CHECKING:
-    import onnx
+from biopsy.slow_imports import onnx
 
 MOST_VERTICES = 2000
 """The most nodes and inputs of a piece, which a person should be able to read."""
@@ -262,8 +260,6 @@ def _read_axes(draft: _Draft, node: onnx.NodeProto, schema: onnx.defs.OpSchema |
 
 
 def _small_integers(graph: onnx.GraphProto) -> Iterator[tuple[str, list[int]]]:
-    import onnx
-
     stored = [(weight.name, weight) for weight in graph.initializer]
     for node in graph.node:
         if node.op_type == "Constant" and node.output:

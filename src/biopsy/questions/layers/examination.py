@@ -32,6 +32,7 @@ from biopsy.questions.layers.recorded import (
     non_finite,
 )
 from biopsy.questions.layers.subgraphs import Subgraphs, is_hidden, measuring_layers
+from biopsy.slow_imports import onnx
 from biopsy.text import first_of
 
 _MOST_HIDDEN_JUDGED = 20
@@ -303,11 +304,9 @@ def non_finite_in_weight(index: ModelIndex, tensor: int) -> NonFinite | None:
         data = bytes(index.buffer[weight.start : weight.end])
     if data is None:
         return None
-    import onnx
-    from onnx import numpy_helper
 
     try:
-        values = numpy_helper.to_array(onnx.TensorProto.FromString(data), str(index.folder))
+        values = onnx.numpy_helper.to_array(onnx.TensorProto.FromString(data), str(index.folder))
     except (ValueError, TypeError, OSError, onnx.checker.ValidationError, errors.BiopsyError):
         return None
     return non_finite([values])

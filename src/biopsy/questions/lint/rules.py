@@ -9,16 +9,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from biopsy.model import walk
 from biopsy.model.known_names import listed
 from biopsy.model.sources import NodeSource
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
-
-if TYPE_CHECKING:
-    import onnx
-
+from biopsy.slow_imports import onnx
 
 Level: TypeAlias = Literal["exception", "warning", "info"]
 """An exception means that the model is invalid or does not run. With a warning or info it is usable."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
@@ -19,10 +19,8 @@ from biopsy.processes.server import Note, Request, Server, ServerEndedError, Ser
 from biopsy.processes.watch import Limits
 from biopsy.questions.lint.rules import CHECKER, INFERENCE, LOADER, Level, LintEntry, plain_message
 from biopsy.recording.dependence import unknown_operators
+from biopsy.slow_imports import onnx
 from biopsy.text import printable
-
-if TYPE_CHECKING:
-    import onnx
 
 _NODE_CONTEXT = "Bad node spec for node"
 """This is in the checker's objections to a node, which is then checked alone."""
@@ -76,8 +74,6 @@ def _of_model(model: str | onnx.ModelProto, *, blames_nodes: bool) -> Iterator[F
 
     Some nodes are wrong only beside others, such as one whose body computes what another node has computed already.
     """
-    import onnx
-
     if not isinstance(model, str):
         model = deepcopy(model)
         _clear_external_values(model)
@@ -124,9 +120,6 @@ class _SingleNodes:
 
     def model_of(self, node: onnx.NodeProto, *, typed: bool) -> onnx.ModelProto:
         """A model of this node. If it is not ``typed``, its types are arbitrary: the checker ignores them."""
-        import onnx
-        from onnx import helper
-
         light = self._light
         model = onnx.ModelProto(ir_version=light.ir_version)
         model.opset_import.extend(light.opset_import)
@@ -138,7 +131,7 @@ class _SingleNodes:
         def info(name: str) -> onnx.ValueInfoProto:
             if typed:
                 return onnx.ValueInfoProto.FromString(self.infos[name])
-            return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ())
+            return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ())
 
         reads = sorted(walk.reads(node))
         graph.initializer.extend(self.weights[name] for name in reads if name in self.weights)

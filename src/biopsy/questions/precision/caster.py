@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from biopsy.model import walk
 from biopsy.model.wire import head, string_field
@@ -22,9 +22,7 @@ from biopsy.questions.precision.formats import (
     suffix,
 )
 from biopsy.questions.precision.plan import PlannedGraph, PlannedNode, PrecisionPlan
-
-if TYPE_CHECKING:
-    import onnx
+from biopsy.slow_imports import onnx
 
 Message = TypeVar("Message", "onnx.ModelProto", "onnx.GraphProto")
 
@@ -272,8 +270,6 @@ class _Caster:
         return new_name
 
     def _cast(self, source: str, target: str, elem: int) -> onnx.NodeProto:
-        import onnx
-
         cast = onnx.NodeProto(op_type="Cast", name=walk.free_name(f"{target}_cast", self._taken))
         cast.input.append(source)
         cast.output.append(target)

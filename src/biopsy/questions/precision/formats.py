@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from biopsy.model.external import Span, chunks, is_external, raw_values, span_of
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.model.walk import schema_of
+from biopsy.slow_imports import onnx
 from biopsy.tensors.types import dtype_named
-
-if TYPE_CHECKING:
-    import onnx
 
 FLOAT, FLOAT16, DOUBLE, BFLOAT16, E4M3FN, E5M2 = 1, 10, 11, 16, 17, 19
 """Element types by their numbers in onnx.proto3."""
@@ -206,9 +204,8 @@ def _formal(op_type: str, opset: int) -> _Formal | None:
     schema = schema_of(op_type, opset, "")
     if schema is None:
         return None
-    from onnx import defs
 
-    variadic = defs.OpSchema.FormalParameterOption.Variadic
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
     inputs, outputs = (
         tuple("" if each.option == variadic and not each.is_homogeneous else str(each.type_str) for each in formals)
         for formals in (schema.inputs, schema.outputs)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from biopsy import errors
 from biopsy.model import onnx_native
@@ -26,10 +26,8 @@ from biopsy.questions.precision.caster import Assembly, Mixed, mixed, unchanged_
 from biopsy.questions.precision.formats import FLOAT16, FP16, FP32, Form, Format, RangeLoss, Weights, range_loss_of
 from biopsy.questions.precision.plan import Layer, PrecisionPlan, plan_of, stored_values, without_functions
 from biopsy.session.workspace import Workspace
+from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Array, Feed
-
-if TYPE_CHECKING:
-    import onnx
 
 Low = Literal["fp16", "bf16", "fp8", "fp8_e5m2", "int8"]
 """Low precisions; ``fp8`` is the format e4m3fn."""
@@ -244,7 +242,6 @@ class QuantizedModels(MixedModels):
 
     def _calibrated(self, feeds: Sequence[Feed]) -> Any:
         """The ranges of all tensors over the feeds, as onnxruntime's calibration gives them."""
-        import onnx
         from onnxruntime.quantization import CalibrationMethod
         from onnxruntime.quantization.calibrate import create_calibrator
 

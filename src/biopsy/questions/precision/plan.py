@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 from biopsy import errors
 from biopsy.model import onnx_native, walk
@@ -17,9 +17,7 @@ from biopsy.model.infer import without_weights
 from biopsy.model.sources import NodeSource, source_of
 from biopsy.model.walk import unbounded
 from biopsy.questions.precision.formats import FLOAT, FLOAT16, WORKING_TYPES, NodeRole, Role, node_role
-
-if TYPE_CHECKING:
-    import onnx
+from biopsy.slow_imports import onnx
 
 Dims = tuple[int, ...]
 
@@ -324,15 +322,13 @@ def _converted_inputs(node: PlannedNode) -> Iterator[str]:
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
     """The value of a Constant or ConstantOfShape; None for other nodes and values."""
-    from onnx import helper
-
     if node.op_type not in {"Constant", "ConstantOfShape"} or node.domain not in {"", "ai.onnx"}:
         return None
     for attribute in node.attribute:
         if attribute.name == "value" and attribute.HasField("t"):
             return attribute.t
         if attribute.name == "value_float":
-            return helper.make_tensor("", FLOAT, [], [attribute.f])
+            return onnx.helper.make_tensor("", FLOAT, [], [attribute.f])
         if attribute.name == "value_floats":
-            return helper.make_tensor("", FLOAT, [len(attribute.floats)], attribute.floats)
+            return onnx.helper.make_tensor("", FLOAT, [len(attribute.floats)], attribute.floats)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,10 +27,8 @@ from biopsy.questions.variation.validity import Validity
 from biopsy.questions.variation.values import OTHER_VALUES, other_values, value_changes
 from biopsy.reduction.passes.common import Place, every_node, graph_at, opsets_of, schema_of
 from biopsy.reduction.passes.weights import CHOICES, SIZE_ATTRIBUTES, UNNAMED, lists_of_sizes, named_tensors
+from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Array
-
-if TYPE_CHECKING:
-    import onnx
 
 _MOST_ANCHORS = 12
 
@@ -290,10 +288,8 @@ def _without(node: onnx.NodeProto, name: str) -> bool:
 
 def _with_value(node: onnx.NodeProto, name: str, value: Any) -> bool:
     """Set an attribute of a node; returns False for a value that no attribute can hold."""
-    from onnx import helper
-
     try:
-        entry = helper.make_attribute(name, value)
+        entry = onnx.helper.make_attribute(name, value)
     except (ValueError, TypeError, OverflowError):
         return False
     _without(node, name)
@@ -377,10 +373,8 @@ def _feature(
 
 def _value(entry: onnx.AttributeProto) -> Any:
     """The value of an attribute; None if onnx does not know its type."""
-    from onnx import helper
-
     try:
-        return helper.get_attribute_value(entry)
+        return onnx.helper.get_attribute_value(entry)
     except ValueError:
         return None
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations, islice
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from biopsy.model.external import is_external
 from biopsy.reduction.passes.common import copied
 from biopsy.search.drive import RunningSearch, Search
+from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Array
-
-if TYPE_CHECKING:
-    import onnx
 
 What: TypeAlias = Literal["input", "weight", "attribute", "size", "dtype"]
 """Kinds of features: values of an input or of a weight, an attribute, a size, an element type."""
@@ -158,22 +156,18 @@ def chained(edits: Sequence[Edit]) -> Edit:
 
 def values_of(tensor: onnx.TensorProto) -> Array | None:
     """The values of a tensor; None if they are in another file or of a type that numpy lacks."""
-    from onnx import numpy_helper
-
     if is_external(tensor):
         return None
     try:
-        return numpy_helper.to_array(tensor)
+        return onnx.numpy_helper.to_array(tensor)
     except Exception:  # a type that numpy does not know, or values that do not fit the shape
         return None
 
 
 def set_values(tensor: onnx.TensorProto, values: Array) -> bool:
     """Give a tensor other values with their type and shape; returns False if ONNX has no such type."""
-    from onnx import numpy_helper
-
     try:
-        changed = numpy_helper.from_array(values.copy(order="C"), tensor.name)
+        changed = onnx.numpy_helper.from_array(values.copy(order="C"), tensor.name)
     except Exception:  # a type that onnx has no number for
         return False
     tensor.CopyFrom(changed)

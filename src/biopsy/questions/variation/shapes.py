@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,10 +25,8 @@ from biopsy.questions.variation.features import (
 )
 from biopsy.questions.variation.validity import Validity
 from biopsy.reduction.passes.weights import SIZE_ATTRIBUTES, has_sizes, lists_of_sizes, named_tensors
+from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Array
-
-if TYPE_CHECKING:
-    import onnx
 
 _MOST_ELEMENTS = 1 << 24
 """The most elements of a tensor after a change of its size."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from biopsy.model import onnx_native, walk
 from biopsy.model.infer import without_weights
@@ -26,9 +26,7 @@ from biopsy.reduction.passes.common import (
     schema_of,
     types_in,
 )
-
-if TYPE_CHECKING:
-    import onnx
+from biopsy.slow_imports import onnx
 
 _MOST_BYTES = 1 << 26
 """The largest model whose weights are passed to onnx and its checker."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -67,12 +66,10 @@ from biopsy.session.checked_search import (
 from biopsy.session.files import ResultFile
 from biopsy.session.oracle import Oracle
 from biopsy.session.trial import IDENTITY, Budget, BudgetSpentError, Stage, Trial, steps_after_pass, until_no_pass
+from biopsy.slow_imports import onnx
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array
 from biopsy.text import count
-
-if TYPE_CHECKING:
-    import onnx
 
 USUAL_CHECKS = 250
 USUAL_SECONDS = 300.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from biopsy.checks.judge import Rules
 from biopsy.engines.registry import PLAIN, EngineSpec, parse_spec
@@ -15,10 +15,8 @@ from biopsy.model.weights_file import MOST_SMALL
 from biopsy.questions.builds.settings import ENGINE_PLACE, CheckTemplate, SettingChange
 from biopsy.questions.layers.question import Judge
 from biopsy.session.trial import Budget
+from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Array, Feed, RunnerResult
-
-if TYPE_CHECKING:
-    import onnx
 
 Kind: TypeAlias = Literal["setting", "release", "mark", "barrier", "precision", "spelling"]
 """What a workaround changes, in the order of what it costs the user."""

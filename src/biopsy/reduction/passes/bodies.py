@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from biopsy.model import walk
 from biopsy.reduction.passes.common import (
@@ -31,9 +31,7 @@ from biopsy.reduction.passes.common import (
     types_in,
 )
 from biopsy.search.subset import minimize_subset
-
-if TYPE_CHECKING:
-    import onnx
+from biopsy.slow_imports import np, onnx
 
 Step: TypeAlias = "Generator[Iterable[Change], onnx.ModelProto | None, onnx.ModelProto]"
 
@@ -282,8 +280,6 @@ class BodyNodes:
 
     def _feed(self, model: onnx.ModelProto, body: onnx.GraphProto, names: Iterable[str]) -> None:
         """Add inputs of the model for tensors of a body; an output of the body becomes an Identity of its input."""
-        from onnx import helper
-
         taken = names_in(model)
         elsewhere = [name for graph in walk.graphs(model) for name in walk.defined(graph)]
         outputs = {info.name for info in body.output}
@@ -292,7 +288,7 @@ class BodyNodes:
             outside = name if is_free else fresh(f"{name}_in", taken)
             model.graph.input.add(name=outside, type=self._types[name])
             if name in outputs:
-                body.node.append(helper.make_node("Identity", [outside], [name]))
+                body.node.append(onnx.helper.make_node("Identity", [outside], [name]))
             rename([node for node in body.node if name not in node.output], {name: outside})
             walk.keep(body.value_info, lambda info: info.name != name or info.name in outputs)  # noqa: B023 -- at once
 
@@ -302,8 +298,6 @@ class BodyNodes:
         If its output is one of the body, the input takes its name if it is computed in the body and is not an output
         itself; otherwise the output becomes an Identity of it.
         """
-        from onnx import helper
-
         output = self._only_output(number)
         for through in dict.fromkeys(self._body.node[number].input):
             if output is None or not through or not self._agree(through, output):
@@ -317,7 +311,7 @@ class BodyNodes:
             else:
                 rename(body.node, {output: through})
                 if output in outputs:
-                    body.node.append(helper.make_node("Identity", [through], [output]))
+                    body.node.append(onnx.helper.make_node("Identity", [through], [output]))
             drop_dead_nodes(body, is_trivial)
             yield bypassed
 
@@ -342,13 +336,10 @@ class BodyNodes:
 
 def ones(name: str, kind: onnx.TypeProto | None) -> onnx.TensorProto | None:
     """A tensor of ones of this type; None if its shape is unknown or large, or its element type is not supported."""
-    import numpy as np
-    from onnx import helper, numpy_helper
-
     if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
     dims = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.tensor_type.shape.dim]
     elem = kind.tensor_type.elem_type
     if any(size < 0 for size in dims) or np.prod(dims) > _MOST_ELEMENTS or elem not in {1, 6, 7, 9, 10, 11}:
         return None
-    return numpy_helper.from_array(np.ones(dims, helper.tensor_dtype_to_np_dtype(elem)), name)
+    return onnx.numpy_helper.from_array(np.ones(dims, onnx.helper.tensor_dtype_to_np_dtype(elem)), name)

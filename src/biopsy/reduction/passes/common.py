@@ -6,16 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from biopsy.model import onnx_native, walk
 from biopsy.model.infer import without_weights
 from biopsy.reduction.problem import Candidate, NodeSearch, Problem
 from biopsy.search.drive import Item, Search
 from biopsy.search.subset import minimize_subset
-
-if TYPE_CHECKING:
-    import onnx
+from biopsy.slow_imports import onnx
 
 
 class NotFoundOutError(Exception):
@@ -317,13 +315,12 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def types_in(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
     """The declared types of a graph's tensors, by name."""
-    from onnx import helper
-
     types = {
-        weight.name: helper.make_tensor_type_proto(weight.data_type, list(weight.dims)) for weight in graph.initializer
+        weight.name: onnx.helper.make_tensor_type_proto(weight.data_type, list(weight.dims))
+        for weight in graph.initializer
     }
     for sparse in graph.sparse_initializer:
-        types[sparse.values.name] = helper.make_tensor_type_proto(sparse.values.data_type, list(sparse.dims))
+        types[sparse.values.name] = onnx.helper.make_tensor_type_proto(sparse.values.data_type, list(sparse.dims))
     for info in (*graph.value_info, *graph.output, *graph.input):
         if info.type.WhichOneof("value"):
             types[info.name] = info.type

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from biopsy import events
 from biopsy.model import walk
@@ -38,9 +38,7 @@ from biopsy.reduction.passes.common import (
 from biopsy.reduction.passes.nodes import bypass, forms, linear, sets
 from biopsy.reduction.problem import Candidate, Problem, Proposal
 from biopsy.search.drive import Round, Search, nest
-
-if TYPE_CHECKING:
-    import onnx
+from biopsy.slow_imports import onnx
 
 _MOST_NODES = 10_000  # more nodes are not simpler than a call
 
@@ -179,8 +177,6 @@ def unfolded_loop(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -
 
 def unfolded_scan(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -> bool:
     """Replace a Scan by its first step, with the first slices of the scanned tensors."""
-    from onnx import helper
-
     node = graph.node[number]
     body = body_of(node, "body")
     attributes = {attribute.name: attribute for attribute in node.attribute}
@@ -198,7 +194,7 @@ def unfolded_scan(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -
         out_axes = list(attributes["scan_output_axes"].ints)
     slices = [fresh(f"{name}_first", taken) for name in node.input[states:]]
     gathers = [
-        helper.make_node("Gather", [name, first], [output], name=fresh(f"{output}_slice", taken), axis=axis)
+        onnx.helper.make_node("Gather", [name, first], [output], name=fresh(f"{output}_slice", taken), axis=axis)
         for name, output, axis in zip(node.input[states:], slices, in_axes, strict=False)
     ]
     fed = dict(zip((info.name for info in body.input), (*node.input[:states], *slices), strict=True))
@@ -219,20 +215,16 @@ def _add_scalar(
     model: onnx.ModelProto, graph: onnx.GraphProto, name: str, elem: int, like: onnx.ValueInfoProto | None
 ) -> None:
     """Add an initializer of one element, 0 or True, with the shape () or (1,) of the body's input ``like``."""
-    from onnx import helper
-
     dims = [1] * len(like.type.tensor_type.shape.dim) if like is not None else []
-    graph.initializer.append(helper.make_tensor(name, elem, dims, [1 if elem == 9 else 0]))
+    graph.initializer.append(onnx.helper.make_tensor(name, elem, dims, [1 if elem == 9 else 0]))
     _list_as_input(model, graph, name)
 
 
 def _list_as_input(model: onnx.ModelProto, graph: onnx.GraphProto, name: str) -> None:
     """Add an initializer to the inputs, as required before IR version 4."""
-    from onnx import helper
-
     if graph is model.graph and 0 < model.ir_version < 4:
         weight = next(weight for weight in graph.initializer if weight.name == name)
-        graph.input.append(helper.make_tensor_value_info(name, weight.data_type, list(weight.dims)))
+        graph.input.append(onnx.helper.make_tensor_value_info(name, weight.data_type, list(weight.dims)))
 
 
 def _put(
@@ -315,15 +307,13 @@ def _output_node(
     model: onnx.ModelProto, graph: onnx.GraphProto, source: str, outside: str, axis: int | None
 ) -> onnx.NodeProto:
     """A node that makes the tensor ``outside`` of ``source``, with an axis as the stacked result of one trip."""
-    from onnx import helper
-
     if axis is None:
-        return helper.make_node("Identity", [source], [outside])
+        return onnx.helper.make_node("Identity", [source], [outside])
     if opsets_of(model).get("", 1) < 13:
-        return helper.make_node("Unsqueeze", [source], [outside], axes=[axis])
+        return onnx.helper.make_node("Unsqueeze", [source], [outside], axes=[axis])
     name = fresh("axes", names_in(model))
-    graph.initializer.append(helper.make_tensor(name, 7, [1], [axis]))
-    return helper.make_node("Unsqueeze", [source, name], [outside])
+    graph.initializer.append(onnx.helper.make_tensor(name, 7, [1], [axis]))
+    return onnx.helper.make_node("Unsqueeze", [source, name], [outside])
 
 
 def nested_search(

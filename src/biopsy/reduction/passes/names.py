@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from biopsy.model import walk
 from biopsy.model.parts import PUBLIC_DOMAINS, FunctionKey
@@ -24,9 +24,7 @@ from biopsy.reduction.passes.weights import (
     values_left,
     weights_left,
 )
-
-if TYPE_CHECKING:
-    import onnx
+from biopsy.slow_imports import onnx
 
 Kind: TypeAlias = str
 Name: TypeAlias = tuple[Kind, str]

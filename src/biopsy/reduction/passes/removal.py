@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from biopsy.model import walk
 from biopsy.model.parts import FunctionKey
@@ -27,10 +26,8 @@ from biopsy.reduction.passes.common import (
     schema_of,
 )
 from biopsy.search.drive import Item
+from biopsy.slow_imports import onnx
 from biopsy.text import first_of
-
-if TYPE_CHECKING:
-    import onnx
 
 
 def outputs(model: onnx.ModelProto) -> ChangeSearch:
@@ -94,8 +91,6 @@ def attributes(model: onnx.ModelProto) -> ChangeSearch:
 
 def optional_inputs(model: onnx.ModelProto) -> ChangeSearch:
     """Leave out all optional inputs of nodes at once, then by halves; trailing ones vanish, others become ''."""
-    from onnx import defs
-
     opsets = opsets_of(model)
     optional: list[tuple[Place, int, int]] = []
     for place, number, node in every_node(model):
@@ -104,7 +99,7 @@ def optional_inputs(model: onnx.ModelProto) -> ChangeSearch:
             continue  # without its trip count or condition, a Loop may not end
         for position, name in enumerate(node.input):
             kind = schema.inputs[position].option if position < len(schema.inputs) else None
-            if name and kind == defs.OpSchema.FormalParameterOption.Optional:
+            if name and kind == onnx.defs.OpSchema.FormalParameterOption.Optional:
                 optional.append((place, number, position))
 
     def without(gone: Sequence[tuple[Place, int, int]]) -> onnx.ModelProto:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from biopsy.model import walk
 from biopsy.model.external import is_external
@@ -23,10 +23,7 @@ from biopsy.reduction.passes.common import (
     refresh_types,
     schema_of,
 )
-
-if TYPE_CHECKING:
-    import onnx
-
+from biopsy.slow_imports import np, onnx
 
 _MOST_OF_A_SHAPE = 16  # elements
 
@@ -166,8 +163,6 @@ def ones(tensor: onnx.TensorProto) -> bytes:
 
 def small_values(tensor: onnx.TensorProto) -> bytes | None:
     """Raw multiples of 1/8 from -1 to 1, the same for all tensors of a size; None for types narrower than 16 bits."""
-    import numpy as np
-
     dtype = {1: "<f4", 10: "<f2", 11: "<f8", 16: "<f4"}.get(tensor.data_type)
     if dtype is None:
         return None
@@ -179,8 +174,6 @@ def small_values(tensor: onnx.TensorProto) -> bytes | None:
 
 def small_numbers(count: int) -> list[float]:
     """The numbers of ``small_values`` as a list."""
-    import numpy as np
-
     return (np.random.default_rng(_SEED).integers(-8, 9, count) / 8).tolist()  # type: ignore[no-any-return]
 
 
@@ -320,15 +313,13 @@ def sizes(model: onnx.ModelProto) -> ChangeSearch:
 
 
 def _sizes_in(model: onnx.ModelProto) -> set[int]:
-    from onnx import numpy_helper
-
     sizes = {size for weight in model.graph.initializer if has_sizes(weight) for size in weight.dims}
     for info in model.graph.input:
         sizes.update(dim.dim_value for dim in info.type.tensor_type.shape.dim)
     lists = lists_of_sizes(model)
     for name, tensor in named_tensors(model):
         if name in lists and tensor.data_type in _LISTS and not is_external(tensor):
-            sizes.update(numpy_helper.to_array(tensor).ravel().tolist())
+            sizes.update(onnx.numpy_helper.to_array(tensor).ravel().tolist())
     return {size for size in sizes if 1 < size < _MOST}
 
 
@@ -384,22 +375,17 @@ def named_tensors(model: onnx.ModelProto) -> Iterable[tuple[str, onnx.TensorProt
 
 
 def _resize_values(tensor: onnx.TensorProto, resizing: Resize) -> bool:
-    import numpy as np
-    from onnx import numpy_helper
-
     if is_external(tensor) or tensor.data_type not in _LISTS:
         return False
-    before = numpy_helper.to_array(tensor)
+    before = onnx.numpy_helper.to_array(tensor)
     after = np.array([resizing(int(value)) for value in before.ravel()], before.dtype).reshape(before.shape)
     if not np.array_equal(before, after):
-        tensor.CopyFrom(numpy_helper.from_array(after, tensor.name))
+        tensor.CopyFrom(onnx.numpy_helper.from_array(after, tensor.name))
     return True
 
 
 def _cut_off(tensor: onnx.TensorProto, resizing: Resize) -> bool:
     """Make a weight smaller; False if its values cannot be read."""
-    from onnx import numpy_helper
-
     dims = [resizing(size) for size in tensor.dims] if has_sizes(tensor) else list(tensor.dims)
     if dims == list(tensor.dims):
         return True
@@ -409,8 +395,8 @@ def _cut_off(tensor: onnx.TensorProto, resizing: Resize) -> bool:
         set_values(tensor, dims, ones(type(tensor)(data_type=tensor.data_type, dims=dims)))
         return True
     try:
-        values: Any = numpy_helper.to_array(tensor)[tuple(slice(size) for size in dims)]
-        smaller = numpy_helper.from_array(values.copy(), tensor.name)
+        values: Any = onnx.numpy_helper.to_array(tensor)[tuple(slice(size) for size in dims)]
+        smaller = onnx.numpy_helper.from_array(values.copy(), tensor.name)
     except Exception:  # a type that NumPy does not know, or values that do not fit the shape
         return False
     if smaller.data_type != tensor.data_type:

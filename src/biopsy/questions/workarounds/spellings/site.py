@@ -8,16 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from biopsy.model import parts, walk
 from biopsy.model.external import is_external
 from biopsy.model.tensor_type import Shape, TensorType, elements
 from biopsy.reduction.passes.common import inferred, names_in, opsets_of
-
-if TYPE_CHECKING:
-    import numpy as np
-    import onnx
+from biopsy.slow_imports import np, onnx
 
 FLOAT, FLOAT16, DOUBLE, BFLOAT16, INT64, INT32, BOOL = 1, 10, 11, 16, 7, 6, 9
 FLOATS = frozenset({FLOAT, FLOAT16, DOUBLE, BFLOAT16})
@@ -176,13 +173,10 @@ class Site:
 
     def attribute(self, name: str, default: Any) -> Any:
         """The value of an attribute, texts as str; ``default``, rounded to float32 like attributes, if not given."""
-        import numpy as np
-        from onnx import helper
-
         for each in self.node.attribute:
             if each.name == name:
                 self.require(not each.ref_attr_name)
-                value = helper.get_attribute_value(each)
+                value = onnx.helper.get_attribute_value(each)
                 return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         return float(np.float32(default)) if isinstance(default, float) else default
 
@@ -304,8 +298,6 @@ class Site:
         becomes a list of int64. A Transpose that keeps the order, and a Squeeze or Unsqueeze of no axes, are not
         written. Raises Unmatched for an operator that the opset does not have.
         """
-        from onnx import helper
-
         if (operator == "Transpose" and list(values["perm"]) == sorted(values["perm"])) or (
             operator in {"Squeeze", "Unsqueeze"} and not values["axes"]
         ):
@@ -323,7 +315,7 @@ class Site:
         while tensors and not tensors[-1]:
             tensors.pop()
         name = self.free(operator)
-        self.written.append(helper.make_node(operator, tensors, [name], name=name, **attributes))
+        self.written.append(onnx.helper.make_node(operator, tensors, [name], name=name, **attributes))
         return name
 
     def copy(self, inputs: Sequence[str], **changed: Any) -> str:
@@ -332,25 +324,22 @@ class Site:
 
     def copies(self, inputs: Sequence[str], **changed: Any) -> list[str]:
         """Like ``copy``, but all outputs are returned, "" for those that the node does not have."""
-        from onnx import helper
-
         names = [self.free(self.node.op_type) if name else "" for name in self.node.output]
         own = self.node.name if all(node.name != self.node.name for node in self.written) else ""
         node_name = own or next(name for name in names if name)
-        copy = helper.make_node(self.node.op_type, inputs, names, name=node_name, domain=self.node.domain or None)
+        copy = onnx.helper.make_node(self.node.op_type, inputs, names, name=node_name, domain=self.node.domain or None)
         copy.attribute.extend(each for each in self.node.attribute if each.name not in changed)
-        copy.attribute.extend(helper.make_attribute(k, v) for k, v in changed.items() if v is not None)
+        copy.attribute.extend(onnx.helper.make_attribute(k, v) for k, v in changed.items() if v is not None)
         self.written.append(copy)
         return names
 
     def constant(self, values: Any, elem: int) -> str:
         """Write a constant of an element type."""
-        import numpy as np
-        from onnx import helper, numpy_helper
-
         name = self.free("Constant")
-        tensor = numpy_helper.from_array(np.asarray(values, dtype=helper.tensor_dtype_to_np_dtype(elem)), name)
-        self.written.append(helper.make_node("Constant", [], [name], name=name, value=tensor))
+        tensor = onnx.numpy_helper.from_array(
+            np.asarray(values, dtype=onnx.helper.tensor_dtype_to_np_dtype(elem)), name
+        )
+        self.written.append(onnx.helper.make_node("Constant", [], [name], name=name, value=tensor))
         return name
 
     def scalar(self, value: Any, like: str | int) -> str:
@@ -483,13 +472,11 @@ class Scope:
 
     def value_of(self, name: str) -> np.ndarray[Any, Any] | None:
         """The value of a small constant; None for any other tensor."""
-        from onnx import numpy_helper
-
         weight = self.own_constants.get(name)
         if weight is None:
             defined = name in self.own_types or name in self.producers
             return self.outer.value_of(name) if self.outer is not None and not defined else None
-        return numpy_helper.to_array(weight)
+        return onnx.numpy_helper.to_array(weight)
 
     def bodies_of(self, place: int) -> Iterator[tuple[str, Scope]]:
         """The bodies of a node, each with its attribute and number: ``then_branch[0]``."""
