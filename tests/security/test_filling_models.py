@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,12 +58,6 @@ def test_there_are_as_many_as_the_audit_had() -> None:
     assert len(FILLING["124 bytes"]()) < 200
 
 
-@pytest.fixture(scope="module")
-def confined() -> Iterator[Confinement]:
-    with Confinement() as made:
-        yield made
-
-
 @pytest.mark.parametrize(("command", "name"), QUICK)
 def test_a_cross_section_needs_little(command: str, name: str, tmp_path: Path, confined: Confinement) -> None:
     folder = tmp_path / "work"
@@ -99,7 +92,7 @@ def test_an_output_of_which_the_values_are_not_followed_is_told(tmp_path: Path, 
     ("command", "status", "told"),
     [
         ("reduce", 0, "the original could not be run to record values"),
-        ("layers", 4, "onnxrt:optimization=none was ended at 200.0 MB of memory"),
+        pytest.param("layers", 4, "onnxrt:optimization=none was ended at 200.0 MB of memory", marks=pytest.mark.slow),
     ],
 )
 def test_an_engine_of_ours_is_ended_at_its_limit_of_memory_which_is_no_failure_of_the_model(

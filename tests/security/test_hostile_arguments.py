@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -46,12 +46,6 @@ ARGUMENTS = [
 ]
 
 ENDINGS = ("", ".json", ".npz", ".safetensors", ".py")
-
-
-@pytest.fixture(scope="module")
-def confined() -> Iterator[Confinement]:
-    with Confinement() as made:
-        yield made
 
 
 @pytest.fixture

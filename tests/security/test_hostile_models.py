@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -40,12 +39,6 @@ COMMANDS = {
 
 BREAKS_ENGINES = {"3,000 functions in a row"}
 """Models on which an engine itself dies, by a stack that overflows."""
-
-
-@pytest.fixture(scope="module")
-def confined() -> Iterator[Confinement]:
-    with Confinement() as made:
-        yield made
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +22,6 @@ COMMANDS = {
 
 MODEST = 600 << 20
 """Bytes of memory: what the program and its packages take, and no bomb besides."""
-
-
-@pytest.fixture(scope="module")
-def confined() -> Iterator[Confinement]:
-    with Confinement() as made:
-        yield made
 
 
 @pytest.fixture
@@ -129,9 +122,8 @@ def test_a_member_that_is_longer_than_its_header_says_is_told(tmp_path: Path) ->
         read_feeds(tmp_path / "f.npz")
 
 
-def test_a_pipe_named_on_the_command_line_is_wrong_usage_as_a_model_and_as_tensors(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with Confinement() as confined:
-        for words in ("inspect model pipe", "inspect data pipe", "inspect tactics pipe", "run pipe --onnxrt"):
-            ended = confined.run(words.split(), tmp_path)
-            assert (ended.status, ended.err.count("error: ")) == (2, 1), (words, ended)
+def test_a_pipe_named_as_a_model_or_as_tensors_is_wrong_usage(folder: Path, confined: Confinement) -> None:
+    os.mkfifo(folder / "pipe")
+    for words in ("inspect model pipe", "inspect data pipe", "inspect tactics pipe", "run pipe --onnxrt"):
+        ended = confined.run(words.split(), folder)
+        assert (ended.status, ended.err.count("error: ")) == (2, 1), (words, ended)

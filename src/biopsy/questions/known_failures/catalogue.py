@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -67,7 +67,6 @@ def catalogue_of(folders: Sequence[Path] = ()) -> Catalogue:
             raise errors.UsageError(f"there is no folder {folder} with known failures")
     private = users_folder()
     for folder in [OWN_FOLDER, *filter(None, [private]), *folders]:
-        origin = ORIGIN if folder == OWN_FOLDER else None
         try:
             files = sorted(folder.glob(f"*{SUFFIX}"))
         except OSError as error:
@@ -75,7 +74,7 @@ def catalogue_of(folders: Sequence[Path] = ()) -> Catalogue:
             continue
         for file in files[:_MOST_FILES]:
             try:
-                failures.append(read_entry(file, origin))
+                failures.append(_own_entry(file) if folder == OWN_FOLDER else read_entry(file))
             except errors.DataError as error:
                 broken.append(error.message)
         if len(files) > _MOST_FILES:
@@ -214,6 +213,11 @@ def read_entry(path: Path, origin: str | None = None) -> KnownFailure:
         raise errors.DataError(f"{path}: it is not UTF-8 text") from error
     except ValueError as error:
         raise errors.DataError(f"{path}: {error}") from error
+
+
+@cache  # a hunt looks up many pieces, and reading takes longer than comparing
+def _own_entry(path: Path) -> KnownFailure:
+    return read_entry(path, ORIGIN)
 
 
 _Reader: TypeAlias = Callable[[Any, str], Any]

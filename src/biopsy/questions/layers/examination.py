@@ -83,7 +83,7 @@ class Examination:
             self.samples = len(feeds)
             recorded = ReferenceRecorder(question, reference, self._scratch, listener).record(feeds)
             reference.close()
-            with RoundingJudge(recorded, self._scratch, question.timeout, reference.memory) as rounding:
+            with RoundingJudge(recorded, reference, self._scratch, question.timeout) as rounding:
                 subgraphs = Subgraphs(index, recorded)
                 values = ReferenceValues(recorded, reference, question.judge)
                 whole = WholeModel(question=question, recorded=recorded, suspect=suspect, listener=listener)

@@ -380,14 +380,19 @@ class RoundingJudge:
     """Judges whether errors of subgraphs are rounding, as ``biopsy run --compare-with noise`` does.
 
     Layers that cancel or amplify enlarge differences in rounding, for which neither a layer nor a fusion is to blame.
-    ``recorded`` has the values to feed, ``scratch`` is a folder for temporary files; ``timeout`` is in seconds per run,
-    ``memory`` in bytes of an engine. Use it in a ``with``, which closes its workers.
+    ``recorded`` has the values to feed, ``scratch`` is a folder for temporary files; ``timeout`` is in seconds per run.
+    ``reference`` is used where it runs the engine that is needed, and its limit of memory. Use it in a ``with``, which
+    closes its workers.
     """
 
-    def __init__(self, recorded: RecordedModel, scratch: Path, timeout: float | None, memory: int | None) -> None:
+    def __init__(self, recorded: RecordedModel, reference: Worker, scratch: Path, timeout: float | None) -> None:
+        def worker(engine: str) -> Worker:
+            is_there = engine == reference.engine
+            return reference if is_there else Worker(engine, scratch, timeout, memory=reference.memory)
+
         self._recorded = recorded
-        self._exact = Worker(EXACT, scratch, timeout, memory=memory)
-        self._plain = [Worker(engine, scratch, timeout, memory=memory) for engine in PLAIN]
+        self._exact = worker(EXACT)
+        self._plain = [worker(engine) for engine in PLAIN]
 
     def __enter__(self) -> RoundingJudge:
         return self
