@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,7 +15,7 @@ from biopsy.comparison.mismatch import ONE_SIDED, ErrorSize, Mismatch
 from biopsy.comparison.noise import NARROWER_TYPES
 from biopsy.findings.verdict import Verdict
 from biopsy.questions.builds.flags import Switch
-from biopsy.text import count, first_of, html_table, printable
+from biopsy.text import html_table, printable
 
 Outcome = Literal["done", "skipped", "stopped", "failed"]
 """The end of a step: answered; not asked; ended by a limit or a person; impossible to answer."""
@@ -93,17 +92,17 @@ class ModelFailure:
         """The same failure with the trusted engine as the suspect, which the check then names last."""
         kind = ONE_SIDED.get(self.report.kind, self.report.kind)  # it is told from the side of the suspect
         swapped = replace(self, suspect=self.trusted, trusted=self.suspect, report=replace(self.report, kind=kind))
-        command = parse(self.check)
-        if not isinstance(command, OwnRun) or command.engines != [self.trusted, self.suspect]:
+        command, trusted, suspect = parse(self.check), self.trusted, self.suspect
+        if (
+            not isinstance(command, OwnRun)
+            or trusted is None
+            or suspect is None
+            or command.engines != [trusted, suspect]
+        ):
             return swapped
-        assert self.trusted is not None and self.suspect is not None
-        signature = self.report.signature.replace(self.suspect, self.trusted)
-        return replace(
-            swapped,
-            check=command.with_engines_exchanged.words,
-            report=replace(swapped.report, engine=self.trusted, signature=signature),
-            mismatch=None if self.mismatch is None else self.mismatch.from_other_side,
-        )
+        report = replace(swapped.report, engine=trusted, signature=self.report.signature.replace(suspect, trusted))
+        worst = None if self.mismatch is None else self.mismatch.from_other_side
+        return replace(swapped, check=command.with_engines_exchanged.words, report=report, mismatch=worst)
 
     @property
     def blames_trusted(self) -> bool:
@@ -273,18 +272,6 @@ class FailingPiece:
         return (" -> " if is_chain else ", ").join(names)
 
 
-_MOST_OPERATORS = 8
-
-
-def grouped(parts: Iterable[Sequence[str]]) -> str:
-    """How many parts of a model there are of each kind, by the labels of their nodes: ``MatMul: 5 nodes``."""
-    kinds = Counter(tuple(label.partition(" ")[0] for label in labels) for labels in parts)
-    return "; ".join(
-        f"{first_of(operators, _MOST_OPERATORS)}: {count(times, 'node' if len(operators) == 1 else 'piece')}"
-        for operators, times in kinds.most_common()
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class FurtherPiece:
     """Another part of the model that fails in the same way as the piece, by itself.
@@ -325,11 +312,10 @@ class LayerFacts:
     """Which of ``layers`` layers the engine ``suspect`` computes wrongly, in the piece or in the whole model.
 
     ``alone`` are layers that are wrong, or fail, in isolation, each followed by how if not only values differ;
-    ``if_marked`` are layers that are wrong only if their
-    results are outputs, not in the model itself; ``together`` are groups that are wrong although each of their layers
-    is right. Rounding does not count. ``hides``: the first group is right if its inner tensors are marked as outputs.
-    ``of_piece``: the piece was examined, not the whole model. ``of_values``: these layers are computed wrongly; if not,
-    the model fails without giving values, and so do they.
+    ``if_marked``, those that are wrong only if their results are outputs; ``together``, groups that are wrong although
+    each of their layers is right. Rounding does not count. ``hides``: the first group is right if its inner tensors are
+    marked as outputs. ``of_piece``: the piece was examined, not the whole model. ``of_values``: these layers are
+    computed wrongly; if not, the model fails without giving values, and so do they.
     """
 
     alone: tuple[str, ...] = ()

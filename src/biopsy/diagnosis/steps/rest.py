@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from biopsy.diagnosis.context import (
     fails,
     passes,
 )
-from biopsy.diagnosis.facts import FurtherPiece, KnownFacts, ModelFailure, RestFacts, grouped
+from biopsy.diagnosis.facts import FurtherPiece, KnownFacts, ModelFailure, RestFacts
 from biopsy.diagnosis.question import Words, feeds_in, feeds_of, without_weights_folder
 from biopsy.diagnosis.steps.parts import NOT_SHOWN, examined, exceeds_rounding, no_inner_tensors, reduce_to
 from biopsy.diagnosis.steps.rounding import judged_by_float64
@@ -45,7 +46,7 @@ from biopsy.reduction.result import inputs_file
 from biopsy.session.files import write_inputs
 from biopsy.session.trial import until_no_pass
 from biopsy.tensors.results import Feed
-from biopsy.text import first_line, first_of
+from biopsy.text import count, first_line, first_of
 
 SUSPECTS_REPORT = "suspects.json"
 """The report of ``debug layers`` on the whole model, in the folder of the evidence."""
@@ -333,3 +334,15 @@ def _alike(findings: LayerFindings, failure: ModelFailure, gone: set[int]) -> It
             taken.update(part.nodes)
             wrong = (failure.suspect,) if failure.suspect and part.rounding_ratio is not None else ()
             yield FurtherPiece(nodes=suspect.labels, kept=part.nodes, by="layers", wrong=wrong)
+
+
+_MOST_OPERATORS = 8
+
+
+def grouped(parts: Iterable[Sequence[str]]) -> str:
+    """How many parts of a model there are of each kind, by the labels of their nodes: ``MatMul: 5 nodes``."""
+    kinds = Counter(tuple(label.partition(" ")[0] for label in labels) for labels in parts)
+    return "; ".join(
+        f"{first_of(operators, _MOST_OPERATORS)}: {count(times, 'node' if len(operators) == 1 else 'piece')}"
+        for operators, times in kinds.most_common()
+    )

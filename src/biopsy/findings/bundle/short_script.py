@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 
 from biopsy import errors
 from biopsy.comparison.tolerance import criteria_for
@@ -30,6 +29,7 @@ from biopsy.model.walk import free_name
 from biopsy.processes.writing import write_whole
 from biopsy.questions.variation.features import values_of
 from biopsy.questions.variation.plain import FEW, plain_expression
+from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.types import dtype_named, is_extended, is_float
 from biopsy.text import printable
