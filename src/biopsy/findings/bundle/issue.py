@@ -46,7 +46,7 @@ _ALLOWANCES = (
     Allowance(output=4, reasons=4, message=2),
     Allowance(output=3, reasons=4, message=1),
     Allowance(output=3, reasons=3, message=1),
-    Allowance(output=3, reasons=2, message=1),
+    Allowance(output=2, reasons=2, message=1),
     Allowance(script=0, output=4, reasons=4, message=2),
 )
 """From the fullest text to the shortest, which always fits."""
