@@ -94,27 +94,31 @@ def undefined_values(model: onnx.ModelProto, labels: Sequence[str], feeds: Seque
     ``labels`` are those of the nodes of the main graph. NumPy, and so float64, gives for such values what the processor
     gives, so it does not judge them.
     """
-    weights = {
-        each.name: numpy_helper.to_array(each)
-        for each in model.graph.initializer
-        if each.data_location != onnx.TensorProto.EXTERNAL
-    }
+    inline = (each for each in model.graph.initializer if each.data_location != onnx.TensorProto.EXTERNAL)
+    weights = {each.name: each for each in inline}
+
+    def value_of(name: str, feed: Feed) -> Array | None:
+        if name in feed:
+            return np.asarray(feed[name])
+        return numpy_helper.to_array(weights[name]) if name in weights else None
+
     for label, node in zip(labels, model.graph.node, strict=True):
         rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
         if rule is None or len(node.input) <= rule.place:
             continue
         tensor = node.input[rule.place]
         for feed in feeds:
-            known = {name: np.asarray(value) for name, value in {**weights, **feed}.items()}
-            is_undefined = rule.of(node, [known.get(name) for name in node.input]) if tensor in known else None
-            if is_undefined is not None and np.any(is_undefined(known[tensor])):
+            values = [value_of(name, feed) for name in node.input]
+            read = values[rule.place]
+            is_undefined = None if read is None else rule.of(node, values)
+            if read is not None and is_undefined is not None and np.any(is_undefined(read)):
                 text = f"{label} {rule.text}"
                 yield UndefinedValues(text=text, tensor=tensor, is_undefined=is_undefined, instead=rule.instead)
                 break
 
 
-def _attribute(node: onnx.NodeProto, name: str, default: int = 0) -> int:
-    return next((each.i for each in node.attribute if each.name == name), default)
+def _attribute(node: onnx.NodeProto, name: str) -> int:
+    return next((each.i for each in node.attribute if each.name == name), 0)
 
 
 _Elements = Callable[[Array], Any]
