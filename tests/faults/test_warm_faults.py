@@ -100,10 +100,21 @@ def kill_forks(place, process: subprocess.Popen[str], when: Callable[[], bool]) 
     while process.poll() is None and killed < 3:
         for pid in forks(place):
             with suppress(OSError):
-                if when():
+                os.kill(pid, signal.SIGSTOP)
+                if stops(pid) and when():
                     os.kill(pid, signal.SIGSEGV)
                     killed += 1
+                os.kill(pid, signal.SIGCONT)
     return killed
+
+
+def stops(pid: int) -> bool:
+    """Whether a process stands still: a signal to one that has just ended would succeed, and change nothing."""
+    return wait_until(lambda: state_of(pid) in "TZ", 5) and state_of(pid) == "T"
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_killed_biopsy_takes_its_warm_process_and_the_forks_along(place) -> None:
