@@ -119,6 +119,7 @@ def test_a_diagnosis_is_the_message_of_a_real_bug_and_reduces_it(project: pytest
     assert (folder / "bundle" / "reproduce.py").is_file()
 
 
+@pytest.mark.slow
 def test_an_engine_that_crashes_fails_its_test_alone(project: pytest.Pytester) -> None:
     project.makepyfile(
         test_models="def test_crash(onnx_engines):\n"

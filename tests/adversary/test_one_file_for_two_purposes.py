@@ -204,6 +204,7 @@ def test_a_model_may_be_sanitized_in_place() -> None:
     assert len(onnx.load("m.onnx").graph.node) == 3
 
 
+@pytest.mark.slow
 def test_streams_may_take_several_things() -> None:
     words = ["debug", "reduce", "m.onnx", "-o", "r.onnx", "--events", "/dev/null", "--min-good", "/dev/null"]
     look = ["--fail-regex", "n1", "--check", "biopsy", "inspect", "model", "{}", "--mode=basic"]

@@ -163,6 +163,7 @@ def test_an_exact_layer_is_judged_by_what_the_reference_makes_of_the_values_that
     assert any("accumulated or amplified rounding" in remark for remark in found.remarks)
 
 
+@pytest.mark.slow
 def test_a_fault_among_layers_that_amplify_rounding_is_found_by_the_most_precise_reference(tmp_path: Path) -> None:
     assert accused(examined(sensitive(), "fake:scale.neg=1.01", tmp_path, FLOAT64)) == {"neg"}
 
@@ -199,6 +200,7 @@ def cancelling() -> onnx.ModelProto:
     return model(nodes, [info("x", (1, 4, 8, 8))], [info("y", (1, 4, 6, 6))], weights)
 
 
+@pytest.mark.slow
 def test_rounding_that_a_fused_piece_amplifies_is_told_as_rounding_and_no_group_is_accused(tmp_path: Path) -> None:
     found = examined(cancelling(), "onnxrt", tmp_path)
     if found.outputs[0].passed:
@@ -207,6 +209,7 @@ def test_rounding_that_a_fused_piece_amplifies_is_told_as_rounding_and_no_group_
     assert any("is rounding" in remark for remark in found.remarks)
 
 
+@pytest.mark.slow
 def test_a_group_that_is_wrong_by_more_than_rounding_is_accused_and_the_multiple_told(tmp_path: Path) -> None:
     found = examined(cancelling(), "fake:scale.conv=1.5,unless_marked=c", tmp_path)
     (group,) = found.groups
@@ -246,6 +249,7 @@ def test_another_operator_that_has_no_kernel_is_another_failure() -> None:
 # Now and then
 
 
+@pytest.mark.slow
 def test_a_layer_that_is_wrong_now_and_then_is_reported_as_flaky_and_nobody_else_is_accused(tmp_path: Path) -> None:
     """Each build of the engine draws by lot, so one examination in sixty or so sees a fault each time."""
     flaky = []

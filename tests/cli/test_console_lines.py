@@ -83,6 +83,7 @@ def test_no_color_takes_the_colours_of_a_check_too(monkeypatch: pytest.MonkeyPat
     assert quoted(b"\x1b[31mred", Terminal()) == "  | red\n"
 
 
+@pytest.mark.slow
 def test_a_name_of_megabytes_does_not_flood_and_is_whole_with_v() -> None:
     name = "n" * 10_000_000
     stream = Terminal()

@@ -123,6 +123,7 @@ def test_a_missing_file_and_two_engines_are_wrong_usage(tmp_path: Path) -> None:
     assert main(["check", "lint", str(save(chain(1), tmp_path / "m.onnx")), "--onnxrt", "--reference"]) == 2
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_is_the_fault_of_the_node(tmp_path: Path) -> None:
     status, report = lint(save(chain(3, ["Relu", "Exp", "Abs"]), tmp_path / "m.onnx"), "--engine", "fake:crash.Exp=run")
     assert status == 1

@@ -161,6 +161,7 @@ def test_a_check_ends_with_the_signal_as_it_always_did(folder: Path) -> None:
         assert "1 of 3 nodes" in out
 
 
+@pytest.mark.slow
 def test_an_engine_that_ends_a_check_without_a_signal_has_not_passed(folder: Path) -> None:
     words = ["debug", "reduce", "m.onnx", "-o", "r.onnx", "--mode", "bisect", "--allow-vacuous-check"]
     status, out, _ = ended(start(folder, *words, "--check", "biopsy", "run", "{}", "--engine", "odd:does=exit"))
@@ -250,6 +251,7 @@ def test_an_interrupt_ends_native_code_after_three_seconds(send: Callable[..., N
         assert {path.name for path in folder.iterdir()} == {"m.onnx", "loop.onnx", "site"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
 def test_a_second_interrupt_ends_native_code_at_once(folder: Path) -> None:
     with deaf(folder) as process:

@@ -44,6 +44,7 @@ def test_of_a_script(place, code: str) -> None:
     assert len(set(results(place, "--check", *place.check(code)).values())) == 1
 
 
+@pytest.mark.slow
 def test_of_our_own_run_against_golden_values(place) -> None:
     made = chain(24, ("Neg", "Abs", "Exp", "Sigmoid"))
     save(made, place.folder / "m.onnx")

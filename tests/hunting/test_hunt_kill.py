@@ -44,6 +44,7 @@ def kill_at_moments(folder: Path, suspect: str, moments: int, models: Mapping[st
     assert resumed >= moments // 3
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_it_goes_on_to_the_same_result(tmp_path: Path, planted: Callable[..., str]) -> None:
     few = {name: ZOO[name] for name in ("good", "deep/wrong_one", "fail", "random")}
     kill_at_moments(tmp_path, planted(*RULES), 1, few)

@@ -64,6 +64,7 @@ def metadata(wheel: Path) -> Message:
         return email.message_from_bytes(archive.read(name))
 
 
+@pytest.mark.slow
 def test_the_types_of_the_package_are_announced_in_both(made: Distributions) -> None:
     assert "src/biopsy/py.typed" in in_the_source(made)
     assert "biopsy/py.typed" in in_the_wheel(made.wheel)

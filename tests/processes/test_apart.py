@@ -83,6 +83,7 @@ def test_a_mapped_file_is_no_memory(tmp_path: Path) -> None:
     assert len(call_in_fork(work, Limits(seconds=30.0, memory=50_000_000))) == 1
 
 
+@pytest.mark.slow
 def test_it_works_while_other_threads_do(recwarn: pytest.WarningsRecorder) -> None:
     stop = threading.Event()
     threads = [threading.Thread(target=lambda: [sorted(range(1000)) for _ in iter(stop.is_set, True)]) for _ in "ab"]

@@ -186,6 +186,7 @@ def test_the_table_of_passes_is_shown_in_order_without_a_model(capsys: pytest.Ca
     assert shown == [named.name for named in (*PASSES, *MODEL_PASSES)]
 
 
+@pytest.mark.slow
 def test_from_python_and_from_the_command_line_the_same_passes_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,7 @@ def has_all(folder: Path) -> bool:
     return bool(report) and (folder / "results" / "fails" / "reduced.onnx").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_a_corpus_is_reduced_one_model_each_and_goes_on_where_it_stopped(models_of_corpus: Path) -> None:
     first = corpus(models_of_corpus, "--jobs", "2")
     assert (first.returncode, first.stdout.splitlines()) == (1, ["3 models", *SAID]), first.stderr

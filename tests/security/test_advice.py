@@ -205,6 +205,7 @@ def test_limits_that_begin_with_a_dash_are_handed_on_as_they_were_given() -> Non
     assert understood(last).atol == ["-o:1"]
 
 
+@pytest.mark.slow
 def test_a_line_that_reads_what_no_line_writes_is_not_shown(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = """

@@ -192,6 +192,7 @@ def test_an_engine_that_saves_nothing_gives_the_check_the_model_and_its_settings
     assert "offset.Neg=1 explains it" in shown
 
 
+@pytest.mark.slow
 def test_the_order_is_drawn_by_lot_and_always_the_same_for_a_seed(here: Path, capsys):
     drawn = []
     for attempt in range(2):

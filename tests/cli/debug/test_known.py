@@ -71,6 +71,7 @@ def test_an_engine_that_the_check_does_not_blame_is_not_blamed(capsys: pytest.Ca
     assert "onnxrt fails this check" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_a_piece_that_passes_its_check_or_cannot_be_checked_is_not_looked_up(
     capsys: pytest.CaptureFixture[str],

@@ -170,6 +170,7 @@ def test_a_model_that_is_right_passes(here: Path, capsys) -> None:
     assert "PASSED | no tensor is out of tolerance" in shown and "Next" not in shown
 
 
+@pytest.mark.slow
 def test_what_is_right_outside_and_wrong_inside_is_said_and_the_next_step_fits(here: Path, capsys) -> None:
     save(chain(30, ["Softplus", "Tanh"]), here / "m.onnx")
     assert layers("--suspect", "fake:scale.n4=1.5", "--report", "l.json") == 1
@@ -211,6 +212,7 @@ def test_no_escape_sequence_of_a_name_reaches_the_terminal(here: Path, capsys) -
 # Inputs
 
 
+@pytest.mark.slow
 def test_layers_samples_and_rows_are_those_that_were_asked_for(here: Path, capsys) -> None:
     write_feeds(here / "in.npz", [{"t0": np.full((2, 2), value, np.float32)} for value in (1, 5)])
     samples = ("--load-inputs", "in.npz", "--save-inputs", "out.npz")
@@ -222,6 +224,7 @@ def test_layers_samples_and_rows_are_those_that_were_asked_for(here: Path, capsy
     np.testing.assert_array_equal(read_feeds(here / "out.npz")[1]["t0"], np.full((2, 2), 5, np.float32))
 
 
+@pytest.mark.slow
 def test_an_open_shape_is_said_and_can_be_chosen(here: Path, capsys) -> None:
     made = chain(2)
     made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"

@@ -53,12 +53,14 @@ def test_the_best_changed_model_is_written_with_its_differences_and_the_line_tha
     assert main(["run", "fixed.onnx", "--engine", "onnxrt:optimization=none", *WRONG]) == 0
 
 
+@pytest.mark.slow
 def test_a_check_that_cannot_learn_of_a_setting_is_told_of(here: Path, capsys):
     words = ("--only", "setting", "--nodes", "*", "--check", "sh", "-c", "exit 1", "{}")
     assert workaround(*WRONG, *words) == 4
     assert "the check has no {engine}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_nothing_that_could_be_tried_is_no_conclusion(here: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
@@ -76,6 +78,7 @@ def test_nothing_that_helps_is_status_1_and_nothing_is_written(here: Path, capsy
     assert report()["verdict"]["kind"] == "fails"
 
 
+@pytest.mark.slow
 def test_a_limit_before_anything_was_found_is_status_5(here: Path, capsys):
     assert workaround(*WRONG, "--max-checks", "2", "--only", "mark", "--nodes", "*") == 5
     assert "stopped by --max-checks 2" in capsys.readouterr().err

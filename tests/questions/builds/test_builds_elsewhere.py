@@ -82,6 +82,7 @@ def kept(folder: str) -> dict[str, str | None]:
     }
 
 
+@pytest.mark.slow
 def test_builds_elsewhere_say_the_same_in_the_same_order(plan: BuildPlan, machines: Machines) -> None:
     words = check(SAYS, "{}", "{engine}", "replay.json")
     here = BuildsHere(plan, lambda change: CommandCheck(CheckTemplate(words, plan.spec).with_change(change), "{}"))

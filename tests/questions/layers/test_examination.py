@@ -71,6 +71,7 @@ def dynamic() -> onnx.ModelProto:
     return model(nodes, [info("x", ("N", 2, 3))], outputs, weights)
 
 
+@pytest.mark.slow
 def test_dynamic_shapes_nameless_nodes_and_several_samples_of_different_sizes(examine) -> None:
     rng = np.random.default_rng(0)
     feeds = [{"x": rng.uniform(size=(size, 2, 3)).astype(np.float32)} for size in (1, 5, 2)]
@@ -90,6 +91,7 @@ def test_external_weights_are_found(examine, tmp_path: Path) -> None:
     assert examine(path, "onnxrt").passed
 
 
+@pytest.mark.slow
 def test_initializers_that_are_inputs_too_as_in_ir_3(examine) -> None:
     nodes = [helper.make_node("Add", ["x", "w"], ["a"], name="add"), helper.make_node("Exp", ["a"], ["y"], name="exp")]
     made = model(nodes, [info("x"), info("w", (1,))], [info("y")], [weight("w", 1)], opset=8)

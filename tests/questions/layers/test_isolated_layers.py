@@ -39,6 +39,7 @@ def test_a_layer_that_kills_the_engine_is_named_and_the_others_are_measured(exam
     assert list(verdicts(found).values()).count("right") == 39
 
 
+@pytest.mark.slow
 def test_the_sample_counts_in_which_a_tensor_is_farthest_off(examine) -> None:
     feeds = [{"t0": np.full((2, 2), value, np.float32)} for value in (1, 3, 2)]
     found = examine(growing(2), "fake:offset.n1=0,scale.n1=2", Inputs(given=feeds))
@@ -46,6 +47,7 @@ def test_the_sample_counts_in_which_a_tensor_is_farthest_off(examine) -> None:
     assert (found.layers[1].introduced.sample, found.layers[1].introduced.absolute) == (1, 3.0)
 
 
+@pytest.mark.slow
 def test_layers_that_hand_on_sequences_are_run_with_those_that_need_them(examine) -> None:
     nodes = [
         helper.make_node("SplitToSequence", ["x"], ["q"], axis=0, name="split"),
@@ -62,6 +64,7 @@ def test_layers_that_hand_on_sequences_are_run_with_those_that_need_them(examine
     )
 
 
+@pytest.mark.slow
 def test_tolerances_and_statistics_by_name_decide(examine) -> None:
     suspect = "fake:scale.n1=1.5,scale.n2=1.5"
     loose = Judge(Tolerances({"t2": 10.0}, {}))

@@ -33,6 +33,7 @@ def test_a_wrong_copy_of_a_tensor_is_no_error_of_the_model(examine: Examine, pla
     assert not findings.is_masked
 
 
+@pytest.mark.slow
 def test_a_wrong_copy_of_an_output_is_wrong(examine: Examine, planted: Callable[..., str]) -> None:
     findings = examine(SHOWING, planted({"op": "sum", "does": "scale", "copy": True}))
     assert not findings.has_right_outputs and not findings.wrong_if_marked

@@ -6,6 +6,7 @@ from biopsy import errors
 from support.examinations import growing, labels
 
 
+@pytest.mark.slow
 def test_a_reference_that_is_more_precise_than_the_model_is_fed_in_the_types_of_the_model(examine) -> None:
     found = examine(growing(20), "fake:scale.n7=1.001", reference="reference:float64")
     assert labels(found) == ["Neg 'n7'"]

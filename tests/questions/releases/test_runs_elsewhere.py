@@ -73,6 +73,7 @@ def test_the_same_borders_are_found_with_any_number_of_machines(
             assert sorted(path.name for path in node.sent) in ([], ["beside.py", "check.py", "model.onnx"])
 
 
+@pytest.mark.slow
 def test_a_release_that_cannot_be_installed_there_says_nothing_of_the_model(
     index: PackageIndex, model: Path, machines: Machines
 ) -> None:

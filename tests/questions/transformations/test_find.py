@@ -110,6 +110,7 @@ def test_passes_that_do_it_together_only_are_named_together(tmp_path: Path):
     assert {frozenset(one) for one in found.passes.without} == {frozenset({"first"}), frozenset({"second"})}
 
 
+@pytest.mark.slow
 def test_a_tool_whose_passes_have_no_names_is_blamed_as_a_whole(tmp_path: Path):
     by = own_tool(tmp_path, "data = data.replace(b'Add', b'Sub')").replace(" {passes}", " none")
     found = asked(tmp_path, ADDS, by)
@@ -218,6 +219,7 @@ def test_a_check_of_the_user_decides_about_the_transformed_model(tmp_path: Path)
     assert found.where.engine == ""
 
 
+@pytest.mark.slow
 def test_a_tool_gets_a_model_with_its_weights_inside(tmp_path: Path):
     """Some write where in which file a weight stands, and the result stands in another folder."""
     path = tmp_path / "model.onnx"
@@ -348,6 +350,7 @@ def test_the_fewest_passes_are_named_though_others_do_it_together(tmp_path: Path
     assert found.passes.alone == ("d",)
 
 
+@pytest.mark.slow
 def test_a_failure_that_comes_only_sometimes_is_told(tmp_path: Path):
     """The tool is wrong the first time, and right from then on."""
     mark = tmp_path / "mark"
@@ -361,6 +364,7 @@ def test_a_failure_that_comes_only_sometimes_is_told(tmp_path: Path):
     assert any(isinstance(one, events.Remark) and "only sometimes" in one.text for one in told)
 
 
+@pytest.mark.slow
 def test_of_a_flaky_tool_a_model_that_fails_is_shown_and_how_often_it_does(tmp_path: Path):
     """The tool is wrong in each third run: one more run, to show what it makes, would be right."""
     count = tmp_path / "count"

@@ -50,6 +50,7 @@ def test_a_model_that_cannot_be_built_is_mended_by_a_mark_and_by_a_spelling(here
         onnx.checker.check_model(onnx.ModelProto.FromString(one.model))
 
 
+@pytest.mark.slow
 def test_a_silent_failure_is_mended_by_a_mark_and_its_latency_stands_beside_the_original(here: Path):
     result = found(question(normalization_of_columns(), here, nodes=("m",)))
     [one] = result.found
