@@ -30,7 +30,7 @@ from biopsy import errors
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer, TaskHost
 from biopsy.processes import cleanup
-from biopsy.processes.own_files import ContentStore, claimed_folder, folder_of_user, remove_abandoned
+from biopsy.processes.own_files import claimed_folder, remove_abandoned
 from biopsy.processes.own_process import install_line
 from biopsy.session.conditions import MachineKind, differing, this_machine
 from biopsy.session.machines import MachineLostError, OtherMachines
@@ -508,8 +508,7 @@ class _HostActor:
     """A task host on the other machine, in a folder of its own that is the current folder of this process.
 
     The folder and all processes that checks have started go with this process, however it ends. Folders left by a
-    machine that died are removed by the next actor there. Files that are sent stay in the user's cache, for all actors
-    of the machine.
+    machine that died are removed by the next actor there.
     """
 
     def __init__(self) -> None:
@@ -520,9 +519,7 @@ class _HostActor:
         self._leaving = ExitStack()
         folder = self._leaving.enter_context(claimed_folder(_PREFIX, parent))
         os.chdir(folder)
-        given = os.environ.get("BIOPSY_CACHE_DIR")
-        cache = Path(given).absolute() if given else folder_of_user("XDG_CACHE_HOME", ".cache")
-        self._host = TaskHost(folder, ContentStore((cache or folder) / "contents"))
+        self._host = TaskHost(folder)
 
     def where(self) -> tuple[str, MachineKind]:
         """The id of its node in the cluster, and the kind of machine."""
