@@ -75,9 +75,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     TensorrtOptions.add(parser)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+@LintOptions.reading
+def execute(options: LintOptions, console: Console) -> int:
     """Lint the model, show the findings and write the report."""
-    options = LintOptions.of(args)
     spec = options.only_spec() or EngineSpec("onnxrt")
     create(spec)
     if options.output is not None:
