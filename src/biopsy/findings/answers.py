@@ -267,12 +267,9 @@ def run_section(
     return {
         "engines": [
             {
-                "label": run.engine.label,
-                "name": run.engine.name,
-                "version": run.version,
-                "seconds": list(run.seconds),
-                "remarks": list(run.remarks),
-                "failure": run.failure and {key: getattr(run.failure, key) for key in ("stage", "kind", "message")},
+                **plain_of(run.engine, "label name"),
+                **plain_of(run, "version seconds remarks"),
+                "failure": run.failure and plain_of(run.failure, "stage kind message"),
             }
             for run in engines
         ],

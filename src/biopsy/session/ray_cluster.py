@@ -236,11 +236,6 @@ class RayWorkers(OtherMachines):
             raise
 
     @property
-    def sent(self) -> int:
-        """Bytes of files put into the object store."""
-        return self._files.bytes
-
-    @property
     def machines(self) -> str:
         """The size of the cluster, in words."""
         alive = count(sum(node["Alive"] for node in imported().nodes()), "machine")
@@ -373,10 +368,9 @@ def _require_uniform(kinds: Sequence[MachineKind]) -> None:
 
 
 class _SentFiles:
-    """Files in the object store, each put there once; ``bytes`` counts them."""
+    """Files in the object store, each put there once."""
 
     def __init__(self) -> None:
-        self.bytes = 0
         self.references: dict[str, list[Any]] = {}
         self._lock = threading.Lock()
 
@@ -388,7 +382,6 @@ class _SentFiles:
                 try:
                     with path.open("rb") as stream:
                         self.references[digest] = [ray.put(part) for part in iter(lambda: stream.read(_PART), b"")]
-                        self.bytes += stream.tell()
                 except OSError as error:
                     raise errors.CheckError(f"cannot read {path}: {error.strerror or error}") from error
             return self.references[digest]

@@ -171,8 +171,7 @@ def precision_tree(result: PrecisionResult) -> dict[str, object]:
     """The result as plain values for a report."""
     return {
         "biopsy_precision": 1,
-        "model": result.model,
-        "low": result.low,
+        **plain_of(result, "model low"),
         "high": result.precision,
         **plain_of(result, "form mode"),
         "direction": None if result.mode == "minimal" else result.direction,
