@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_460,
+    "code": 62_455,
     "modules": 387,
-    "functions": 5_703,
+    "functions": 5_700,
     "used_once": 520,
     "inner_imports": 388,
     "namespaces": 33,

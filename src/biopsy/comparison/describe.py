@@ -7,7 +7,7 @@ from typing import Any
 
 from biopsy.comparison.compare import JudgedLimit, OutputComparison
 from biopsy.comparison.differences import ErrorSummary
-from biopsy.comparison.metrics import Element, NotFinite, Scalar, Statistics
+from biopsy.comparison.metrics import Element, Scalar, Statistics
 from biopsy.comparison.noise import NoiseComparison, NoiseReport, explained_by
 from biopsy.comparison.runs import RunComparison
 from biopsy.comparison.tolerance import AT_LEAST, Tolerance, is_exact_by_default
@@ -204,8 +204,3 @@ def noise_tree(report: NoiseReport) -> dict[str, Any]:
         ],
         **plain_of(report, "only_suspect"),
     }
-
-
-def not_finite_tree(engine: str, output: NotFinite) -> dict[str, Any]:
-    """An output with NaN or infinities, as JSON."""
-    return {"engine": engine, **plain(output)}

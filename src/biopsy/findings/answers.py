@@ -12,7 +12,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.checks.judge import RunTally, interval
-from biopsy.comparison.describe import noise_tree, not_finite_tree, run_tree
+from biopsy.comparison.describe import noise_tree, run_tree
 from biopsy.comparison.metrics import NotFinite
 from biopsy.comparison.noise import NoiseReport
 from biopsy.comparison.runs import RunComparison
@@ -31,7 +31,7 @@ from biopsy.questions.layers.findings import Engines, LayerFindings, layers_tree
 from biopsy.questions.releases.findings import ReleaseFindings
 from biopsy.questions.transformations.findings import TransformationFindings
 from biopsy.questions.workarounds.result import Workarounds
-from biopsy.records import plain_of
+from biopsy.records import plain, plain_of
 from biopsy.text import count, first_of
 
 
@@ -275,5 +275,5 @@ def run_section(
         ],
         "comparisons": [run_tree(each) for each in compared],
         "noise": [noise_tree(each) for each in noise],
-        "not_finite": [not_finite_tree(engine, values) for engine, values in not_finite],
+        "not_finite": [{"engine": engine, **plain(values)} for engine, values in not_finite],
     }
