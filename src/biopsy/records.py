@@ -34,6 +34,11 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, complex | bytes | PathLike) else value
 
 
+def plain_of(record: object, names: str) -> dict[str, Any]:
+    """The attributes with these names, in this order, as ``plain`` values."""
+    return {name: plain(getattr(record, name)) for name in names.split()}
+
+
 def record_of(kind: type[Record], tree: object) -> Record:
     """The record of type ``kind`` that ``plain`` made this tree of. Raises ValueError if it is not one."""
     if not isinstance(tree, Mapping):

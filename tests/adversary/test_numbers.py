@@ -21,7 +21,7 @@ from onnx import helper
 
 from biopsy import errors
 from biopsy.cli.app import main
-from biopsy.comparison.compare import OutputComparison, compare_output, compare_tensors
+from biopsy.comparison.compare import OutputComparison, compare_output
 from biopsy.comparison.describe import report_lines
 from biopsy.comparison.runs import compare_runs
 from biopsy.comparison.tolerance import (
@@ -42,6 +42,7 @@ from biopsy.questions.layers.question import Judge
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 from biopsy.tensors.types import text, text_bytes
+from support.comparing import compare_tensors
 from support.models import INT64, info, model, save, weight
 
 EXTENDED = (

@@ -12,7 +12,6 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.portable import SentAlong, TaskPacker, variables_of
 from biopsy.checks.task import Task
 from biopsy.checks.task_host import TaskHost
-from biopsy.processes.own_files import ContentStore
 
 READS = {
     "a module": ("from rule import STATUS", {"rule.py": "STATUS = 7"}),
@@ -76,7 +75,7 @@ def status_elsewhere(words: list[str], folder: Path) -> int:
     ours = os.environ.pop("STATUS_OF_MINE", None)
     os.chdir(elsewhere)  # as a place for checks does
     try:
-        host = TaskHost(elsewhere, ContentStore(folder.parent / "store"))
+        host = TaskHost(elsewhere)
         answer = host.run(0, task, lambda digest: sent(before / files[digest]))
     finally:
         os.chdir(before)

@@ -9,7 +9,6 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.portable import PortableTask, TaskPacker
 from biopsy.checks.task import Task
 from biopsy.checks.task_host import TaskHost
-from biopsy.processes.own_files import ContentStore
 
 
 def packed(words: list[str], candidate: Path) -> PortableTask:
@@ -18,7 +17,7 @@ def packed(words: list[str], candidate: Path) -> PortableTask:
 
 def host(folder: Path) -> TaskHost:
     folder.mkdir()
-    return TaskHost(folder, ContentStore(folder / "store"))
+    return TaskHost(folder)
 
 
 def test_a_task_leaves_no_candidate(tmp_path: Path) -> None:
@@ -75,3 +74,18 @@ def test_what_a_check_does_to_its_files_is_undone_before_the_next(tmp_path: Path
         answer = here.run(number, task, lambda digest: [files[digest].read_bytes()])
         assert answer.evidence is not None, answer.error
         assert answer.evidence.status == 3
+
+
+@pytest.mark.parametrize("came", [b"", b"weight", b"weighty", b"weights, and more of it"])
+def test_what_is_not_the_file_that_was_announced_is_neither_used_nor_kept(tmp_path: Path, came: bytes) -> None:
+    (tmp_path / "data").write_bytes(b"weights")
+    words = ["grep", "-q", "weights", str(tmp_path / "data"), "{}"]
+    task, _ = TaskPacker().packed(Task(CommandCheck(words, "c.onnx"), tmp_path / "c.onnx", [b"model"]))
+    here = host(tmp_path / "host")
+    answer = here.run(0, task, lambda _: [came])
+    assert answer.error is not None
+    assert "was the file changed?" in answer.error["message"]
+    assert not [path for path in (tmp_path / "host").rglob("*") if path.is_file()]
+    answer = here.run(1, task, lambda _: [b"weig", b"hts"])
+    assert answer.evidence is not None, answer.error
+    assert answer.evidence.status == 0

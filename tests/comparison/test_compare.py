@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from biopsy import errors
-from biopsy.comparison.compare import OutputComparison, compare_tensors
+from biopsy.comparison.compare import OutputComparison
 from biopsy.comparison.metrics import not_finite
 from biopsy.comparison.runs import compare_runs
 from biopsy.comparison.tolerance import STATS, Stat, Stats, Tolerance, Tolerances
 from biopsy.tensors.results import Array, Iteration, RunnerResult
+from support.comparing import compare_tensors
 
 special = st.sampled_from([0.0, -0.0, 1.0, math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324])
 near = st.floats(-2, 2) | special

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from biopsy.comparison.compare import compare_tensors
 from biopsy.comparison.describe import report_lines, statistics_text
 from biopsy.comparison.metrics import statistics
 from biopsy.comparison.tolerance import Tolerance
+from support.comparing import compare_tensors
 
 EXPECTED = np.array([[1.0, 0.5], [2.0, 0.0]], np.float32)
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.comparison.compare import compare_tensors
 from biopsy.comparison.mismatch import (
     FAR_BEYOND_ROUNDING,
     ONLY_ROUNDING,
@@ -32,6 +31,7 @@ from biopsy.comparison.mismatch_size import mismatches_of, quantum_of
 from biopsy.comparison.tolerance import Tolerance
 from biopsy.tensors.results import Array
 from biopsy.tensors.types import dtype_named
+from support.comparing import compare_tensors
 
 
 def measured(actual: Array, expected: Array, **settings: Any) -> list[Mismatch]:

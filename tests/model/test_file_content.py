@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from biopsy import errors
 from biopsy.model import load
-from biopsy.model.describe import describe
+from biopsy.model.describe import description
 from biopsy.model.index import index_file
 from biopsy.model.load import refused
 from support.models import seeds_example
@@ -62,7 +62,11 @@ def tensors() -> bytes:
 def test_a_file_that_is_no_model_is_named_by_its_kind(content: bytes, what: str, tmp_path: Path):
     path = tmp_path / "m.onnx"
     path.write_bytes(content)
-    for read in (index_file, describe, lambda path: load.parse(load.read_bytes(path), path)):
+    for read in (
+        index_file,
+        lambda path: list(description(path)),
+        lambda path: load.parse(load.read_bytes(path), path),
+    ):
         with pytest.raises(errors.ModelError) as caught:
             read(path)
         assert f"the file {path} is not an ONNX model: " in caught.value.message

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from biopsy import errors
-from biopsy.model.describe import polygraphy_text
+from biopsy.model.describe import description
 from support.models import info, model, save, weight
 
 EVERYTHING = ("layers", "attrs", "weights")
@@ -97,7 +97,7 @@ TEXT_OF_BODIES = """\
 
 
 def text_of(made: onnx.ModelProto, folder: Path, show: Sequence[str] = EVERYTHING) -> str:
-    lines = [line.rstrip() for line in polygraphy_text(save(made, folder / "m.onnx"), show)]
+    lines = [line.rstrip() for line in description(save(made, folder / "m.onnx"), show)]
     return "\n".join(lines[lines.index("[I] ==== ONNX Model ====") :])
 
 
@@ -155,6 +155,6 @@ def test_a_damaged_model_is_an_error_that_names_the_file(tmp_path: Path) -> None
     for end in range(0, len(data), 7):
         (tmp_path / "m.onnx").write_bytes(data[:end])
         try:
-            list(polygraphy_text(tmp_path / "m.onnx", EVERYTHING))
+            list(description(tmp_path / "m.onnx", EVERYTHING))
         except errors.ModelError as error:
             assert "m.onnx" in error.message

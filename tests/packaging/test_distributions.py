@@ -70,9 +70,12 @@ def test_the_types_of_the_package_are_announced_in_both(made: Distributions) -> 
     assert "biopsy/py.typed" in in_the_wheel(made.wheel)
 
 
-def test_known_failures_and_spellings_are_in_both(made: Distributions) -> None:
+def test_files_of_data_are_in_both(made: Distributions) -> None:
     source = ROOT / "src" / "biopsy"
-    files = {f"biopsy/{file.relative_to(source)}" for file in (*OWN_FOLDER.glob("*.yaml"), *source.rglob("*.toml"))}
+    files = {
+        f"biopsy/{file.relative_to(source)}"
+        for file in (*OWN_FOLDER.glob("*.yaml"), *source.rglob("*.toml"), *source.rglob("*.txt"))
+    }
     assert len(files) > 1 and files <= in_the_wheel(made.wheel)
     assert {f"src/{name}" for name in files} <= in_the_source(made)
 

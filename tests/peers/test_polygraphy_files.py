@@ -86,9 +86,9 @@ def test_it_reads_our_bfloat16_as_float32(folder: Path) -> None:
 
 @pytest.mark.parametrize("show", [(), ("layers",), ("layers", "attrs", "weights")])
 def test_inspect_model_prints_the_same_lines(folder: Path, show: tuple[str, ...]) -> None:
-    from biopsy.model.describe import polygraphy_text
+    from biopsy.model.describe import description
 
     theirs = peer(folder, "inspect", "model", "m.onnx", *(["--show", *show] if show else []))
     head = "[I] ==== ONNX Model ===="
-    ours = [line.rstrip() for line in polygraphy_text(folder / "m.onnx", show)]
+    ours = [line.rstrip() for line in description(folder / "m.onnx", show)]
     assert ours[ours.index(head) :] == [line.rstrip() for line in theirs[theirs.index(head) :].rstrip().split("\n")]

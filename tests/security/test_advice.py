@@ -20,7 +20,6 @@ from biopsy.cli.console import Console
 from biopsy.cli.debug.layers_options import LayersOptions
 from biopsy.cli.debug.layers_report import next_lines
 from biopsy.cli.parser import parser_of
-from biopsy.comparison.compare import compare_tensors
 from biopsy.comparison.describe import report_lines
 from biopsy.model.extract import Wanted, extract
 from biopsy.model.index import index_file
@@ -30,6 +29,7 @@ from biopsy.questions.layers.findings import Failure, LayerFindings, LayerGroup
 from biopsy.tensors.generate import resolve_shapes
 from biopsy.text import ListOption, is_refused, line_of, option_line
 from support.command_line import BIN
+from support.comparing import compare_tensors
 from support.hostile_names import HOSTILE
 from support.models import chain
 

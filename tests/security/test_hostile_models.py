@@ -15,7 +15,7 @@ import pytest
 from onnx import helper
 
 from biopsy import errors
-from biopsy.model.describe import describe
+from biopsy.model.describe import description
 from biopsy.model.index import index_bytes
 from biopsy.model.load import parse
 from support import hostile_models
@@ -186,7 +186,7 @@ def test_a_model_cut_anywhere_is_read_or_told_as_damaged(tmp_path: Path) -> None
         path.write_bytes(data[:length])
         for read in (
             lambda: index_bytes(data[:length]),  # noqa: B023 -- called at once
-            lambda: describe(path, ["layers", "attrs", "weights"]),
+            lambda: list(description(path, ["layers", "attrs", "weights"])),
             lambda: parse(data[:length], path),  # noqa: B023
         ):
             try:
@@ -201,7 +201,7 @@ def test_fields_that_follow_another_wire_type_are_unknown_ones(tmp_path: Path) -
     path.write_bytes(plain + b"\x0a\x00" + b"\x38\x05" + b"\x40\x05")  # ir_version, graph and opset_import
     assert onnx.load(path).ir_version == index_bytes(path.read_bytes()).ir_version == 9
     assert index_bytes(path.read_bytes()).opset == 17
-    assert "IR version 9" in describe(path)
+    assert "IR version 9" in "\n".join(description(path))
 
 
 TANGLED_COMMANDS = {

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer, TaskHost
-from biopsy.processes.own_files import ContentStore
 from biopsy.session.conditions import this_machine
 from biopsy.session.machines import OtherMachines
 
@@ -21,7 +20,7 @@ class MachineHere:
         self.name = name
         self.kind = this_machine()
         self.is_given_back = False
-        self._host = TaskHost(folder, ContentStore(folder / "store"))
+        self._host = TaskHost(folder)
         self._number = 0
         self._lock = threading.Lock()
 

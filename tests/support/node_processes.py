@@ -14,7 +14,6 @@ from pathlib import Path
 
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer, TaskHost
-from biopsy.processes.own_files import ContentStore
 from biopsy.session.conditions import MachineKind, this_machine
 from biopsy.session.machines import MachineLostError, OtherMachines
 
@@ -22,7 +21,7 @@ _CHUNK = 1 << 16
 
 
 class NodeProcess:
-    """A machine: a process whose current folder is its own, with a content store of its own.
+    """A machine: a process whose current folder is its own.
 
     ``packages`` is a folder of packages that only this one has.
     """
@@ -80,7 +79,7 @@ def _serve(pipe: Connection, stops: Connection, folder: Path, packages: Path | N
     os.chdir(folder)
     sys.path[:0] = [] if packages is None else [str(packages)]
     pipe.send(this_machine())
-    node = TaskHost(folder, ContentStore(folder / "store"))
+    node = TaskHost(folder)
 
     def received(digest: str) -> Iterator[bytes]:
         pipe.send(digest)

@@ -1,4 +1,4 @@
-"""A Ray cluster of three nodes on this machine, each with one place for a check and a content store of its own."""
+"""A Ray cluster of three nodes on this machine, each with one place for a check."""
 
 from __future__ import annotations
 
@@ -31,9 +31,18 @@ class RayNodes:
         """What ``--on`` takes."""
         return str(self.cluster.address)
 
-    def contents(self, number: int) -> Path:
-        """Where a node keeps what is sent to it."""
-        return self.home / f"cache{number}" / "contents"
+    def stored(self) -> dict[str, int]:
+        """The bytes that the object store of each living node has ever received or taken, by the id of the node."""
+        import ray
+        from ray._private.internal_api import node_stats
+
+        return {
+            node["NodeID"]: node_stats(
+                node["NodeManagerAddress"], node["NodeManagerPort"], include_memory_info=False
+            ).store_stats.cumulative_created_bytes
+            for node in ray.nodes()
+            if node["Alive"]
+        }
 
     def variable(self, number: int) -> str:
         """What only the processes of a node have in their environment."""

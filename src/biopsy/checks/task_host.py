@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sys
 import threading
@@ -19,7 +20,6 @@ from biopsy.checks.portable import Content, PortableCheck, PortableTask
 from biopsy.checks.task import NO_CANDIDATE, EngineFileCheck, Prepared, Task, TaskSite, clear, run_check
 from biopsy.checks.warm import command_check
 from biopsy.checks.words import with_files
-from biopsy.processes.own_files import ContentStore
 from biopsy.processes.reading import FileState, open_plain, state_at
 from biopsy.processes.server import as_json
 from biopsy.processes.watch import Stop
@@ -36,8 +36,7 @@ class Answer:
     For a task with a preparation: the ``report`` of that, and the ``files`` to bring back, by their paths on the
     sending machine; ``evidence`` is None if the check was not run.
 
-    ``received`` counts the bytes of files sent for it because this machine did not have them. If ``is_stopped``, the
-    rest of the answer means nothing.
+    If ``is_stopped``, the rest of the answer means nothing.
     """
 
     root: str
@@ -45,16 +44,14 @@ class Answer:
     error: Mapping[str, Any] | None = None
     report: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[tuple[str, bytes], ...] = ()
-    received: int = 0
     is_stopped: bool = False
 
 
 class TaskHost:
     """Runs portable tasks, one after the other. Their files are written below ``folder``."""
 
-    def __init__(self, folder: Path, store: ContentStore) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._store = store
         self._placed: dict[str, tuple[str, FileState | None]] = {}  # place -> digest, state
         self._checks: dict[PortableCheck, CommandCheck] = {}
         self._kept: dict[Hashable, Any] = {}
@@ -65,9 +62,9 @@ class TaskHost:
     def run(self, number: int, task: PortableTask, received: Callable[[str], Iterable[bytes]]) -> Answer:
         """Run a task, unless it is stopped by its ``number``; numbers rise from task to task.
 
-        ``received`` gives the bytes of a file by its digest, in parts; it is called only for files not stored here.
+        ``received`` gives the bytes of a file by its digest, in parts; it is called only for files that are not in
+        their places, or were changed there.
         """
-        before = self._store.received
         with self._stop_of(number) as stop:
             try:
                 answer = self._answer(task, received, stop)
@@ -80,7 +77,7 @@ class TaskHost:
                 answer = Answer(root=str(self._folder), error=as_json(failure))
         with self._lock:
             is_stopped = number <= self._unwanted
-        return replace(answer, received=self._store.received - before, is_stopped=is_stopped)
+        return replace(answer, is_stopped=is_stopped)
 
     def stop(self, number: int) -> None:
         """End a task with all processes that it has started, or keep it from starting. From any thread."""
@@ -160,9 +157,19 @@ class TaskHost:
         path = self._path(content.place)
         if self._placed.get(content.place) == (content.digest, state_at(path)) and not path.is_symlink():
             return  # unchanged since it was written
-        clear(path)
-        self._store.copy_to(path, content.digest, content.size, lambda: received(content.digest))
-        path.chmod(0o700 if content.is_program else 0o600)
+        clear(path, whole=True)
+        digest, length = hashlib.sha256(), 0
+        mode = 0o700 if content.is_program else 0o600
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+            for part in received(content.digest):
+                length += len(part)
+                if length > content.size:
+                    break
+                digest.update(part)
+                stream.write(part)
+        if length != content.size or digest.hexdigest() != content.digest:
+            clear(path, whole=True)
+            raise errors.CheckError(f"what came for {content.place} is not what was sent: was the file changed?")
         self._placed[content.place] = content.digest, state_at(path)
 
     def _command(self, task: PortableTask, portable: PortableCheck) -> CommandCheck:

@@ -50,15 +50,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(parser)
 
 
-def derived_files(args: argparse.Namespace) -> types.Derived:
+@DiagnoseOptions.reading
+def derived_files(options: DiagnoseOptions) -> types.Derived:
     """The folder of the evidence, unless an option names it."""
-    folder = None if args.dir else DiagnoseOptions.of(args).folder
+    folder = None if options.dir else options.folder
     return {"the folder of the evidence": (folder, types.FOLDER_WRITTEN)}
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+@DiagnoseOptions.reading
+def execute(options: DiagnoseOptions, console: Console) -> int:
     """Diagnose the model; returns 0 if it does not fail, 1 if it does, and raises what ends with another status."""
-    options = DiagnoseOptions.of(args)
     with ExitStack() as held:
         from biopsy.cli.diagnose_question import question_of
         from biopsy.diagnosis.context import PERSON

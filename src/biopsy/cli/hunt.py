@@ -149,9 +149,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     TensorrtOptions.add(parser)
 
 
-def derived_files(args: argparse.Namespace) -> types.Derived:
+@HuntOptions.reading
+def derived_files(options: HuntOptions) -> types.Derived:
     """The folder of what is found, unless an option names it."""
-    options = HuntOptions.of(args)
     folder = None if options.dir or options.only_compares else options.folder
     return {"the folder of the hunt": (folder, types.FOLDER_WRITTEN)}
 

@@ -25,7 +25,7 @@ from biopsy.processes import writing
 from biopsy.questions.lint.lint import lint
 from biopsy.questions.lint.rules import Level, Report
 from biopsy.tensors.results import Feed
-from biopsy.text import count
+from biopsy.text import count, first_of
 
 EPILOG = """\
 examples:
@@ -75,9 +75,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     TensorrtOptions.add(parser)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+@LintOptions.reading
+def execute(options: LintOptions, console: Console) -> int:
     """Lint the model, show the findings and write the report."""
-    options = LintOptions.of(args)
     spec = options.only_spec() or EngineSpec("onnxrt")
     create(spec)
     if options.output is not None:
@@ -166,6 +166,4 @@ def _show(report: Report, console: Console) -> None:
 
 
 def _named(report: Report, nodes: Sequence[int]) -> str:
-    names = ", ".join(repr(report.names[node]) for node in nodes[:_MOST_NAMED])
-    more = f" and {len(nodes) - _MOST_NAMED} more" if len(nodes) > _MOST_NAMED else ""
-    return f"{names}{more}: " if nodes else ""
+    return f"{first_of([repr(report.names[node]) for node in nodes], _MOST_NAMED)}: " if nodes else ""

@@ -13,7 +13,7 @@ from biopsy.comparison import differences, metrics
 from biopsy.comparison.differences import Differences, ErrorSummary
 from biopsy.comparison.metrics import Element, Statistics
 from biopsy.comparison.mismatch import Mismatch
-from biopsy.comparison.tolerance import AT_LEAST, DEFAULT_QUANTILE, STRICTEST, Criteria, Limit, Stat, Tolerance
+from biopsy.comparison.tolerance import AT_LEAST, STRICTEST, Criteria, Limit, Stat, Tolerance
 from biopsy.model.tensor_type import TensorType
 from biopsy.tensors.results import Array
 from biopsy.tensors.types import is_text, may_stand_for
@@ -141,24 +141,6 @@ class OutputComparison:
         return html_table(f"{self.name}: {' '.join(self.verdict)}", ["side", "type", "shape"], rows)
 
 
-def compare_tensors(
-    name: str,
-    actual: Array,
-    expected: Array,
-    tolerance: Tolerance | None = None,
-    stat: Stat = "elemwise",
-    quantile: float = DEFAULT_QUANTILE,
-) -> OutputComparison:
-    """Compare one output with its expected value, by default with the tolerances of ``Criteria``.
-
-    Different shapes fail. Different types of numbers do not: they are compared by value, in float64 or better, integers
-    exactly; strings must be equal. Two NaN in the same place are equal, as are two infinities of the same sign; a NaN
-    or infinity on one side only fails with any ``stat``. ``stat`` and ``quantile`` (0 to 1): see tolerance.Stat.
-    """
-    criteria = Criteria() if tolerance is None else Criteria(tolerance=tolerance, integers=tolerance)
-    return compare_output(name, actual, expected, replace(criteria, stat=stat, quantile=quantile))
-
-
 def compare_output(
     name: str,
     actual: Array,
@@ -167,7 +149,11 @@ def compare_output(
     detail: Detail = "usual",
     types: JudgedTypes = _NO_TYPES,
 ) -> OutputComparison:
-    """As ``compare_tensors``, by any criteria, and by element types as far as ``types`` are judged.
+    """Compare one output with its expected value, and their element types as far as ``types`` are judged.
+
+    Different shapes fail. Different types of numbers do not: they are compared by value, in float64 or better, integers
+    exactly; strings must be equal. Two NaN in the same place are equal, as are two infinities of the same sign; a NaN
+    or infinity on one side only always fails.
 
     Raises DoesNotFit if the output lacks an axis along which elements are to be ranked, or no rank can be compared.
     """

@@ -7,11 +7,11 @@ from typing import Any
 
 from biopsy.comparison.compare import JudgedLimit, OutputComparison
 from biopsy.comparison.differences import ErrorSummary
-from biopsy.comparison.metrics import Element, NotFinite, Scalar, Statistics
+from biopsy.comparison.metrics import Element, Scalar, Statistics
 from biopsy.comparison.noise import NoiseComparison, NoiseReport, explained_by
 from biopsy.comparison.runs import RunComparison
 from biopsy.comparison.tolerance import AT_LEAST, Tolerance, is_exact_by_default
-from biopsy.records import plain
+from biopsy.records import plain, plain_of
 from biopsy.text import option_line, printable
 
 
@@ -161,16 +161,12 @@ def _limit_text(judged: JudgedLimit) -> str:
 def run_tree(comparison: RunComparison) -> dict[str, Any]:
     """The comparison of one engine's outputs, as JSON."""
     return {
-        "actual": comparison.actual,
-        "expected": comparison.expected,
-        "passed": comparison.passed,
-        "complete": comparison.complete,
+        **plain_of(comparison, "actual expected passed complete"),
         "iterations": [
             {
                 "number": iteration.number,
                 "outputs": [output_tree(output) for output in iteration.outputs],
-                "only_actual": list(iteration.only_actual),
-                "only_expected": list(iteration.only_expected),
+                **plain_of(iteration, "only_actual only_expected"),
             }
             for iteration in comparison.iterations
         ],
@@ -187,53 +183,24 @@ def output_tree(output: OutputComparison) -> dict[str, Any]:
         if limit.metric == "indices":
             tree |= {"ranks": judged.ranks, "top_k": top.k if top else None, "axis": top.axis if top else None}
         limits.append({**tree, "worst": judged.worst})
-    tree_of_output: dict[str, Any] = plain(
-        {
-            "name": output.name,
-            "passed": output.passed,
-            "reason": output.reason,
-            "tolerances": {
-                "decide": output.tolerances_decide,
-                "atol": output.tolerance.atol,
-                "rtol": output.tolerance.rtol,
-                "stat": output.stat,
-                "quantile": output.quantile,
-            },
-            "limits": limits,
-            "measured": output.measured,
-            "figures": output.figures,
-            "differences": output.differences,
-            "actual": {
-                "dtype": output.actual_dtype,
-                "shape": output.actual_shape,
-                "statistics": output.actual_statistics,
-            },
-            "expected": {
-                "dtype": output.expected_dtype,
-                "shape": output.expected_shape,
-                "statistics": output.expected_statistics,
-            },
-        }
-    )
-    return tree_of_output
+    tolerances = {**plain_of(output.tolerance, "atol rtol"), **plain_of(output, "stat quantile")}
+    facts = ("dtype", "shape", "statistics")
+    return {
+        **plain_of(output, "name passed reason"),
+        "tolerances": {"decide": output.tolerances_decide, **tolerances},
+        "limits": plain(limits),
+        **plain_of(output, "measured figures differences"),
+        **{side: {of: plain(getattr(output, f"{side}_{of}")) for of in facts} for side in ("actual", "expected")},
+    }
 
 
 def noise_tree(report: NoiseReport) -> dict[str, Any]:
     """The comparison of one engine's errors with those of plain float32, as JSON."""
     return {
-        "suspect": report.suspect,
-        "plain": report.plain,
-        "exact": report.exact,
-        "passed": report.passed,
+        **plain_of(report, "suspect plain exact passed"),
         "outputs": [
             {**plain(output), "passed": output.passed, "explained_by": explained_by(output.ratio, output.dtype)}
             for output in report.outputs
         ],
-        "only_suspect": list(report.only_suspect),
+        **plain_of(report, "only_suspect"),
     }
-
-
-def not_finite_tree(engine: str, output: NotFinite) -> dict[str, Any]:
-    """An output with NaN or infinities, as JSON."""
-    tree: dict[str, Any] = plain(output)
-    return {"engine": engine, **tree}

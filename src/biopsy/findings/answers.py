@@ -12,7 +12,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.checks.judge import RunTally, interval
-from biopsy.comparison.describe import noise_tree, not_finite_tree, run_tree
+from biopsy.comparison.describe import noise_tree, run_tree
 from biopsy.comparison.metrics import NotFinite
 from biopsy.comparison.noise import NoiseReport
 from biopsy.comparison.runs import RunComparison
@@ -31,6 +31,7 @@ from biopsy.questions.layers.findings import Engines, LayerFindings, layers_tree
 from biopsy.questions.releases.findings import ReleaseFindings
 from biopsy.questions.transformations.findings import TransformationFindings
 from biopsy.questions.workarounds.result import Workarounds
+from biopsy.records import plain, plain_of
 from biopsy.text import count, first_of
 
 
@@ -150,18 +151,15 @@ def builds_verdict(builds: BuildFindings) -> Verdict:
 def difference_tree(difference: Difference) -> Tree:
     """The choices that are more frequent in bad builds than in good ones."""
     return {
-        "good": difference.good,
-        "bad": difference.bad,
+        **plain_of(difference, "good bad"),
         "tests": difference.groups_compared,
         "decided": len(difference.decided),
         "more_builds": difference.more,
         "groups": [
             {
                 "choices": [choice._asdict() for choice in group.choices],
-                "bad": group.table.bad,
-                "good": group.table.good,
-                "chance": group.chance,
-                "adjusted": group.adjusted,
+                **plain_of(group.table, "bad good"),
+                **plain_of(group, "chance adjusted"),
             }
             for group in difference.groups[:_MOST_GROUPS]
         ],
@@ -175,14 +173,11 @@ def repeat_tree(tally: RunTally, command: Sequence[str], until: Any, *, interrup
         "until": until,
         "interrupted": interrupted,
         "iterations": tally.runs,
-        "passed": tally.passed,
-        "failed": tally.failed,
+        **plain_of(tally, "passed failed"),
         "others": {outcome.value: times for outcome, times in tally.undecided.items()},
         "pass_rate": tally.passed / tally.decided if tally.decided else None,
         "pass_rate_interval": list(interval(tally.passed, tally.decided)),
-        "failures": [
-            {"reason": kind.reason, "times": kind.times, "first": kind.first} for kind in tally.kinds[:_MOST_KINDS]
-        ],
+        "failures": [plain_of(kind, "reason times first") for kind in tally.kinds[:_MOST_KINDS]],
     }
 
 
@@ -272,16 +267,13 @@ def run_section(
     return {
         "engines": [
             {
-                "label": run.engine.label,
-                "name": run.engine.name,
-                "version": run.version,
-                "seconds": list(run.seconds),
-                "remarks": list(run.remarks),
-                "failure": run.failure and {key: getattr(run.failure, key) for key in ("stage", "kind", "message")},
+                **plain_of(run.engine, "label name"),
+                **plain_of(run, "version seconds remarks"),
+                "failure": run.failure and plain_of(run.failure, "stage kind message"),
             }
             for run in engines
         ],
         "comparisons": [run_tree(each) for each in compared],
         "noise": [noise_tree(each) for each in noise],
-        "not_finite": [not_finite_tree(engine, values) for engine, values in not_finite],
+        "not_finite": [{"engine": engine, **plain(values)} for engine, values in not_finite],
     }

@@ -21,6 +21,7 @@ from biopsy.model.sources import NodeSource, sources_of
 from biopsy.model.tensor_type import TensorType, ValueType, elements
 from biopsy.model.wire import BYTES, VARINT, fields, signed, text, varint_at
 from biopsy.processes.reading import digest_of
+from biopsy.records import plain_of
 from biopsy.text import shortened
 
 _MOST_VALUES = 200
@@ -165,9 +166,7 @@ def _node(index: ModelIndex, node: Node, number: int | None, source: NodeSource 
     payload = index.node_payload(node.number)
     return {
         "number": number,
-        "name": node.name,
-        "op_type": node.op_type,
-        "domain": node.domain,
+        **plain_of(node, "name op_type domain"),
         "attributes": dict(_attributes(payload, index.folder)),
         "inputs": [index.names[tensor] if tensor >= 0 else "" for tensor in node.inputs[:_MOST_NAMES]],
         "outputs": [text(payload[start:end]) for start, end in _spans(payload, _OUTPUT)][:_MOST_NAMES],

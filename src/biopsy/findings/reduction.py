@@ -18,7 +18,7 @@ from biopsy.findings.search_history import SearchHistory
 from biopsy.findings.verdict import Verdict
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.processes.reading import digest_of
-from biopsy.records import plain
+from biopsy.records import plain, plain_of
 from biopsy.reduction.result import Reduction
 from biopsy.text import count
 
@@ -65,9 +65,7 @@ def search_tree(reduction: Reduction, history: SearchHistory, mode: str) -> Tree
         **history.tree(),
         "nodes": reduction.nodes_before,
         "left": len(reduction.nodes),
-        "outcomes": dict(reduction.outcomes),
-        "remembered": reduction.remembered,
-        "stopped": reduction.stopped,
+        **plain_of(reduction, "outcomes remembered stopped"),
         "cannot_say": dict(list(reduction.cannot_say.items())[:_MOST_OTHERS]),
     }
 

@@ -1,4 +1,4 @@
-"""Describes a model in text, in biopsy's layout and in that of Polygraphy's ``inspect model``, which scripts search.
+"""Describes a model in text, in the layout of Polygraphy's ``inspect model``, which scripts search.
 
 It reads the bytes of the file, without onnx and NumPy. Polygraphy's layout has no place for domains of operators and
 for local functions, so these come after the rest. All names come from the file and are escaped.
@@ -35,39 +35,6 @@ _MOST_SHOWN = 20  # elements of a list
 _LONGEST_TEXT = 200  # characters of a string attribute
 
 
-def describe(path: Path, show: Collection[str] = (), external_data_dir: Path | None = None) -> str:
-    """The description of the model in a file: a summary, then what ``show`` requests; without a final newline.
-
-    ``show`` holds any of "layers" (the nodes), "attrs" (their attributes) and "weights" (values and statistics).
-    Missing external data is not an error. Raises UsageError if there is no such file, ModelError if it is not an ONNX
-    model or is damaged.
-    """
-    source = Source(open_model(path), external_data_dir or path.parent, show)
-    with refusing_damage(path, source.buffer):
-        return "\n".join(_model_lines(source, path))
-
-
-def _model_lines(source: Source, path: Path) -> Iterator[str]:
-    parts = ModelParts(source)
-    graph = parts.graph
-    yield identity_line(path, parts)
-    defaults = [" (has a default)" if name in graph.weight_names else "" for name in graph.inputs]
-    for title, names, remarks in (("inputs", graph.inputs, defaults), ("outputs", graph.outputs, None)):
-        for place, name in enumerate(names):
-            head = title if place == 0 else ""
-            yield f"{head:<10} {_with_type(name, [graph.types])}{remarks[place] if remarks else ''}"
-        if not names:
-            yield f"{title:<10} none"
-    yield contents_line(parts)
-    if source.weights:
-        yield from _weight_lines(source, graph, "")
-    if source.layers:
-        for number, span in enumerate(graph.nodes):
-            yield from ("", *_node_lines(source, number, span, [graph.types], "", 0))
-        for span in parts.functions:
-            yield from ("", *function_lines(source, span))
-
-
 def identity_line(path: Path, parts: ModelParts) -> str:
     """A line with the model's file, name, versions and producer."""
     producer = f"made by {' '.join(parts.producer)}".rstrip() if parts.producer[0] else ""
@@ -88,74 +55,6 @@ def contents_line(parts: ModelParts) -> str:
     counts = (count(len(graph.nodes), "node"), count(len(graph.weights), "initializer"))
     weights = f"{size_text(total)} of weights" + (f", {size_text(outside)} in other files" if outside else "")
     return "holds      " + " · ".join((*counts, count(len(parts.functions), "function"), weights))
-
-
-def _with_type(name: str, scopes: Sequence[dict[str, str]]) -> str:
-    """A tensor with its type, if its graph or one around it has one."""
-    if not name:
-        return "(none)"
-    known = next((scope[name] for scope in reversed(scopes) if name in scope), "")
-    return _joined(_name(name), known)
-
-
-def _node_lines(
-    source: Source, number: int, span: Span, scopes: list[dict[str, str]], indent: str, depth: int
-) -> Iterator[str]:
-    """The node, its attributes if they are shown, and its bodies (If, Loop, Scan)."""
-    node = NodeParts(source, span)
-    domain, overload = (f"{node.domain}::" if node.domain else "", f":{node.overload}" if node.overload else "")
-    yield f"{indent}Node {number:<4} | {node.name} [Op: {domain}{node.op_type}{overload}]"
-    yield f"{indent}    {', '.join(_with_type(name, scopes) for name in node.inputs) or '(no inputs)'}"
-    yield f"{indent}     -> {', '.join(_with_type(name, scopes) for name in node.outputs)}"
-    deeper = indent + "        "
-    for place in node.attributes:
-        attribute = AttributeParts(source, place, depth)
-        if source.attrs and not attribute.bodies:
-            yield f"{indent}    {attribute.name} = {value_text(source, place)}"
-        for graph in attribute.bodies:
-            inner = [*scopes, graph.types]
-            inputs, outputs = (
-                ", ".join(_with_type(name, inner) for name in names) for names in (graph.inputs, graph.outputs)
-            )
-            yield f"{indent}    {attribute.name} = graph {graph.name!r} ({inputs}) -> {outputs}"
-            if source.weights:
-                yield from _weight_lines(source, graph, deeper)
-            for place_in_body, inside in enumerate(graph.nodes):
-                yield from _node_lines(source, place_in_body, inside, inner, deeper, depth + 1)
-    origin = source_of(source.buffer[slice(*span)]) if source.attrs and node.is_noted else None
-    if origin is not None:
-        yield f"{indent}    from {_name(origin.with_code)}"
-
-
-def function_lines(source: Source, span: Span) -> Iterator[str]:
-    """A local function with its nodes. Raises ModelError if it is damaged."""
-    lists: dict[int, list[str]] = {4: [], 5: [], 6: []}
-    nodes: list[Span] = []
-    types: dict[str, str] = {}
-    for number, kind, _, start, end in fields(source.buffer, *span):
-        if kind != BYTES:
-            continue
-        if number in lists:
-            lists[number].append(text(source.buffer[start:end]))
-        elif number == 7:
-            nodes.append((start, end))
-        elif number == 12:
-            info = source.buffer[start:end]
-            types[name_of(info)] = info_type(source, info)
-        elif number == 11:
-            lists[6].append(string_in(source.buffer[start:end], 1, 0, end - start))
-    domain, name, overload = (source.string(number, span) for number in (10, 1, 13))
-    key = f"{domain}::{name}" + (f":{overload}" if overload else "")
-    attributes = f" attributes {', '.join(map(printable, lists[6]))}" if lists[6] else ""
-    inputs, outputs = (", ".join(_with_type(tensor, [types]) for tensor in lists[number]) for number in (4, 5))
-    yield f"Function {key} ({inputs}) -> {outputs}{attributes}"
-    for number, node in enumerate(nodes):
-        yield from _node_lines(source, number, node, [types], "    ", 0)
-
-
-def _weight_lines(source: Source, graph: GraphParts, indent: str) -> Iterator[str]:
-    for weight in graph.weights:
-        yield f"{indent}Initializer | {_name(weight.name)} {_weight_text(source, weight)}"
 
 
 def _weight_text(source: Source, weight: Weight) -> str:
@@ -216,23 +115,23 @@ Scopes: TypeAlias = Sequence[GraphParts]
 """A graph and those around it, the outermost first."""
 
 
-def polygraphy_text(
+def description(
     path: Path,
     show: Collection[str] = (),
     external_data_dir: Path | None = None,
     facts: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """The lines of the description in Polygraphy's layout.
+    """The lines of the description of the model in a file.
 
     ``show`` holds any of "layers", "attrs" (with layers only) and "weights". ``facts`` are texts by tensor names, to
-    show behind their types.
+    show behind their types. Missing external data is not an error.
 
     Raises UsageError if there is no such file, ModelError if it is not an ONNX model or is damaged.
     """
     source = Source(open_model(path), external_data_dir or path.parent, show, spelled)
     source.facts = facts or {}
     with refusing_damage(path, source.buffer):
-        yield from _polygraphy_lines(source, path)
+        yield from _model_lines(source, path)
 
 
 def spelled(kind: TensorType) -> str:
@@ -245,7 +144,7 @@ def _dtype(kind: TensorType) -> str:
     return kind.dtype.replace("float8_", "float8")
 
 
-def _polygraphy_lines(source: Source, path: Path) -> Iterator[str]:
+def _model_lines(source: Source, path: Path) -> Iterator[str]:
     parts = ModelParts(source)
     graph = parts.graph
     yield identity_line(path, parts)
@@ -258,7 +157,7 @@ def _polygraphy_lines(source: Source, path: Path) -> Iterator[str]:
     yield ""
     if source.attrs and graph.doc:
         yield from _indented(["---- Docstring ----", graph.doc, ""])
-    lines = list(_polygraphy_graph(source, [graph], "Graph"))
+    lines = list(_graph_lines(source, [graph], "Graph"))
     yield from _indented(lines[: -1 if source.layers and graph.nodes else None])
     defaults = [name for name in graph.inputs if name in graph.weight_names]
     if defaults:
@@ -270,10 +169,10 @@ def _polygraphy_lines(source: Source, path: Path) -> Iterator[str]:
         yield f"{_TAB}---- {len(parts.functions)} Function(s) ----"
     if source.layers:
         for span in parts.functions:
-            yield from _indented(list(function_lines(source, span)))
+            yield from _indented(list(_function_lines(source, span)))
 
 
-def _polygraphy_graph(source: Source, scopes: Scopes, kind: str) -> Iterator[str]:
+def _graph_lines(source: Source, scopes: Scopes, kind: str) -> Iterator[str]:
     graph = scopes[-1]
     inputs = [name for name in graph.inputs if name not in graph.weight_names]
     for title, names in ((f"{kind} Input(s)", inputs), (f"{kind} Output(s)", graph.outputs)):
@@ -295,8 +194,33 @@ def _polygraphy_graph(source: Source, scopes: Scopes, kind: str) -> Iterator[str
     yield f"---- {len(graph.nodes)} Node(s) ----"
     if source.layers:
         for number, span in enumerate(graph.nodes):
-            yield from _polygraphy_node(source, number, span, scopes)
+            yield from _node_lines(source, number, span, scopes)
             yield ""
+
+
+def _function_lines(source: Source, span: Span) -> Iterator[str]:
+    """A local function with its nodes. Raises ModelError if it is damaged."""
+    lists: dict[int, list[str]] = {4: [], 5: [], 6: []}
+    scope = GraphParts(source)
+    for number, kind, _, start, end in fields(source.buffer, *span):
+        if kind != BYTES:
+            continue
+        if number in lists:
+            lists[number].append(text(source.buffer[start:end]))
+        elif number == 7:
+            scope.nodes.append((start, end))
+        elif number == 12:
+            info = source.buffer[start:end]
+            scope.types[name_of(info)] = info_type(source, info)
+        elif number == 11:
+            lists[6].append(string_in(source.buffer[start:end], 1, 0, end - start))
+    domain, name, overload = (source.string(number, span) for number in (10, 1, 13))
+    key = f"{domain}::{name}" + (f":{overload}" if overload else "")
+    attributes = f" attributes {', '.join(map(printable, lists[6]))}" if lists[6] else ""
+    inputs, outputs = (", ".join(_tensor(source, tensor, [scope]) for tensor in lists[number]) for number in (4, 5))
+    yield f"Function {key} ({inputs}) -> {outputs}{attributes}"
+    for number, node in enumerate(scope.nodes):
+        yield from _indented(list(_node_lines(source, number, node, [scope])))
 
 
 def _weight_type(weight: Weight) -> str:
@@ -337,7 +261,7 @@ def _indented(lines: Sequence[str], levels: int = 1) -> list[str]:
     return [_TAB * levels + line if line else "" for line in lines]
 
 
-def _polygraphy_node(source: Source, number: int, span: Span, scopes: Scopes) -> Iterator[str]:
+def _node_lines(source: Source, number: int, span: Span, scopes: Scopes) -> Iterator[str]:
     node = NodeParts(source, span)
     domain = f" [Domain: {node.domain}]" if node.domain else ""
     overload = f" [Overload: {node.overload}]" if node.overload else ""
@@ -352,15 +276,18 @@ def _polygraphy_node(source: Source, number: int, span: Span, scopes: Scopes) ->
     if source.attrs and node.attributes:
         yield f"{_TAB}---- Attributes ----"
         for attribute in node.attributes:
-            yield from _polygraphy_attribute(source, attribute, node.name, scopes)
+            yield from _attribute_lines(source, attribute, node.name, scopes)
+    origin = source_of(source.buffer[slice(*span)]) if source.attrs and node.is_noted else None
+    if origin is not None:
+        yield f"{_TAB}from {_name(origin.with_code)}"
 
 
-def _polygraphy_attribute(source: Source, span: Span, node: str, scopes: Scopes) -> Iterator[str]:
+def _attribute_lines(source: Source, span: Span, node: str, scopes: Scopes) -> Iterator[str]:
     attribute = AttributeParts(source, span, len(scopes) - 1)
     head = f"{_TAB}{_joined(node, attribute.name, by='.')} ="
     for graph in attribute.bodies:
         yield f"{head} "
-        yield from _indented(list(_polygraphy_graph(source, [*scopes, graph], "Subgraph")), 3)
+        yield from _indented(list(_graph_lines(source, [*scopes, graph], "Subgraph")), 3)
     tensors = [(start, end) for number, kind, start, end in attribute.fields if number == 5 and kind == BYTES]
     if tensors and not attribute.bodies:
         weight = read_weight(source.buffer, *tensors[-1])
@@ -368,10 +295,10 @@ def _polygraphy_attribute(source: Source, span: Span, node: str, scopes: Scopes)
         if source.weights:
             yield from _indented(_values(source, weight), 2)
     elif not attribute.bodies:
-        yield f"{head} {_polygraphy_value(source, attribute, span)}"
+        yield f"{head} {_exact_value(source, attribute, span)}"
 
 
-def _polygraphy_value(source: Source, attribute: AttributeParts, span: Span) -> str:
+def _exact_value(source: Source, attribute: AttributeParts, span: Span) -> str:
     """The exact value of an attribute that is a number, a text or a list of these; ``value_text`` for others."""
     kinds = {number for number, *_ in attribute.fields}
     if 21 in kinds or not kinds & {2, 3, 4, 7, 8, 9} or kinds & {10, 14, 15, 22, 23}:

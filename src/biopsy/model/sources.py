@@ -197,14 +197,10 @@ class _StackFrame:
     code: str = ""
 
 
-def is_of_packages(file: str) -> bool:
-    """Whether a file belongs to Python or an installed package, or is none; torch may be elsewhere, too."""
-    return any(pattern.search(file) for pattern in (_INSTALLED, _STANDARD, _GENERATED))
-
-
 def is_of_model(file: str) -> bool:
     """Whether a file may belong to a model: it is the author's own, or of an installed library of models."""
-    return not _TOOLS.search(file) and (_INSTALLED.search(file) is not None or not is_of_packages(file))
+    is_of_python = _STANDARD.search(file) or _GENERATED.search(file)
+    return not _TOOLS.search(file) and (_INSTALLED.search(file) is not None or not is_of_python)
 
 
 def innermost_of_model(frames: Sequence[tuple[str, str]]) -> int | None:

@@ -92,7 +92,7 @@ def strip(model: onnx.ModelProto, folder: Path | None, excluded: Collection[str]
         if id(factor.weight) in ids
         and factor.unfit is None
         and (folder is not None or not is_external(factor.weight))
-        and is_sparse(factor, values_later(factor.weight, folder or Path())())
+        and conforming(factor, values_later(factor.weight, folder or Path())()) == 1
     }
     size = sum(byte_size(weight) for weight in chosen)
     for weight in chosen:
@@ -252,11 +252,6 @@ def factors(model: onnx.ModelProto) -> list[Factor]:
         if reader not in readers:
             readers.append(reader)
     return [Factor(weight=weight, axes=tuple(axes), readers=tuple(names)) for weight, axes, names in uses.values()]
-
-
-def is_sparse(factor: Factor, values: bytes) -> bool:
-    """Whether a weight has the pattern along each of its axes; see ``conforming``."""
-    return conforming(factor, values) == 1
 
 
 def conforming(factor: Factor, values: bytes) -> float:

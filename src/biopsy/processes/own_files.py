@@ -1,5 +1,5 @@
 """Files and folders that biopsy keeps for its user, such as locks and a secret key, which are only used if they belong
-to this user; and on a machine that does tasks for another one, claimed temporary folders and a store of received files.
+to this user; and claimed temporary folders on a machine that does tasks for another one.
 """
 
 from __future__ import annotations
@@ -7,18 +7,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from biopsy import errors
 from biopsy.processes.cleanup import temporary_folder
-from biopsy.processes.reading import NEVER_FOLLOWS, digest_of
+from biopsy.processes.reading import NEVER_FOLLOWS
 
 PRIVATE = 0o600
 """The mode of a file that only this user may read."""
@@ -266,111 +264,3 @@ def _claimed(folder: Path) -> int | None:
     if descriptor >= 0:
         os.close(descriptor)
     return None
-
-
-DEFAULT_LIMIT = 20_000_000_000
-"""The default limit of all files of a store together, in bytes."""
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-
-_PATIENCE_FOR_CONTENT = 600.0
-"""Seconds that another process may take to receive a file."""
-
-
-def _is_copied(kept: Path, copy: Path, digest: str, size: int) -> bool:
-    """Copy a kept file; returns whether the copy has the digest, since disks and people err."""
-    try:
-        if kept.is_symlink() or kept.stat().st_size != size:
-            return False
-        shutil.copyfile(kept, copy)
-    except FileNotFoundError:
-        return False
-    return digest_of(copy) == digest
-
-
-class ContentStore:
-    """Received files in ``folder``, by digest, so that each is sent to a machine only once.
-
-    They have at most ``limit`` bytes; those used longest ago are removed first. Several processes may use a store:
-
-        DIGEST         a complete file, which has been renamed to this after its digest was verified
-        DIGEST.lock    locked by one process while the file is received, copied or removed
-
-    A file is copied out and never linked, since ONNX refuses weights with a second name.
-    """
-
-    def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT) -> None:
-        self._folder = folder
-        self._limit = limit
-        self.received = 0
-        """Bytes received by this object."""
-
-    def copy_to(self, path: Path, digest: str, size: int, received: Callable[[], Iterable[bytes]]) -> None:
-        """Write the content with this digest and size in bytes to ``path``, replacing an existing file.
-
-        ``received`` is called for the parts of the content only if the store lacks it. Raises BiopsyError if it gives
-        other content or another process keeps the lock, OSError if the file cannot be written.
-        """
-        if not _DIGEST.fullmatch(digest):
-            raise errors.BiopsyError(f"{digest[:80]!r} is not a digest")
-        make_private_folder(self._folder, anywhere=True)
-        with self._locked(digest, _PATIENCE_FOR_CONTENT):
-            kept = self._folder / digest
-            part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
-            try:
-                if not _is_copied(kept, part, digest, size):
-                    self._receive(kept, digest, size, received())
-                    if not _is_copied(kept, part, digest, size):
-                        raise errors.BiopsyError(f"what is kept as {kept} changes while it is read")
-                part.replace(path)
-            finally:
-                part.unlink(missing_ok=True)
-            os.utime(kept)
-        self._make_room()
-
-    @contextlib.contextmanager
-    def _locked(self, digest: str, patience: float) -> Iterator[None]:
-        try:
-            descriptor = open_locked(self._folder / f"{digest}.lock", patience)
-        except InUseError as error:
-            raise errors.BiopsyError(f"another process has not received {digest} in {patience:.0f} s") from error
-        try:
-            yield
-        finally:
-            os.close(descriptor)
-
-    def _receive(self, kept: Path, digest: str, size: int, parts: Iterable[bytes]) -> None:
-        part = kept.with_name(f"{digest}.part")  # no other process writes it while this one has the lock
-        import hashlib
-
-        content_digest, length = hashlib.sha256(), 0
-        try:
-            part.unlink(missing_ok=True)
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-                for chunk in parts:
-                    length += len(chunk)
-                    if length > size:
-                        break
-                    content_digest.update(chunk)
-                    stream.write(chunk)
-            if length != size or content_digest.hexdigest() != digest:
-                raise errors.BiopsyError(f"what came for the file {digest} is something else: was it changed?")
-            part.replace(kept)
-        finally:
-            part.unlink(missing_ok=True)
-        self.received += size
-
-    def _make_room(self) -> None:
-        """Remove files that are not locked, the one used longest ago first, until the others are within the limit."""
-        files = []
-        for path in self._folder.iterdir():
-            with contextlib.suppress(OSError):
-                if _DIGEST.fullmatch(path.name):
-                    files.append((path.stat().st_mtime_ns, path.stat().st_size, path))
-        excess = sum(size for _, size, _ in files) - self._limit
-        for _, size, path in sorted(files):
-            if excess <= 0:
-                return
-            with contextlib.suppress(errors.BiopsyError, OSError), self._locked(path.name, 0):
-                path.unlink(missing_ok=True)
-                excess -= size

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.processes.reading import FileState, state_at
-from biopsy.text import normalized
+from biopsy.text import first_of, normalized
 
 _MOST_HASHED = 64 << 20  # bytes; of a larger file its size and time are taken
 _MOST_HASHED_OF_A_FOLDER = 256 << 20
@@ -208,9 +208,8 @@ class MachineKind:
     def differences(self, other: MachineKind) -> str:
         """How another kind differs, in words; "" if it does not."""
         names = [name for name in sorted({*self.facts, *other.facts}) if self.facts.get(name) != other.facts.get(name)]
-        shown = [f"{name}: {_difference(self.facts.get(name), other.facts.get(name))}" for name in names[:_MOST_TOLD]]
-        more = [f"and {len(names) - _MOST_TOLD} more"] if len(names) > _MOST_TOLD else []
-        return "; ".join([*shown, *more])
+        texts = [f"{name}: {_difference(self.facts.get(name), other.facts.get(name))}" for name in names]
+        return first_of(texts, _MOST_TOLD, "; ")
 
 
 _PROCESSOR, _PROCESSOR_FEATURES, _GRAPHICS, _DRIVER = "processor", "processor features", "GPU", "GPU driver"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -213,8 +212,7 @@ class OtherMachines:
     """Workers that run each check on a machine that ``borrow`` lends; see ``session.pool.Workers``.
 
     A machine is borrowed if none is free, up to ``room`` of them, and given back at the end. If one is lost, the check
-    is run on another, up to three times; ``lost`` counts lost machines. ``received`` counts the bytes of files sent to
-    each machine, by its name.
+    is run on another, up to three times; ``lost`` counts lost machines.
 
     ``kinds`` are the known kinds of the machines, by default that of this one. A remark reports a later machine of
     another kind, and no journal keeps its answers.
@@ -224,7 +222,6 @@ class OtherMachines:
         self.room = room
         self.kinds = tuple(kinds) or (this_machine(),)
         self.lost = 0
-        self.received: Counter[str] = Counter()
         self._reported: list[MachineKind] = []
         self._machines = LentMachines(borrow, room)
         self._packer = TaskPacker()
@@ -334,14 +331,11 @@ class OtherMachines:
         if not machine.lives():
             raise MachineLostError(f"{machine.kind.machine}: it was lost while no check ran there")
         try:
-            answer = machine.run(portable, files)
+            return machine.run(portable, files)
         except MachineLostError as error:
             with self._lock:
                 self.lost += 1
             raise _LostInRunError(f"{machine.kind.machine}: {error}") from error
-        with self._lock:
-            self.received[machine.name] += answer.received
-        return answer
 
     def _with_machine(self, evidence: Evidence, kind: MachineKind, lost: Sequence[str]) -> Evidence:
         """The evidence with its machine, and remarks on a machine of a new kind and on those ``lost``."""

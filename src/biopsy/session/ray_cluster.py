@@ -30,7 +30,7 @@ from biopsy import errors
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer, TaskHost
 from biopsy.processes import cleanup
-from biopsy.processes.own_files import ContentStore, claimed_folder, folder_of_user, remove_abandoned
+from biopsy.processes.own_files import claimed_folder, remove_abandoned
 from biopsy.processes.own_process import install_line
 from biopsy.session.conditions import MachineKind, differing, this_machine
 from biopsy.session.machines import MachineLostError, OtherMachines
@@ -236,11 +236,6 @@ class RayWorkers(OtherMachines):
             raise
 
     @property
-    def sent(self) -> int:
-        """Bytes of files put into the object store."""
-        return self._files.bytes
-
-    @property
     def machines(self) -> str:
         """The size of the cluster, in words."""
         alive = count(sum(node["Alive"] for node in imported().nodes()), "machine")
@@ -373,10 +368,9 @@ def _require_uniform(kinds: Sequence[MachineKind]) -> None:
 
 
 class _SentFiles:
-    """Files in the object store, each put there once; ``bytes`` counts them."""
+    """Files in the object store, each put there once."""
 
     def __init__(self) -> None:
-        self.bytes = 0
         self.references: dict[str, list[Any]] = {}
         self._lock = threading.Lock()
 
@@ -388,7 +382,6 @@ class _SentFiles:
                 try:
                     with path.open("rb") as stream:
                         self.references[digest] = [ray.put(part) for part in iter(lambda: stream.read(_PART), b"")]
-                        self.bytes += stream.tell()
                 except OSError as error:
                     raise errors.CheckError(f"cannot read {path}: {error.strerror or error}") from error
             return self.references[digest]
@@ -508,8 +501,7 @@ class _HostActor:
     """A task host on the other machine, in a folder of its own that is the current folder of this process.
 
     The folder and all processes that checks have started go with this process, however it ends. Folders left by a
-    machine that died are removed by the next actor there. Files that are sent stay in the user's cache, for all actors
-    of the machine.
+    machine that died are removed by the next actor there.
     """
 
     def __init__(self) -> None:
@@ -520,9 +512,7 @@ class _HostActor:
         self._leaving = ExitStack()
         folder = self._leaving.enter_context(claimed_folder(_PREFIX, parent))
         os.chdir(folder)
-        given = os.environ.get("BIOPSY_CACHE_DIR")
-        cache = Path(given).absolute() if given else folder_of_user("XDG_CACHE_HOME", ".cache")
-        self._host = TaskHost(folder, ContentStore((cache or folder) / "contents"))
+        self._host = TaskHost(folder)
 
     def where(self) -> tuple[str, MachineKind]:
         """The id of its node in the cluster, and the kind of machine."""

@@ -43,10 +43,7 @@ def test_modes_and_show_choose_what_is_shown(model, capsys, options, nodes, attr
     assert "2 nodes · 1 initializer" in out
     assert ("mul0 [Op: Mul]" in out) == nodes
     assert ("axis = 0" in out) == attributes
-    if "--show" in options:
-        assert ("Initializer | w [dtype=float32, shape=[2]] | Values:\n        [1. 2.]" in out) == weights
-    else:
-        assert ("Initializer | w float32[2] · 8 bytes · [1, 2]" in out) == weights
+    assert ("Initializer | w [dtype=float32, shape=[2]] | Values:\n        [1. 2.]" in out) == weights
 
 
 def test_what_is_grepped_of_polygraphy_is_there(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +69,6 @@ def test_statistics_of_saved_outputs_stand_behind_the_types(model: Path, capsys:
     shown = capsys.readouterr().out
     assert "-> {m | Stats: min=1, max=3, mean=2}" in shown
     assert "-> {y | Stats: min=nan, max=nan, mean=nan}" in shown
-    assert main(["inspect", "model", str(model), "--mode=basic", "--combine-tensor-info", str(saved)]) == 2
 
 
 UNBOUNDED = """

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from biopsy.comparison.compare import compare_output, compare_tensors
+from biopsy.comparison.compare import compare_output
 from biopsy.comparison.tolerance import Criteria, Limit, Metric, Stat, Tolerance
 from biopsy.findings.bundle import engine_script
 from biopsy.findings.bundle.issue import regression_test
 from biopsy.findings.bundle.script import Script, docstring, literal
 from biopsy.findings.bundle.script_parts import failures
 from biopsy.findings.bundle.script_parts.failures import CannotSay, exit_status
+from support.comparing import compare_tensors
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -89,7 +89,7 @@ def test_a_reduction_ends_with_the_line_of_code(here: Path, capsys: pytest.Captu
     (node,) = onnx.load("r.onnx").graph.node
     assert str(source_of(node.SerializeToString())) == "model.py:12 in Attention.forward"
     assert main(["inspect", "model", "r.onnx", "--mode=full"]) == 0
-    assert "\n    from model.py:12 in Attention.forward: return scaled(" in capsys.readouterr().out
+    assert "\n        from model.py:12 in Attention.forward: return scaled(" in capsys.readouterr().out
 
 
 PRIVATE = (b"model.py", b"Attention.forward", b"/home/me", b"softmax(y", b"aten.")

@@ -244,9 +244,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     TensorrtOptions.add(parser)
 
 
-def derived_files(args: argparse.Namespace) -> types.Derived:
+@BuildOptions.reading
+def derived_files(options: BuildOptions) -> types.Derived:
     """The file that the engine saves, unless an option names it."""
-    options = BuildOptions.of(args)
     name = artifact_name(options.spec) if options.iter_artifact is None else None
     return {"--iter-artifact": (Path(name) if name else None, types.ITERATION)}
 

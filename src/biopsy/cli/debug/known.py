@@ -105,11 +105,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+@KnownOptions.reading
+def execute(options: KnownOptions, console: Console) -> int:
     """Look the model up; returns 0 whether or not it is known."""
     from biopsy.findings.answers import known_verdict  # imports numpy
 
-    options = KnownOptions.of(args)
     report = options.report_file(console)
     require_file(options.model)
     target = options.save if options.new_name is None else new_file(options.new_name)

@@ -43,11 +43,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+@LayersOptions.reading
+def execute(options: LayersOptions, console: Console) -> int:
     """Examine the model; returns 0 if all layers are right, 1 if some are wrong."""
     from biopsy.cli.debug.layers_report import examined
 
-    options = LayersOptions.of(args)
     bundling.require_possible(options.bundle)
     options.require_possible()
     report = options.report_file(console)

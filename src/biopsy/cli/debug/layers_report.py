@@ -435,13 +435,15 @@ def _verdict_lines(findings: LayerFindings) -> Iterator[str]:
         marked = first_of([suspect.name for suspect in findings.wrong_if_marked], 3)
         yield _headed("marking", f"{marked}: wrong only if a result is an output; the model itself is right there")
     incomplete = "" if findings.complete else " (interrupted: not all was measured)"
-    forms = [suspect.error.form if suspect.error is not None else "" for suspect in findings.suspects[:3]]
-    names = [suspect.name for suspect in findings.suspects[:3]]
-    labels = [f"{name} gives {printable(form)}" if form else name for name, form in zip(names, forms, strict=True)]
+    labels = [
+        f"{suspect.name} gives {printable(suspect.error.form)}"
+        if suspect.error and suspect.error.form
+        else suspect.name
+        for suspect in findings.suspects
+    ]
     if labels:
-        more = f" and {len(findings.suspects) - 3} more" if len(findings.suspects) > 3 else ""
         who = "the reference is wrong, by float64: " if findings.golden is None and findings.is_of_model else ""
-        yield f"FAILED | {who}{'; '.join(labels)}{more}{incomplete}"
+        yield f"FAILED | {who}{first_of(labels, 3, '; ')}{incomplete}"
     elif not findings.nothing_wrong:
         yield f"FAILED | tensors are out of tolerance, and no isolated layer makes them so{incomplete}"
     elif not findings.complete:

@@ -87,13 +87,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     other_machines.MachineOptions.add(parser, on=other_machines.meaning())
 
 
-def derived_files(args: argparse.Namespace) -> types.Derived:
+@ReduceOptions.reading
+def derived_files(options: ReduceOptions) -> types.Derived:
     """The result, unless an option names it, the files beside it, and the journals."""
     from biopsy.reduction.result import inputs_file
 
-    options = ReduceOptions.of(args)
     output, weights = options.result, options.weights_file(options.result)
-    fed = options.records_feeds(checking.own_run(args.check))
+    fed = options.records_feeds(checking.own_run(options.check))
     return {
         "the result": (None if options.output else output, types.WRITTEN),
         "the weights of the result": (output.with_name(weights) if weights else None, types.WRITTEN),

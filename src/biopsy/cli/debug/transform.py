@@ -149,9 +149,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     TensorrtOptions.add(parser)
 
 
-def derived_files(args: argparse.Namespace) -> types.Derived:
+@TransformOptions.reading
+def derived_files(options: TransformOptions) -> types.Derived:
     """The piece, unless an option names it, and the files beside it."""
-    options = TransformOptions.of(args)
     return {
         "the piece": (None if options.output else options.piece, types.WRITTEN),
         "the transformed piece": (after_file(options.piece), types.WRITTEN),
@@ -159,11 +159,11 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
     }
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+@TransformOptions.reading
+def execute(options: TransformOptions, console: Console) -> int:
     """Find what breaks; returns 0, or 1 if saving alone breaks it; raises what ends with another status."""
     from biopsy.questions.transformations.find import find_transformation
 
-    options = TransformOptions.of(args)
     require_file(options.model)
     if options.check and options.names_engine:
         raise errors.UsageError("--check and an engine exclude each other: the check runs what it wants")

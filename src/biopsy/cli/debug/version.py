@@ -155,9 +155,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     other_machines.MachineOptions.add(parser, on=other_machines.meaning(sent=other_machines.MODEL_SENT))
 
 
-def derived_files(args: argparse.Namespace) -> types.Derived:
+@VersionOptions.reading
+def derived_files(options: VersionOptions) -> types.Derived:
     """The piece of ``--reduce``, and the files beside it."""
-    options = VersionOptions.of(args)
     if not options.reduce:
         return {}
     return {

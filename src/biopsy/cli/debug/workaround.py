@@ -156,14 +156,14 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
     return WeightsFileOption.of(args).derived_weights(args.output)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+@WorkaroundOptions.reading
+def execute(options: WorkaroundOptions, console: Console) -> int:
     """Search; returns 0 if there is a workaround, 1 if there is none, 4 if nothing could be tried.
 
     Raises what ends with another status.
     """
     from biopsy.questions.workarounds.find import find_workarounds
 
-    options = WorkaroundOptions.of(args)
     report = options.report_file(console)
     if options.output is not None:
         require_writable(options.output)

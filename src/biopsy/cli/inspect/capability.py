@@ -77,9 +77,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     TensorrtOptions.add(parser)
 
 
-def execute(args: argparse.Namespace, console: Console) -> int:
+@CapabilityOptions.reading
+def execute(options: CapabilityOptions, console: Console) -> int:
     """Find and show the refused nodes, and write the parts."""
-    options = CapabilityOptions.of(args)
     named = options.only_spec()
     if named is None:
         problem = installed("trt")[0].problem

@@ -22,6 +22,7 @@ from biopsy.questions.builds.difference import (
     summarized,
 )
 from biopsy.questions.builds.record import TacticRecord, TacticReplay, tactics_below
+from biopsy.text import first_of
 
 _MOST_GROUPS = 5
 _MOST_CHOICES = 6
@@ -147,8 +148,7 @@ def _summary_line(kind: str, value: str, places: list[str], *, all_choices: bool
     named = [place for place in places if place]
     if not named:
         return f"    {value}" if kind in SETTINGS else f"    {kind} {value}"
-    more = f" and {len(named) - _MOST_PLACES} more" if len(named) > _MOST_PLACES else ""
-    return f"    {kind} {value}: {', '.join(named[:_MOST_PLACES])}{more}"
+    return f"    {kind} {value}: {first_of(named, _MOST_PLACES)}"
 
 
 def _group_lines(number: int, group: ChoiceGroup, *, all_choices: bool) -> Iterator[str]:

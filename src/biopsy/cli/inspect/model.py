@@ -15,7 +15,7 @@ from biopsy.engines import registry
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
 from biopsy.model import load, sanitize
-from biopsy.model.describe import braced, describe, polygraphy_text, spelled
+from biopsy.model.describe import braced, description, spelled
 from biopsy.model.external import may_refer, require_safe_locations
 from biopsy.model.load import READ_WHOLE, open_model, read_bytes, require_file
 from biopsy.model.tensor_type import TensorType
@@ -24,9 +24,9 @@ from biopsy.text import printable
 
 EPILOG = """\
 examples:
-  biopsy inspect model model.onnx                                   a summary, in the layout of Polygraphy
+  biopsy inspect model model.onnx                                   a summary
   biopsy inspect model model.onnx --show layers attrs weights       everything
-  biopsy inspect model model.onnx --mode=basic                      every node, in a shorter layout of our own
+  biopsy inspect model model.onnx --mode=basic                      also the nodes, as --show layers
   biopsy inspect model model.onnx --display-as trt --show layers    the network that TensorRT's parser makes of it
   biopsy inspect model model.onnx --list-unbounded-dds              tensors that set sizes without a bound
   biopsy inspect model model.onnx --show layers --combine-tensor-info outputs.json
@@ -56,8 +56,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode",
         choices=tuple(MODES),
-        help="how much to show, in a shorter layout. none: a summary; basic: also the nodes; attrs: also their "
-        "attributes; full: also weights",
+        default="none",
+        help="an older spelling of --show. none: a summary; basic: layers; attrs: layers attrs; full: layers attrs "
+        "weights",
     )
     parser.add_argument(
         "--display-as",
@@ -88,7 +89,7 @@ _OVERLAP = 64
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the model."""
-    shown = {*MODES[args.mode or "none"], *args.show}
+    shown = {*MODES[args.mode], *args.show}
     with_layers, folder = "layers" in shown, args.external_data_dir
     unbounded = {"--list-unbounded-dds": args.list_unbounded_dds}
     if is_built_model(args.model, args.model_type):
@@ -102,13 +103,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         _show_network(args.model, folder or args.model.parent, with_layers, console)
         return 0
     facts = _facts(args.combine_tensor_info)
-    if facts and args.mode is not None:
-        raise errors.UsageError("--combine-tensor-info cannot be combined with --mode: use --show")
     verdict.report_looking()
-    if args.mode is not None:
-        console.say(*describe(args.model, shown, folder).split("\n"))
-    else:
-        console.say(*polygraphy_text(args.model, shown, folder, facts))
+    console.say(*description(args.model, shown, folder, facts))
     if args.list_unbounded_dds:
         model = load.parse(load.read_bytes(args.model), args.model)
         console.say(f"[I] Found tensors with unbounded DDS: {sanitize.unbounded_shapes(model)}")

@@ -12,9 +12,9 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.cli.console import Console
 from biopsy.cli.run.options import RunOptions
-from biopsy.comparison.compare import OutputComparison, compare_tensors
+from biopsy.comparison.compare import OutputComparison, compare_output
 from biopsy.comparison.describe import number as shown_number
-from biopsy.comparison.tolerance import Tolerances
+from biopsy.comparison.tolerance import Criteria, Tolerances
 from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.runner import checked_feed, runner_name
 from biopsy.model.external import resolve
@@ -182,7 +182,9 @@ class _Messages:
 
     def differs(self, disagreement: Disagreement) -> None:
         name = disagreement.name
-        compared = compare_tensors(name, disagreement.again, disagreement.first, self._tolerances.for_output(name))
+        tolerance = self._tolerances.for_output(name)
+        criteria = Criteria(tolerance=tolerance, integers=tolerance)
+        compared = compare_output(name, disagreement.again, disagreement.first, criteria)
         worst = self._worst.get(name)
         if worst is None or _error(compared) > _error(worst[1]):
             self._worst[name] = disagreement, compared

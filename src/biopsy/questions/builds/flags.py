@@ -27,7 +27,7 @@ from biopsy.questions.builds.settings import (
     joined,
     without_optimizers,
 )
-from biopsy.records import plain
+from biopsy.records import plain, plain_of
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subsets, shortest
 from biopsy.session.machines import tell_of_machines
@@ -119,7 +119,7 @@ class Flags:
         """The part of the report with these findings."""
         return {
             "failure": self.failure,
-            "rate": {"failed": self.failed, "runs": self.runs},
+            "rate": plain_of(self, "failed runs"),
             "switches": [
                 {**plain(switch.change), "optimizers": list(switch.optimizers), "verified": switch.verified}
                 for switch in self.switches

@@ -25,6 +25,7 @@ from biopsy.processes.own_files import folder_of_user
 from biopsy.processes.reading import read_plain
 from biopsy.questions.known_failures.fingerprint import FORM
 from biopsy.questions.known_failures.pattern import FailurePattern
+from biopsy.records import plain_of
 from biopsy.text import did_you_mean, first_line
 
 OWN_FOLDER = Path(__file__).parent / "catalogue"
@@ -180,11 +181,11 @@ class KnownFailure:
     def as_json(self) -> Mapping[str, object]:
         """The part of a report about it."""
         return {
-            **{name: getattr(self, name) for name in ("name", "origin", "reference", "title")},
+            **plain_of(self, "name origin reference title"),
             "issue": self.issue or None,
-            **{name: getattr(self, name) for name in ("engine", "package", "fails")},
+            **plain_of(self, "engine package fails"),
             "mended": self.mended or None,
-            "conditions": list(self.conditions),
+            **plain_of(self, "conditions"),
             "workarounds": [
                 {"text": workaround.text, "engine": workaround.engine or None} for workaround in self.workarounds
             ],

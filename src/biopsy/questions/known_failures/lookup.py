@@ -40,7 +40,7 @@ from biopsy.questions.known_failures.pattern import (
 )
 from biopsy.questions.known_failures.reading import pattern_of
 from biopsy.questions.workarounds.spellings.site import Scope
-from biopsy.records import plain
+from biopsy.records import plain, plain_of
 from biopsy.session.trial import FailureJudge, cannot_run, steps_after_pass, until_no_pass
 from biopsy.text import count, first_of, html_table, printable
 
@@ -211,12 +211,11 @@ class KnownMatch:
 
     def as_json(self, seen: SeenFailure) -> dict[str, Any]:
         """The part of a report about this match."""
-        names = ("looks_like_it", "sentence", "differences", "engine_agrees", "signature_agrees", "release")
         return {
             **self.failure.as_json(),
             "evidence": [{"about": about, "text": text} for about, text in self.evidence(seen)],
             "match": self.grade,
-            **{name: plain(getattr(self, name)) for name in names},
+            **plain_of(self, "looks_like_it sentence differences engine_agrees signature_agrees release"),
         }
 
 
@@ -263,7 +262,7 @@ class KnownLookup:
             "graph": self.fingerprint.text,
             "seen": plain(self.seen),
             "matches": [match.as_json(self.seen) for match in self.matches],
-            **{name: plain(getattr(self, name)) for name in ("entries", "broken", "undecided")},
+            **plain_of(self, "entries broken undecided"),
         }
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.model.sources import NodeSource
 from biopsy.processes.reading import digest_of, read_whole
-from biopsy.records import plain
+from biopsy.records import plain, plain_of
 from biopsy.text import count, first_line, html_table, line_of, printable, some_of
 
 if TYPE_CHECKING:
@@ -195,28 +195,6 @@ class LayerFinding:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerGroup:
-    """Layers that are right in isolation and wrong together: fused by the engine, or accumulated rounding.
-
-    ``hides``: the failure goes away if the group's inner tensors are marked as outputs, as it does for a fusion; None
-    if there are none. ``rounding_ratio``: its error divided by plain float32's on the same values; None if unknown.
-    ``flaky``: only some runs are wrong. ``is_of_model``: see ``LayerFinding``.
-    """
-
-    nodes: tuple[int, ...]
-    labels: tuple[str, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    error: TensorError | None
-    failure: Failure | None
-    hides: bool | None
-    rounding_ratio: float | None = None
-    flaky: Rate | None = None
-    is_of_model: bool = False
-    origins: LayerOrigins = LayerOrigins()
-
-
 @dataclass(frozen=True)
 class MarkingEffect:
     """Marking ``tensors`` as outputs changed the suspect's value of ``output``.
@@ -276,6 +254,21 @@ class Suspect:
             self.error.tolerance_ratio if self.error else 0.0,
             self.error.absolute if self.error else 0,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerGroup(Suspect):
+    """Layers that are right in isolation and wrong together: fused by the engine, or accumulated rounding.
+
+    ``hides``: the failure goes away if the group's inner tensors are marked as outputs, as it does for a fusion; None
+    if there are none. ``rounding_ratio``: its error divided by plain float32's on the same values; None if unknown.
+    ``flaky``: only some runs are wrong. ``is_of_model``: see ``LayerFinding``.
+    """
+
+    hides: bool | None
+    rounding_ratio: float | None = None
+    flaky: Rate | None = None
+    is_of_model: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -428,17 +421,13 @@ def layers_tree(findings: LayerFindings, model: Path, engines: Engines, samples:
         "model": {"path": str(model), "sha256": digest_of(model)},
         **{side: {"label": label, "version": version} for side, (label, version) in sides.items()},
         "samples": samples,
-        "unmeasured": list(findings.unmeasured),
-        "golden": plain(findings.golden),
-        "failure": plain(findings.failure),
-        "outputs": plain(list(findings.outputs)),
+        **plain_of(findings, "unmeasured golden failure outputs"),
         "masked": findings.is_masked,
         "first_wrong": None if first is None else {"layer": first[0].number, "tensor": first[1].tensor},
         "ranking": plain(findings.suspects),
         "groups": plain(list(findings.groups)),
         "observed": plain(list(findings.marking_effects)),
-        "non_finite_origins": plain(list(findings.non_finite_origins)),
-        "remarks": list(findings.remarks),
+        **plain_of(findings, "non_finite_origins remarks"),
         "layers": [_layer_tree(layer) for layer in findings.layers],
     }
 

@@ -15,6 +15,7 @@ from biopsy.model import walk
 from biopsy.model.known_names import listed
 from biopsy.model.sources import NodeSource
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
+from biopsy.records import plain_of
 from biopsy.slow_imports import onnx
 
 Level: TypeAlias = Literal["exception", "warning", "info"]
@@ -82,7 +83,7 @@ class Report:
         return list(dict.fromkeys(self.names[node] for node in sorted(nodes)))
 
     def _entry(self, entry: LintEntry) -> dict[str, Any]:
-        tree: dict[str, Any] = {"level": entry.level, "source": entry.source, "message": entry.message}
+        tree = plain_of(entry, "level source message")
         return {**tree, "nodes": self._named(entry.nodes)} if entry.nodes else tree
 
 

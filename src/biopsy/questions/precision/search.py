@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from biopsy.processes.writing import write_whole
 from biopsy.questions.precision.formats import Form, RangeLoss
 from biopsy.questions.precision.plan import Cost, Layer
-from biopsy.records import plain
+from biopsy.records import plain, plain_of
 from biopsy.search.drive import Search
 from biopsy.search.subset import in_turn, least, minimize_subset_singly
 from biopsy.session.checked_search import SearchOptions
@@ -171,11 +171,9 @@ def precision_tree(result: PrecisionResult) -> dict[str, object]:
     """The result as plain values for a report."""
     return {
         "biopsy_precision": 1,
-        "model": result.model,
-        "low": result.low,
+        **plain_of(result, "model low"),
         "high": result.precision,
-        "form": result.form,
-        "mode": result.mode,
+        **plain_of(result, "form mode"),
         "direction": None if result.mode == "minimal" else result.direction,
         "cost": result.cost if result.mode == "minimal" else None,
         "layers": result.layers,
@@ -186,8 +184,7 @@ def precision_tree(result: PrecisionResult) -> dict[str, object]:
                 "node": layer.place,
                 "inside": list(layer.where),
                 "output": layer.writes,
-                "flops": layer.flops,
-                "bytes": layer.bytes,
+                **plain_of(layer, "flops bytes"),
                 "source": None if layer.source is None else layer.source.as_tree(),
             }
             for layer in result.high
@@ -197,10 +194,7 @@ def precision_tree(result: PrecisionResult) -> dict[str, object]:
         "fixed": plain(result.stays),
         "passive": plain(result.passive),
         "damaged_weights": plain(result.range_loss),
-        "outcomes": dict(result.outcomes),
-        "verified": result.verified,
-        "stopped": result.stopped,
-        "output": None if result.output is None else str(result.output),
+        **plain_of(result, "outcomes verified stopped output"),
         "seconds": round(result.seconds, 3),
     }
 

@@ -12,7 +12,7 @@ from packaging.version import Version
 from biopsy.checks.outcome import Outcome
 from biopsy.errors import Obstacle
 from biopsy.processes.environments.releases import Release
-from biopsy.records import plain
+from biopsy.records import plain_of
 from biopsy.search.borders import ANOTHER, Side
 from biopsy.text import count, first_of, html_table, printable, shortened
 
@@ -66,8 +66,8 @@ class TriedRelease:
 
     def as_json(self) -> dict[str, Any]:
         """Its facts as plain values."""
-        facts = {name: getattr(self, name) for name in ("reason", "runs", "obstacle", "packages", "added")}
-        return {**_json_of(self.release), "outcome": self.words, **plain(facts)}
+        facts = plain_of(self, "reason runs obstacle packages added")
+        return {**_json_of(self.release), "outcome": self.words, **facts}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,14 +130,12 @@ class ReleaseBorder:
     def as_json(self) -> dict[str, Any]:
         """Its facts as plain values."""
         return {
-            "change": self.change,
-            "text": self.text,
+            **plain_of(self, "change text"),
             "before": _json_of(self.before),
             "after": _json_of(self.after),
             "undecided": [tried.release.version for tried in self.undecided],
             "left_out": [release.version for release in self.left_out],
-            "verified": self.verified,
-            "notes": self.notes,
+            **plain_of(self, "verified notes"),
         }
 
 
@@ -218,16 +216,13 @@ class ReleaseFindings:
     def as_json(self) -> dict[str, Any]:
         """The part of the report with these findings."""
         return {
-            "package": self.package,
-            "python": self.python,
-            "answer": self.answer,
-            "text": self.text,
+            **plain_of(self, "package python answer text"),
             "failure": {"text": self.failure, "release": self.failure_of, "failed": self.failed, "runs": self.runs},
             "borders": [border.as_json() for border in self.borders],
-            "pins": list(self.pins),
+            **plain_of(self, "pins"),
             "monotone": len(self.borders) < 2,
             "tried": [tried.as_json() for tried in self.tried],
-            **{name: getattr(self, name) for name in ("known", "checks", "yardstick", "doubt")},
+            **plain_of(self, "known checks yardstick doubt"),
         }
 
 

@@ -12,7 +12,7 @@ from biopsy.checks.outcome import Judged
 from biopsy.comparison.mismatch import worst_of
 from biopsy.model.sources import NodeSource
 from biopsy.questions.transformations.tools import Omission
-from biopsy.records import plain
+from biopsy.records import plain, plain_of
 from biopsy.reduction.result import Reduction
 from biopsy.text import count, first_line, html_table, printable, series, shortened
 
@@ -142,46 +142,36 @@ class TransformationFindings:
         """The part of the report with these findings."""
         piece, passes, where, verdict = self.piece, self.passes, self.where, self.judged.evidence.verdict
         worst = worst_of(verdict.mismatches)
-        tree: dict[str, Any] = plain(
-            {
-                "tool": self.tool,
-                "release": self.release,
-                "engine": where.engine,
-                "engine_version": where.version,
-                "samples": where.samples,
-                "second_opinion": where.second_opinion,
-                "fault": self.fault,
-                "text": self.sentence,
-                "failure": {
-                    "text": self.failure,
-                    "stage": self.signature.stage,
-                    "kind": self.signature.kind,
-                    "message": str(verdict.message),
-                    "error": None if worst is None else worst.error,
-                    "outputs": verdict.outputs,
-                },
-                "piece": {
-                    "nodes_before": piece.nodes_before,
-                    "nodes": piece.nodes,
-                    "nodes_after": piece.nodes_after,
-                    "sources": [None if source is None else source.as_tree() for source in piece.sources],
-                    "path": piece.path,
-                    "after": piece.after_path,
-                    "inputs": piece.inputs,
-                    "text_before": piece.before,
-                    "text_after": piece.after,
-                },
-                "passes": {
-                    **{name: getattr(passes, name) for name in ("all", "alone", "without", "complete", "verified")},
-                    "whole_model_is_right_without": passes.whole_is_right,
-                    "command": passes.omission.command,
-                    "python": passes.omission.python,
-                },
-                "checks": self.checks,
-                "stopped": self.stopped,
-            }
-        )
-        return tree
+        return {
+            **plain_of(self, "tool release"),
+            "engine": where.engine,
+            "engine_version": where.version,
+            **plain_of(where, "samples second_opinion"),
+            "fault": self.fault,
+            "text": self.sentence,
+            "failure": {
+                "text": self.failure,
+                **plain_of(self.signature, "stage kind"),
+                "message": str(verdict.message),
+                "error": None if worst is None else plain(worst.error),
+                **plain_of(verdict, "outputs"),
+            },
+            "piece": {
+                **plain_of(piece, "nodes_before nodes nodes_after"),
+                "sources": [None if source is None else source.as_tree() for source in piece.sources],
+                "path": plain(piece.path),
+                "after": plain(piece.after_path),
+                "inputs": plain(piece.inputs),
+                "text_before": plain(piece.before),
+                "text_after": plain(piece.after),
+            },
+            "passes": {
+                **plain_of(passes, "all alone without complete verified"),
+                "whole_model_is_right_without": passes.whole_is_right,
+                **plain_of(passes.omission, "command python"),
+            },
+            **plain_of(self, "checks stopped"),
+        }
 
 
 def failure_text(judged: Judged) -> str:

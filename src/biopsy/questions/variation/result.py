@@ -15,7 +15,7 @@ from biopsy.questions.variation.features import (
     is_ambiguous,
 )
 from biopsy.questions.variation.values import value_condition
-from biopsy.records import plain
+from biopsy.records import plain, plain_of
 from biopsy.text import count, first_of, html_table, printable, series
 
 Claim: TypeAlias = Literal["free", "fixed", "open"]
@@ -67,8 +67,8 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """The finding as plain values for a report."""
-        tree = {"what": self.what, "name": self.name, "text": self.text, "tried": self.gone or self.still}
-        return {key: plain(value) for key, value in {**tree, "still": self.still, "gone": self.gone}.items()}
+        tried = {"tried": plain(self.gone or self.still)}
+        return {**plain_of(self, "what name text"), **tried, **plain_of(self, "still gone")}
 
 
 _VALUES = {"input", "weight"}
@@ -151,11 +151,9 @@ class Variation:
         """The object of the key ``variation`` in a report."""
         findings = {"free": self.free, "fixed": self.fixed, "unknown": self.unknown}
         return {
-            "checks": self.checks,
-            "complete": self.complete,
+            **plain_of(self, "checks complete"),
             **{claim: [finding.as_json() for finding in of_claim] for claim, of_claim in findings.items()},
-            "together": self.together,
-            "sentence": self.sentence,
+            **plain_of(self, "together sentence"),
         }
 
 

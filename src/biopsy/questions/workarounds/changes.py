@@ -30,6 +30,7 @@ from biopsy.questions.workarounds.spellings.table import barriers, spellings
 from biopsy.reduction.passes.common import copied, described
 from biopsy.search.drive import drive, first_that
 from biopsy.search.subset import minimal_subsets, shortest
+from biopsy.text import first_of
 
 _OLDER = (1, 2, 4, 8)
 """How many minor releases back to try: near ones first, and some that may be older than a regression."""
@@ -121,14 +122,13 @@ def raised_precisions(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patc
             if name in raisable
         ]
         for group in [[each] for each in chosen] + ([chosen] if len(chosen) > 1 else []):
-            names = ", ".join(layer.label for _, layer in group[:3])
-            more = f" and {len(group) - 3} more" if len(group) > 3 else ""
+            names = first_of([layer.label for _, layer in group], 3)
             memory = "as much memory again" if high is FP64 else "twice the memory"
             patches.append(
                 Patch(
                     kind="precision",
                     name=f"in-{high.name}",
-                    text=f"{names}{more}: computed in {high.name}, with casts around",
+                    text=f"{names}: computed in {high.name}, with casts around",
                     cost=f"{memory}, and slower, where these nodes compute",
                     exact=False,
                     nodes=tuple(place for place, _ in group),

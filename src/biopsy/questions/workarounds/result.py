@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from biopsy.engines.latency import Latency
 from biopsy.questions.workarounds.question import COST, Kind
-from biopsy.records import plain
+from biopsy.records import plain, plain_of
 from biopsy.text import count, html_table, printable
 
 SHOWN = 3
@@ -140,21 +140,16 @@ class Workarounds:
     def as_json(self) -> dict[str, Any]:
         """The part of a report with this result."""
         trust = self.trust
-        tree: dict[str, Any] = plain(
-            {
-                "engine": self.engine,
-                "failure": self.failure.text,
-                "rate": {"failed": self.failure.failed, "runs": self.failure.runs},
-                "reference": trust.reference,
-                "confirmed_by": trust.confirmed_by,
-                "samples": trust.samples,
-                "fresh_samples": trust.fresh,
-                "best": [change.as_json() for change in self.best],
-                "found": [change.as_json() for change in self.ordered],
-                **{name: getattr(self, name) for name in ("tried", "piece", "checks", "stopped", "output")},
-            }
-        )
-        return tree
+        return {
+            "engine": self.engine,
+            "failure": self.failure.text,
+            "rate": plain_of(self.failure, "failed runs"),
+            **plain_of(trust, "reference confirmed_by samples"),
+            "fresh_samples": plain(trust.fresh),
+            "best": [change.as_json() for change in self.best],
+            "found": [change.as_json() for change in self.ordered],
+            **plain_of(self, "tried piece checks stopped output"),
+        }
 
 
 def _fastest_first(changes: Sequence[VerifiedChange]) -> list[VerifiedChange]:
