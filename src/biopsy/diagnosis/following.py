@@ -20,7 +20,7 @@ from biopsy.diagnosis.question import (
     without_weights_folder,
 )
 from biopsy.diagnosis.steps.causes import reasons_against
-from biopsy.diagnosis.verdict import AVOIDS, measure, nodes_reason, sentence, sole_optimizer, subject
+from biopsy.diagnosis.verdict import AVOIDS, FROM_PLACES, measure, nodes_reason, sentence, sole_optimizer, subject
 from biopsy.diagnosis.ways_out import ELSEWHERE, check_line
 from biopsy.engines.registry import create
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
@@ -135,6 +135,9 @@ def _title(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     if facts.known_failure.suspect is None or facts.piece is None:
         return ""
     does = _in_bundle(sentence(subject(facts, question)).rstrip("."), question)
+    if len(facts.piece.nodes) == 1 and facts.piece.nodes[0].startswith("Cast ") and facts.piece.types:
+        read, given = (facts.piece.types[end][1].partition(" ")[0] for end in (0, -1))
+        does += f" ({read} to {given})"
     tried = facts.settings.switches if facts.settings is not None else ()
     of_piece = [switch for switch in tried if switch.verified and not switch.mends_original]
     switches = [
@@ -154,13 +157,12 @@ def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> 
     yield Note(label="found", text=_in_bundle(f"{sentence(subject(facts, question))}{size}", question))
     known, varies = facts.known_bug, None if facts.piece is None else facts.piece.variation
     if varies:
-        yield Note(label="found", text=f"As far as was tried, the model below {varies}.")
+        yield Note(label="found", text=f"As far as was tried, the attached model {varies}.")
     nodes = next(nodes_reason(facts), "")  # the script shows them
     unpublished = (f"It {known.sentence}.", AVOIDS) if known is not None and not known.issue else ()
+    untold = (FROM_PLACES, *unpublished)  # the user's own code, and entries of the catalogue without an address
     yield from (
-        Note(label="cause", text=text)
-        for text in verdict.reasons
-        if text != nodes and not (unpublished and text.startswith(unpublished))
+        Note(label="cause", text=text) for text in verdict.reasons if text != nodes and not text.startswith(untold)
     )
     yield from (
         note for note in notes_of(verdict) if note.label == "workaround" and not note.text.startswith(ELSEWHERE)

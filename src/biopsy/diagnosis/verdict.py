@@ -343,7 +343,7 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
         if facts.suspect in row and facts.known_failure.report.stage == "compare" and not facts.is_masked:
             yield f"Compared directly, {series([full_title(each, '') for each in row])} agree on these inputs."
     if piece is not None and piece.places:
-        yield f"By their names or the notes of an exporter, its nodes come from {first_of(piece.places, _MOST_PLACES)}."
+        yield f"{FROM_PLACES}{first_of(piece.places, _MOST_PLACES)}."
     if steadiness is not None:
         flaky = f"it is flaky: {steadiness.how_often}" if steadiness.is_flaky else ""
         yield from (
@@ -360,6 +360,7 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
 
 
 AVOIDS = "Known to avoid that bug: "
+FROM_PLACES = "By their names or the notes of an exporter, its nodes come from "
 
 
 def nodes_at_fault(facts: KnownFacts) -> tuple[Sequence[str], str]:

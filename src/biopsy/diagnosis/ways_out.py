@@ -85,13 +85,14 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
         is_other = parse_spec(failure.trusted).name != parse_spec(failure.suspect).name
         if not is_other and (facts.mending_switches or is_blamed):
             return
-        # Its usual settings, if they were seen to give the same.
-        agreeing = facts.agreeing if failure.trusted in facts.agreeing else ()
-        usual = [each for each in agreeing if parse_spec(each).name == parse_spec(failure.trusted).name]
-        other = next((each for each in reversed(usual) if each != failure.suspect), failure.trusted)
+        # Its usual settings, unless the user chose others, or they were seen to give something else.
+        usual = failure.trusted if failure.trusted in question.engines else parse_spec(failure.trusted).name
+        words = question.original_words(list(dict.fromkeys([failure.trusted, usual])))
+        lost = any(each.failed and each.line == check_line(words, model) for each in facts.ways_out)
+        other = failure.trusted if lost or usual == failure.suspect else usual
+        words = words if other == usual else question.original_words([other])
         text = f"{ELSEWHERE if is_other else ''} {full_title(other, '')} runs the model.".strip()
-        words, calls = question.original_words([other]), _calls(other, question)
-        yield WayOut(text=text, words=words, model=model, code=calls)
+        yield WayOut(text=text, words=words, model=model, code=_calls(other, question))
 
 
 def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQuestion) -> WayOut:

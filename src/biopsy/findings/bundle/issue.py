@@ -20,10 +20,9 @@ from biopsy.findings.bundle.job import EarlierFindings
 from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.findings.bundle.script import docstring
 from biopsy.findings.document import Bullets, Cell, DocumentBlock, Facts, Listing, Passage
-from biopsy.text import first_of, printable, shortened
+from biopsy.text import printable, shortened
 
 MOST_LINES = 60
-_MOST_PLACES = 3
 _MOST_REMARKS = 2
 _TELLING = 100
 """Characters at the beginning of a message by which it is known."""
@@ -58,8 +57,7 @@ class IssueFacts:
 
     ``versions`` are those of the packages and the machine that the model failed with. ``excluded`` are possible causes,
     each with whether it is still open; ``earlier`` is what was found out before. ``remarks`` say what the bundle lacks,
-    ``members`` are the attached files. ``places`` are the lines of code that the nodes come from. ``settings`` are the
-    options that settings files gave to the check, in words.
+    ``members`` are the attached files. ``settings`` are the options that settings files gave to the check, in words.
     """
 
     failure: ObservedFailure
@@ -70,7 +68,6 @@ class IssueFacts:
     earlier: EarlierFindings = field(default_factory=EarlierFindings)
     remarks: Sequence[str] = ()
     members: Sequence[str] = ()
-    places: Sequence[str] = ()
     settings: str = ""
 
 
@@ -123,8 +120,6 @@ def _description(facts: IssueFacts, allowance: Allowance) -> Iterator[DocumentBl
         reasons.append("The expected values are recorded ones (golden values).")
     if facts.settings:
         reasons.append(f"The check was run with options that a settings file gave: {facts.settings!r}")
-    if facts.places and not any(facts.places[0] in note.text for note in earlier.notes):
-        reasons.append(f"The exporter noted that the nodes come from {first_of(facts.places, _MOST_PLACES)}")
     if reasons:
         yield Bullets(items=reasons[: allowance.reasons])
     for note in [note for note in earlier.notes if note.label == "workaround"][:1]:
