@@ -20,6 +20,7 @@ from biopsy.model.demonstration import demonstration_model
 from support import bug
 from support.command_line import end_of, started, wait_until
 from support.models import chain, info, model, save
+from support.without_extras import hide_extras
 
 
 @pytest.fixture
@@ -550,10 +551,7 @@ def test_a_folder_is_reported_from_its_answers_and_stays_as_it_is(here, capsys) 
 
 @pytest.mark.slow
 def test_every_line_that_is_advised_works_where_no_extra_is_installed(here, monkeypatch) -> None:
-    extras = ("pypi_simple", "fast_sugiyama", "onnxscript", "onnx_ir", "ray", "torch", "openvino")
-    (here / "without").mkdir()
-    (here / "without" / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({extras}))\n")
-    monkeypatch.setenv("PYTHONPATH", str(here / "without"))
+    hide_extras(here / "without", monkeypatch)
     asked = "biopsy diagnose model.onnx --engine fake:refuse.Exp=build --dir found --report report.json"
     assert status_of(asked) == 1
     advised = {each["line"]: each["why"] for each in report()["next"]}
