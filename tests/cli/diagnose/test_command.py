@@ -91,7 +91,7 @@ def test_open_sizes_are_asked_for_by_name_and_nothing_is_left_behind(here, capsy
     save(image_model(), here / "model.onnx")
     assert diagnose("--onnxrt") == 2
     said = capsys.readouterr().err
-    assert "'x' is float32[N,3,H,W]" in said and "next  --input-shapes 'x:[1,3,64,64]'" in said
+    assert "'x' is float32[N,3,H,W]" in said and "--onnxrt --input-shapes 'x:[1,3,64,64]'\n" in said
     assert not (here / "found").exists()
 
 

@@ -105,6 +105,16 @@ def test_lines_of_the_script_s_own_traceback_are_left_out() -> None:
     assert "\nValueError: no\n```" in text and "Traceback" not in text
 
 
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [("(*a*)", "(`*a*`)"), ("f(*x*),", "`f(*x*)`,"), ("(f(*x)).", "(`f(*x)`)."), ("((a*b", "((`a*b`")],
+)
+def test_parentheses_around_a_word_in_code_stay_outside(word: str, shown: str) -> None:
+    assert f"why {shown}" in issue_text(
+        replace(facts("onnxrt"), earlier=EarlierFindings(notes=[Note(label="cause", text=f"why {word}")]))
+    )
+
+
 @pytest.mark.parametrize("chain", ["Pow -> Add -> Sqrt", "one node, Pow"])
 def test_a_conclusion_that_holds_no_markdown_is_read_as_a_sentence(chain: str) -> None:
     verdict = f"The optimizer computes something else for {chain}. They fail together: a fusion."

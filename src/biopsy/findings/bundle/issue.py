@@ -233,15 +233,17 @@ def _prose(text: str, links: Mapping[str, str] = MappingProxyType({})) -> str:
     parts: list[str] = []
     for is_plain, pieces in groupby(filter(None, _PIECES.split(prose)), _is_plain):
         words = "".join(pieces)
-        name = words.rstrip(",.:;")
+        before, name, after = _BETWEEN.fullmatch(words).groups()  # type: ignore[union-attr]  # which matches anything
+        while after.startswith(")") and name.count("(") > name.count(")"):
+            name, after = f"{name})", after[1:]
         if is_plain and (parts or not _BLOCK.match(words)):
             parts.append(words)
         elif name in links:
-            parts.append(f"[{name}]({links[name]}){words[len(name) :]}")
+            parts.append(f"{before}[{name}]({links[name]}){after}")
         elif _QUOTED.fullmatch(words) and len(words) > 2:
             parts.append(_inline(words[1:-1]))
         else:
-            parts.append(_inline(name) + words[len(name) :] if name else words)
+            parts.append(f"{before}{_inline(name)}{after}" if name else words)
     return "".join(parts) + ("" if prose == text else _inline(text[len(prose) :]))
 
 
@@ -253,6 +255,8 @@ _QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)"""
 """A name as ``repr`` writes it."""
 _PIECES = re.compile(rf"({_QUOTED.pattern}|\[[^\[\]]*\]| +)")
 """What separates words: spaces, and names and lists in brackets, which may hold spaces themselves."""
+_BETWEEN = re.compile(r"(\(*)(.*?)([),.:;]*)", re.DOTALL)
+"""Parentheses and stops around a word, which are not part of it."""
 _PLAIN = re.compile(r"""[\w,.:;'"/()+=%?·×-]*|->| +""")
 """A word that is not markup anywhere in a paragraph or a heading, except perhaps at its beginning."""
 _BLOCK = re.compile(r"[-+=]|\d+[.)]")
