@@ -10,7 +10,7 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_890,
+    "code": 62_915,
     "modules": 387,
     "functions": 5_721,
     "used_once": 520,

@@ -76,9 +76,12 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
         path = Path(precision.output)
         text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_SHOWN)} in float32, passes."
         yield WayOut(text=text, words=without_weights_folder(failure.check), model=path)
-    # The engine always fails to load, build or run the model, or crashes; or another one is right by float64.
+    # The engine always fails to load, build or run the model, or crashes; or another one is right by float64,
+    # or gives the shape or type that the model declares.
     is_refused = failure.report.stage != "compare" and not facts.is_flaky
-    is_blamed = rounding is not None and rounding.blames(failure.suspect, failure.trusted)
+    worst = None if failure.mismatch is None else failure.by_suspect(failure.mismatch)
+    is_declared = worst is not None and worst.is_of_form and "" != worst.expected_form == worst.declared_form
+    is_blamed = is_declared or (rounding is not None and rounding.blames(failure.suspect, failure.trusted))
     is_of_engine = facts.fault not in ("invalid", "undefined")
     is_shown = question.check is None and is_of_engine and (is_refused or is_blamed)
     if failure.trusted is not None and failure.suspect is not None and is_shown:

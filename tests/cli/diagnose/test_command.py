@@ -248,7 +248,9 @@ def test_a_masked_error_is_found_and_reduced(here) -> None:
 @pytest.mark.slow
 def test_an_engine_that_ends_its_process_is_told_by_the_signal(here) -> None:
     assert diagnose("--engine", "fake:crash.Exp=run") == 1
-    assert "crashes when it runs one node, Exp 'n1' (SIGSEGV)" in report()["verdict"]["text"]
+    assert (
+        "'fake' 0.1.0 (crash.Exp=run) crashes when it runs one node, Exp 'n1' (SIGSEGV)" in report()["verdict"]["text"]
+    )
     assert report()["verdict"]["workarounds"][0]["text"].startswith("Another engine: ONNX Runtime runs the model")
 
 
