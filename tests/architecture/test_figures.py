@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_915,
+    "code": 62_920,
     "modules": 387,
-    "functions": 5_721,
+    "functions": 5_722,
     "used_once": 520,
     "inner_imports": 389,
     "namespaces": 46,

@@ -50,6 +50,19 @@ def test_a_title_names_the_types_of_a_cast() -> None:
     assert "float8" not in of_model(replace(BOTH, piece=replace(piece("Relu 'r'"), types=types))).title
 
 
+def test_a_shape_is_that_of_the_model_that_is_attached() -> None:
+    told = Mismatch(output="y", kind="shape-mismatch", form="[8]", expected_form="[1, 8]", declared_form="[1, 8]")
+    wrong = replace(failure("shape-mismatch"), mismatch=told)
+    known = facts(failure=wrong, rounding=None, piece=replace(piece("Div 'd'"), error=ErrorSize(told)))
+    observed = replace(told, form="[2]", expected_form="[1, 2]", declared_form="[1, 2]")
+    earlier = of_model(known)
+    assert "'y' of shape [8] where [1, 8] is right" in earlier.title
+    attached = earlier.of_form(observed)
+    for text in (attached.title, attached.notes[0].text):
+        assert "'y' of shape [2] where [1, 2] is right" in text
+    assert earlier.of_form(None) == earlier.of_form(worst(1.0)) == earlier
+
+
 def test_the_user_s_own_code_is_not_told() -> None:
     known = replace(BOTH, piece=replace(SMALL, places=("secret.py:3 in Model.forward",)))
     assert "secret.py" in verdict_of(known, (), question()).in_full

@@ -11,6 +11,7 @@ from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
+from biopsy.comparison.mismatch import form_text
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
@@ -20,7 +21,16 @@ from biopsy.diagnosis.question import (
     without_weights_folder,
 )
 from biopsy.diagnosis.steps.causes import reasons_against
-from biopsy.diagnosis.verdict import AVOIDS, FROM_PLACES, measure, nodes_reason, sentence, sole_optimizer, subject
+from biopsy.diagnosis.verdict import (
+    AVOIDS,
+    FROM_PLACES,
+    measure,
+    nodes_reason,
+    sentence,
+    sole_optimizer,
+    subject,
+    worst_mismatch,
+)
 from biopsy.diagnosis.ways_out import ELSEWHERE, check_line
 from biopsy.engines.registry import create
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
@@ -85,7 +95,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
         no_issue = "what fails is only partly known"
     elif facts.fault is not None or verdict.kind in ("rounding", "precision"):
         no_issue = f"the verdict is that no engine is at fault ({verdict.kind})"
-    model = question.model if piece is None else Path(piece.plain or piece.path)
+    model, worst = question.model if piece is None else Path(piece.plain or piece.path), worst_mismatch(facts)
     given = None if piece is None else inputs_file(model) if piece.plain else path_of(piece.inputs)
     return BundleJob(
         target=target,
@@ -101,6 +111,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
             notes=list(_notes(facts, question, verdict)),
             how_often="" if facts.steadiness is None else facts.steadiness.how_often,
             links=links,
+            form=form_text(failure.by_suspect(worst), "") if worst is not None and worst.is_of_form else "",
         ),
         no_issue=no_issue,
         # Float64 with the rounding of Casts is no judge of an engine that leaves it out.

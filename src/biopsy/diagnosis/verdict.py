@@ -219,7 +219,7 @@ def _differs(facts: KnownFacts) -> str:
         other = "float64" if is_sure else trusted
         gives = not report_kind.endswith("-expected")
         return f"gives {special} where {other} does not," if gives else f"does not give {special} where {other} does,"
-    worst = _worst(facts)
+    worst = worst_mismatch(facts)
     if report_kind in COSTS:
         return f"{COSTS[report_kind]} {trusted}"
     if report_kind in FORMS:
@@ -256,7 +256,7 @@ def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
 
     It says whether it is about that part or the whole model.
     """
-    failure, piece, worst = facts.known_failure, facts.piece, _worst(facts)
+    failure, piece, worst = facts.known_failure, facts.piece, worst_mismatch(facts)
     kind = failure.report.kind
     types = dict(piece.types) if piece is not None else {}
     where = "In the whole model" if worst is failure.mismatch else "In that part"
@@ -293,7 +293,7 @@ def _tolerance(failure: ModelFailure, question: DiagnosisQuestion, form: str) ->
     return f"{given}, {source}" if given else f"atol and rtol {default:g}, the default"
 
 
-def _worst(facts: KnownFacts) -> Mismatch | None:
+def worst_mismatch(facts: KnownFacts) -> Mismatch | None:
     """The worst mismatch of the piece, or of the model if that fails in another way."""
     of_piece = None if facts.piece is None else facts.piece.error
     is_same = of_piece is not None and of_piece.worst.kind == facts.known_failure.report.kind

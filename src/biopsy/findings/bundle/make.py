@@ -12,6 +12,7 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.checks.command_line import LOAD_INPUTS, LOAD_OUTPUTS, CommandLine, OwnCommand
+from biopsy.comparison.mismatch import worst_of
 from biopsy.findings.bundle.disclosures import disclosures, words_of_machine
 from biopsy.findings.bundle.engine_script import EngineScript, OnlyBiopsyError
 from biopsy.findings.bundle.failure import ObservedFailure, exclusions, failure_of
@@ -97,6 +98,7 @@ def make_bundle(job: BundleJob) -> Bundle:
         model = folder / "model.onnx"
         index = _write_model(job, model)
         observation = observe(job, model, scratch)
+        job = replace(job, earlier=job.earlier.of_form(worst_of(observation.evidence.verdict.mismatches)))
         failure, evidence = failure_of(job, observation), observation.evidence
         seconds = round(evidence.seconds if evidence.timed_out else _TIMES_OF_CHECK * evidence.seconds, 1)
         seconds = seconds if evidence.timed_out else max(_LEAST_SECONDS, seconds)
