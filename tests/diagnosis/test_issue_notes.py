@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from biopsy.comparison.mismatch import ErrorSize, Mismatch
-from biopsy.diagnosis.facts import Diagnosis, KnownFacts
+from biopsy.diagnosis.facts import Diagnosis, KnownFacts, SettingFacts
 from biopsy.diagnosis.following import bundle_job
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.findings.bundle.job import EarlierFindings
 from biopsy.questions.variation.result import Finding, Variation
-from support.diagnoses import facts, failure, piece, question
+from support.diagnoses import facts, failure, piece, question, settings, switch
 
 
 def worst(value: float) -> Mismatch:
@@ -31,6 +31,44 @@ SMALL = replace(piece("Pow 'a'", "Add 'b'"), error=ErrorSize(worst(7.0)))
 BOTH = facts(failure=replace(failure(), mismatch=worst(3.0)), piece=SMALL)
 
 
+def test_a_title_names_what_mends_the_piece_that_it_is_about() -> None:
+    of_piece, of_model = switch("A", mends=False), switch("A", "B")
+    title = of_model_with(settings(of_piece, of_model)).title
+    assert title.endswith(", unless A is disabled")
+    assert of_model_with(settings(of_model)).title.endswith(", unless A + B is disabled")
+    assert "unless" not in of_model_with(settings(replace(of_piece, verified=False))).title
+
+
+def of_model_with(tried: SettingFacts) -> EarlierFindings:
+    return of_model(replace(BOTH, settings=replace(tried, complete=False)))
+
+
+def test_a_title_names_the_types_of_a_cast() -> None:
+    types = (("x", "float32 [4, 32]"), ("y", "float8_e4m3fn [4, 32]"))
+    cast = replace(piece("Cast 'c'"), types=types)
+    assert of_model(replace(BOTH, piece=cast)).title.endswith("one node, Cast 'c' (float32 to float8_e4m3fn)")
+    assert "float8" not in of_model(replace(BOTH, piece=replace(piece("Relu 'r'"), types=types))).title
+
+
+def test_a_shape_is_that_of_the_model_that_is_attached() -> None:
+    told = Mismatch(output="y", kind="shape-mismatch", form="[8]", expected_form="[1, 8]", declared_form="[1, 8]")
+    wrong = replace(failure("shape-mismatch"), mismatch=told)
+    known = facts(failure=wrong, rounding=None, piece=replace(piece("Div 'd'"), error=ErrorSize(told)))
+    observed = replace(told, form="[2]", expected_form="[1, 2]", declared_form="[1, 2]")
+    earlier = of_model(known)
+    assert "'y' of shape [8] where [1, 8] is right" in earlier.title
+    attached = earlier.of_form(observed)
+    for text in (attached.title, attached.notes[0].text):
+        assert "'y' of shape [2] where [1, 2] is right" in text
+    assert earlier.of_form(None) == earlier.of_form(worst(1.0)) == earlier
+
+
+def test_the_user_s_own_code_is_not_told() -> None:
+    known = replace(BOTH, piece=replace(SMALL, places=("secret.py:3 in Model.forward",)))
+    assert "secret.py" in verdict_of(known, (), question()).in_full
+    assert not any("secret.py" in note.text for note in of_model(known).notes)
+
+
 def test_a_number_is_said_of_the_part_or_of_the_whole_model() -> None:
     text = verdict_of(BOTH, (), question()).text
     assert "In that part, 'y' is 7 at [0, 1], expected 1;" in text and "In the whole model" not in text
@@ -44,7 +82,7 @@ def test_what_may_vary_is_said_in_a_line() -> None:
         return [note.text for note in of_model(known).notes if note.label == "found"][1:]
 
     assert found("fails only if the keepdims of ReduceMean is 0 (2 tried)") == [
-        "As far as was tried, the model below fails only if the keepdims of ReduceMean is 0 (2 tried)."
+        "As far as was tried, the attached model fails only if the keepdims of ReduceMean is 0 (2 tried)."
     ]
     assert found("") == found(None) == []
 

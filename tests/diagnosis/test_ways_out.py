@@ -8,6 +8,7 @@ from pathlib import Path
 from biopsy import events
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
+from biopsy.comparison.mismatch import Mismatch
 from biopsy.diagnosis.context import TIME, StepContext, TimeUpError
 from biopsy.diagnosis.facts import EngineComparison, FailureReport, KnownFacts
 from biopsy.diagnosis.question import Words
@@ -92,7 +93,28 @@ def test_the_suspect_is_no_other_engine_where_the_two_agreed_once() -> None:
     compared = EngineComparison(rows=((TRUSTED, "openvino"),))
     failing = replace(REFUSED, suspect="openvino")
     (way,) = ways_out(facts(failure=failing, compared=compared, settings=None), question())
-    assert "ONNX Runtime (optimization=none) runs the model" in way.text and "openvino" not in way.words
+    assert "ONNX Runtime runs the model" in way.text and "openvino" not in way.words
+
+
+def test_another_engine_is_offered_that_gives_the_shape_that_the_model_declares() -> None:
+    wrong = Mismatch(output="y", kind="shape-mismatch", form="[2]", expected_form="[3]", declared_form="[3]")
+    failing = replace(failure("shape-mismatch"), suspect="openvino", mismatch=wrong)
+    (way,) = ways_out(facts(failure=failing, settings=None), question())
+    assert way.text == "Another engine: ONNX Runtime runs the model."
+    not_declared = replace(failing, mismatch=replace(wrong, declared_form=""))
+    assert not list(ways_out(facts(failure=not_declared, settings=None), question()))
+
+
+def test_another_engine_is_offered_with_its_usual_settings_if_these_give_the_same() -> None:
+    known = facts(failure=replace(REFUSED, suspect="openvino"), settings=None)
+    (usual,) = ways_out(known, question())
+    assert [word for before, word in pairwise(usual.words) if before == "--engine"] == [TRUSTED, "onnxrt"]
+    assert usual.code[-1].startswith("session = ") and "options" not in usual.code[-1]
+    (other,) = ways_out(holding.answer(known, Runs({2: ANOTHER})).facts, question())
+    assert "ONNX Runtime (optimization=none) runs the model" in other.text
+    assert other.words.count("--engine") == 1
+    (chosen,) = ways_out(known, replace(question(), engines=(TRUSTED, "openvino")))
+    assert chosen.text == other.text
 
 
 def test_what_switches_a_crash_off_is_compared_too() -> None:

@@ -123,7 +123,6 @@ def facts(attack: str) -> IssueFacts:
         ),
         remarks=[attack, f"left out: {attack}: no such file"],
         members=["model.onnx", attack],
-        places=[attack],
     )  # fmt: skip
 
 

@@ -136,6 +136,13 @@ class CommandCheck(Check):
         own = self.command
         return self._with(own.with_options(ARBITER).words) if isinstance(own, OwnRun) else None
 
+    def alone(self, number: int) -> CommandCheck | None:
+        """One of the two engines of our own ``run``, held against float64; None for any other command."""
+        own = self.command
+        if not isinstance(own, OwnRun) or len(own.engine_places) != 2:
+            return None
+        return self._with(own.with_only_engine(number).with_options("--compare-with", "noise").words)
+
     def fed(self, inputs: Path) -> CommandCheck:
         """Our own ``run`` with inputs from another file. Only for that command."""
         own = self.command

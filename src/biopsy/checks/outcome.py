@@ -153,6 +153,10 @@ class Check(ABC):
         """The same check, which judges a mismatch against float64 too; None if it cannot."""
         return None
 
+    def alone(self, number: int) -> Check | None:
+        """One of the two engines that it compares, held against float64; None if it compares no two."""
+        return None
+
     def cold(self) -> Check:
         """The same check without warm processes: for the final check."""
         return self

@@ -180,4 +180,4 @@ def _pack(bundle: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, repor
     if job is None:
         console.warn(f"{bundle} is not written: no failure was found that could be packed")
         return
-    bundling.pack(job, checking.own_run(job.check.command.words), console)
+    bundling.pack(job, checking.own_run(job.check.command.words), console, width=COLUMN)

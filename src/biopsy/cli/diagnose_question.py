@@ -33,6 +33,7 @@ from biopsy.processes.own_process import processors
 from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE
 from biopsy.questions.layers.question import Judge
 from biopsy.questions.transformations.question import parse_tool
+from biopsy.text import is_refused, line_of
 
 
 def question_of(options: DiagnoseOptions, console: Console, held: ExitStack) -> DiagnosisQuestion:
@@ -121,7 +122,13 @@ def _samples(
     if own_run is not None:
         checking.require_inputs_of_golden_values(own_run, keep_inputs=False)
     if options.check is None or (own_run is not None and not own_run.load_inputs):
-        require_sizes(index, inputs)
+        try:
+            require_sizes(index, inputs)
+        except errors.UsageError as error:
+            sizes, *others = error.next_steps
+            line = line_of(["biopsy", *options.words])
+            steps = [sizes if is_refused(line) else f"{line} {sizes}", *others]
+            raise errors.UsageError(error.message, details=error.details, next_steps=steps) from error
     folder = held.enter_context(held_folder(options.folder, beside=options.dir is None, warn=console.warn))
     if options.check is None:
         return resolved_samples(index, inputs, folder, options.load_inputs or ()), folder

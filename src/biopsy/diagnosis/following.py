@@ -11,6 +11,7 @@ from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
+from biopsy.comparison.mismatch import form_text
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
@@ -20,7 +21,16 @@ from biopsy.diagnosis.question import (
     without_weights_folder,
 )
 from biopsy.diagnosis.steps.causes import reasons_against
-from biopsy.diagnosis.verdict import AVOIDS, measure, nodes_reason, sentence, sole_optimizer, subject
+from biopsy.diagnosis.verdict import (
+    AVOIDS,
+    FROM_PLACES,
+    measure,
+    nodes_reason,
+    sentence,
+    sole_optimizer,
+    subject,
+    worst_mismatch,
+)
 from biopsy.diagnosis.ways_out import ELSEWHERE, check_line
 from biopsy.engines.registry import create
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
@@ -85,7 +95,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
         no_issue = "what fails is only partly known"
     elif facts.fault is not None or verdict.kind in ("rounding", "precision"):
         no_issue = f"the verdict is that no engine is at fault ({verdict.kind})"
-    model = question.model if piece is None else Path(piece.plain or piece.path)
+    model, worst = question.model if piece is None else Path(piece.plain or piece.path), worst_mismatch(facts)
     given = None if piece is None else inputs_file(model) if piece.plain else path_of(piece.inputs)
     return BundleJob(
         target=target,
@@ -101,6 +111,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
             notes=list(_notes(facts, question, verdict)),
             how_often="" if facts.steadiness is None else facts.steadiness.how_often,
             links=links,
+            form=form_text(failure.by_suspect(worst), "") if worst is not None and worst.is_of_form else "",
         ),
         no_issue=no_issue,
         # Float64 with the rounding of Casts is no judge of an engine that leaves it out.
@@ -135,6 +146,9 @@ def _title(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     if facts.known_failure.suspect is None or facts.piece is None:
         return ""
     does = _in_bundle(sentence(subject(facts, question)).rstrip("."), question)
+    if len(facts.piece.nodes) == 1 and facts.piece.nodes[0].startswith("Cast ") and facts.piece.types:
+        read, given = (facts.piece.types[end][1].partition(" ")[0] for end in (0, -1))
+        does += f" ({read} to {given})"
     tried = facts.settings.switches if facts.settings is not None else ()
     of_piece = [switch for switch in tried if switch.verified and not switch.mends_original]
     switches = [
@@ -154,13 +168,12 @@ def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> 
     yield Note(label="found", text=_in_bundle(f"{sentence(subject(facts, question))}{size}", question))
     known, varies = facts.known_bug, None if facts.piece is None else facts.piece.variation
     if varies:
-        yield Note(label="found", text=f"As far as was tried, the model below {varies}.")
+        yield Note(label="found", text=f"As far as was tried, the attached model {varies}.")
     nodes = next(nodes_reason(facts), "")  # the script shows them
     unpublished = (f"It {known.sentence}.", AVOIDS) if known is not None and not known.issue else ()
+    untold = (FROM_PLACES, *unpublished)  # the user's own code, and entries of the catalogue without an address
     yield from (
-        Note(label="cause", text=text)
-        for text in verdict.reasons
-        if text != nodes and not (unpublished and text.startswith(unpublished))
+        Note(label="cause", text=text) for text in verdict.reasons if text != nodes and not text.startswith(untold)
     )
     yield from (
         note for note in notes_of(verdict) if note.label == "workaround" and not note.text.startswith(ELSEWHERE)

@@ -219,7 +219,7 @@ def _differs(facts: KnownFacts) -> str:
         other = "float64" if is_sure else trusted
         gives = not report_kind.endswith("-expected")
         return f"gives {special} where {other} does not," if gives else f"does not give {special} where {other} does,"
-    worst = _worst(facts)
+    worst = worst_mismatch(facts)
     if report_kind in COSTS:
         return f"{COSTS[report_kind]} {trusted}"
     if report_kind in FORMS:
@@ -256,13 +256,13 @@ def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
 
     It says whether it is about that part or the whole model.
     """
-    failure, piece, worst = facts.known_failure, facts.piece, _worst(facts)
+    failure, piece, worst = facts.known_failure, facts.piece, worst_mismatch(facts)
     kind = failure.report.kind
     types = dict(piece.types) if piece is not None else {}
     where = "In the whole model" if worst is failure.mismatch else "In that part"
     if not failure.is_of_values and failure.suspect is not None:
         read = [f"{name!r} {types[name]}" for name in list(types)[:_MOST_ENDS]]
-        return f" Its inputs and outputs are {series(read)}." if read else ""
+        return f" Inputs and outputs: {series(read)}." if read else ""
     if worst is None or worst.kind != kind or failure.masked or facts.is_self_contradiction:
         return ""
     declared = question.index.declared_type(worst.output)
@@ -293,7 +293,7 @@ def _tolerance(failure: ModelFailure, question: DiagnosisQuestion, form: str) ->
     return f"{given}, {source}" if given else f"atol and rtol {default:g}, the default"
 
 
-def _worst(facts: KnownFacts) -> Mismatch | None:
+def worst_mismatch(facts: KnownFacts) -> Mismatch | None:
     """The worst mismatch of the piece, or of the model if that fails in another way."""
     of_piece = None if facts.piece is None else facts.piece.error
     is_same = of_piece is not None and of_piece.worst.kind == facts.known_failure.report.kind
@@ -343,7 +343,7 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
         if facts.suspect in row and facts.known_failure.report.stage == "compare" and not facts.is_masked:
             yield f"Compared directly, {series([full_title(each, '') for each in row])} agree on these inputs."
     if piece is not None and piece.places:
-        yield f"By their names or the notes of an exporter, its nodes come from {first_of(piece.places, _MOST_PLACES)}."
+        yield f"{FROM_PLACES}{first_of(piece.places, _MOST_PLACES)}."
     if steadiness is not None:
         flaky = f"it is flaky: {steadiness.how_often}" if steadiness.is_flaky else ""
         yield from (
@@ -360,6 +360,7 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
 
 
 AVOIDS = "Known to avoid that bug: "
+FROM_PLACES = "By their names or the notes of an exporter, its nodes come from "
 
 
 def nodes_at_fault(facts: KnownFacts) -> tuple[Sequence[str], str]:

@@ -76,22 +76,26 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
         path = Path(precision.output)
         text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_SHOWN)} in float32, passes."
         yield WayOut(text=text, words=without_weights_folder(failure.check), model=path)
-    # The engine always fails to load, build or run the model, or crashes; or another one is right by float64.
+    # The engine always fails to load, build or run the model, or crashes; or another one is right by float64,
+    # or gives the shape or type that the model declares.
     is_refused = failure.report.stage != "compare" and not facts.is_flaky
-    is_blamed = rounding is not None and rounding.blames(failure.suspect, failure.trusted)
+    worst = None if failure.mismatch is None else failure.by_suspect(failure.mismatch)
+    is_declared = worst is not None and worst.is_of_form and "" != worst.expected_form == worst.declared_form
+    is_blamed = is_declared or (rounding is not None and rounding.blames(failure.suspect, failure.trusted))
     is_of_engine = facts.fault not in ("invalid", "undefined")
     is_shown = question.check is None and is_of_engine and (is_refused or is_blamed)
     if failure.trusted is not None and failure.suspect is not None and is_shown:
         is_other = parse_spec(failure.trusted).name != parse_spec(failure.suspect).name
         if not is_other and (facts.mending_switches or is_blamed):
             return
-        # Its usual settings, if they were seen to give the same.
-        agreeing = facts.agreeing if failure.trusted in facts.agreeing else ()
-        usual = [each for each in agreeing if parse_spec(each).name == parse_spec(failure.trusted).name]
-        other = next((each for each in reversed(usual) if each != failure.suspect), failure.trusted)
+        # Its usual settings, unless the user chose others, or they were seen to give something else.
+        usual = failure.trusted if failure.trusted in question.engines else parse_spec(failure.trusted).name
+        words = question.original_words(list(dict.fromkeys([failure.trusted, usual])))
+        lost = any(each.failed and each.line == check_line(words, model) for each in facts.ways_out)
+        other = failure.trusted if lost or usual == failure.suspect else usual
+        words = words if other == usual else question.original_words([other])
         text = f"{ELSEWHERE if is_other else ''} {full_title(other, '')} runs the model.".strip()
-        words, calls = question.original_words([other]), _calls(other, question)
-        yield WayOut(text=text, words=words, model=model, code=calls)
+        yield WayOut(text=text, words=words, model=model, code=_calls(other, question))
 
 
 def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQuestion) -> WayOut:

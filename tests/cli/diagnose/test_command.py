@@ -20,6 +20,7 @@ from biopsy.model.demonstration import demonstration_model
 from support import bug
 from support.command_line import end_of, started, wait_until
 from support.models import chain, info, model, save
+from support.without_extras import hide_extras
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_open_sizes_are_asked_for_by_name_and_nothing_is_left_behind(here, capsy
     save(image_model(), here / "model.onnx")
     assert diagnose("--onnxrt") == 2
     said = capsys.readouterr().err
-    assert "'x' is float32[N,3,H,W]" in said and "next  --input-shapes 'x:[1,3,64,64]'" in said
+    assert "'x' is float32[N,3,H,W]" in said and "--onnxrt --input-shapes 'x:[1,3,64,64]'\n" in said
     assert not (here / "found").exists()
 
 
@@ -247,7 +248,9 @@ def test_a_masked_error_is_found_and_reduced(here) -> None:
 @pytest.mark.slow
 def test_an_engine_that_ends_its_process_is_told_by_the_signal(here) -> None:
     assert diagnose("--engine", "fake:crash.Exp=run") == 1
-    assert "crashes when it runs one node, Exp 'n1' (SIGSEGV)" in report()["verdict"]["text"]
+    assert (
+        "'fake' 0.1.0 (crash.Exp=run) crashes when it runs one node, Exp 'n1' (SIGSEGV)" in report()["verdict"]["text"]
+    )
     assert report()["verdict"]["workarounds"][0]["text"].startswith("Another engine: ONNX Runtime runs the model")
 
 
@@ -550,10 +553,7 @@ def test_a_folder_is_reported_from_its_answers_and_stays_as_it_is(here, capsys) 
 
 @pytest.mark.slow
 def test_every_line_that_is_advised_works_where_no_extra_is_installed(here, monkeypatch) -> None:
-    extras = ("pypi_simple", "fast_sugiyama", "onnxscript", "onnx_ir", "ray", "torch", "openvino")
-    (here / "without").mkdir()
-    (here / "without" / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({extras}))\n")
-    monkeypatch.setenv("PYTHONPATH", str(here / "without"))
+    hide_extras(here / "without", monkeypatch)
     asked = "biopsy diagnose model.onnx --engine fake:refuse.Exp=build --dir found --report report.json"
     assert status_of(asked) == 1
     advised = {each["line"]: each["why"] for each in report()["next"]}

@@ -72,14 +72,15 @@ def test_a_model_that_does_not_build_is_shown_by_building_it(here: Path) -> None
 
 @pytest.mark.slow
 def test_measured_values_stay_in_files_beside_the_script(here: Path) -> None:
-    model, random = normalization_of_columns(16), np.random.default_rng(0)
+    model, random = normalization_of_columns(72), np.random.default_rng(0)
     (gain,) = [weight for weight in model.graph.initializer if weight.name == "gain"]
-    gain.CopyFrom(numpy_helper.from_array(random.normal(size=16).astype(np.float32), "gain"))
+    gain.CopyFrom(numpy_helper.from_array(random.normal(size=72).astype(np.float32), "gain"))
     onnx.save(model, "model.onnx")
     check = ("biopsy", "run", "{}", "--engine", "onnxrt:optimization=none", "--onnxrt")
     made = bundle_of(here / "model.onnx", here / "bundle", *check)
     script = script_of(here / "bundle")
     assert made.reproduced == "alone"
+    assert "# ReduceMean" in script.replace("m = ", "") and "keepdims: int = 0" in script
     assert '"model.onnx"' in script and 'np.load("inputs.npz")' in script and 'np.load("expected.npz")' in script
     assert run_script(here / "bundle").status == 1
 

@@ -44,6 +44,7 @@ def test_few_elements_fills_and_patterns_are_plain_and_measured_numbers_are_not(
     assert plain_expression(np.float32([0.1, -2])) == "np.array([0.1, -2], np.float32)"
     assert plain_expression(np.ones((9, 9), np.float32)) == "np.full((9, 9), 1, np.float32)"
     assert plain_expression(np.resize(np.int64([1, 2]), 40)) == "np.resize(np.array([1, 2], np.int64), (40,))"
+    assert plain_expression(np.arange(16).reshape(4, 4)) == "np.arange(16, dtype=np.int64).reshape((4, 4))"
     assert plain_expression(np.random.default_rng(0).normal(size=40)) is None
     assert plain_expression(np.array(["text"])) is None
 
@@ -80,6 +81,28 @@ def shape_made_plain(base: FedModel, does_fail: Callable[[tuple[int, ...]], bool
 def fed(*nodes: onnx.NodeProto, weights: Sequence[onnx.TensorProto] = ()) -> FedModel:
     made = model(nodes, [info("x", (64, 48))], [info("y", None)], weights)
     return FedModel(onnx.shape_inference.infer_shapes(made), [{"x": np.ones((64, 48), np.float32)}])
+
+
+def test_sizes_that_hold_no_value_that_fails_shrink_once_all_values_do() -> None:
+    """It fails where any value is above 400, as one of many does; the sizes alone would lose it."""
+    values = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+    values[6, 5] = 512.0
+    base = FedModel(
+        model([helper.make_node("Abs", ["x"], ["y"])], [info("x", (8, 8))], [info("y", (8, 8))]), [{"x": values}]
+    )
+    found = [base]
+
+    def fails(edit: Edit, description: str) -> bool:
+        edited = edit(base)
+        assert edited is not None and edited.feeds is not None
+        if edited.feeds[0]["x"].max() > 400:
+            found.append(edited)
+        return found[-1] is edited
+
+    with contextlib.closing(Validity(base.model)) as validity:
+        make_plain(base, [ExaminedFeature(feature) for feature in size_features(base, validity)], fails)
+    assert found[-1].feeds is not None
+    np.testing.assert_array_equal(found[-1].feeds[0]["x"], np.full((2, 2), 600, np.float32))
 
 
 def test_an_axis_of_a_plain_model_has_more_than_one_element_where_that_fails_too() -> None:

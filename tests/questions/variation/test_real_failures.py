@@ -20,6 +20,7 @@ from support.real_failures import (
     normalization_of_columns,
     product_and_slopes_of_channels,
     relu_clip_of_integers,
+    saturating_cast,
 )
 from support.varied_models import found_of, softmax
 
@@ -67,6 +68,17 @@ def test_slopes_of_channels_behind_a_product(tmp_path: Path):
     assert found_of(found.fixed)["number of columns of w"] == "not 3 (the size of axis 1 of x)"
     assert found_of(found.fixed)["number of dimensions of x"] == "4"
     assert {"values of x", "values of slope", "type of x = w = slope"} <= found_of(found.free).keys()
+
+
+@pytest.mark.slow
+def test_a_change_with_which_the_other_engine_is_wrong_does_not_count_as_failing(tmp_path: Path):
+    pytest.importorskip("openvino")
+    feed = {"x": np.linspace(-700, 830, 128, dtype=np.float32).reshape(4, 32)}
+    engines = ("--engine", "onnxrt:optimization=none", "--openvino")
+    found = varied(saturating_cast(), tmp_path, *engines, given=[feed])
+    assert found_of(found.fixed)["saturate of Cast"] == "1"
+    assert found.plain is not None and found.plain.feeds is not None
+    assert found.plain.feeds[0]["x"].shape == (2, 2)
 
 
 @pytest.mark.slow

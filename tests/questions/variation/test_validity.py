@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -14,6 +15,7 @@ from biopsy.questions.variation.elements import dtype_features
 from biopsy.questions.variation.features import FedModel
 from biopsy.questions.variation.shapes import rank_features, size_features
 from biopsy.questions.variation.validity import Validity
+from support.models import info, model, weight
 from support.varied_models import softmax
 
 
@@ -53,6 +55,17 @@ def test_a_model_that_the_checker_refuses_is_refused(validity: Validity):
     made = softmax()
     made.graph.node[0].attribute.append(helper.make_attribute("axes", [1]))
     assert validity.validated(made) is None
+
+
+def test_an_output_whose_shape_onnx_cannot_infer_keeps_its_rank():
+    nodes = [helper.make_node("MaxUnpool", ["x", "i", "sizes"], ["y"], kernel_shape=[2, 2])]
+    weights = [weight("i", np.arange(4).reshape(1, 1, 2, 2)), weight("sizes", np.int64([1, 1, 5, 5]))]
+    made = model(nodes, [info("x", (1, 1, 2, 2))], [info("y", (None,) * 4)], weights)
+    changed = onnx.ModelProto.FromString(made.SerializeToString())
+    changed.graph.initializer[0].CopyFrom(weight("i", np.arange(4)[::-1].reshape(1, 1, 2, 2)))
+    with closing(Validity(made)) as of_model:
+        told = of_model.validated(changed)
+    assert told is not None and len(told.graph.output[0].type.tensor_type.shape.dim) == 4
 
 
 def test_nothing_is_asked_that_was_not_true_before():

@@ -49,11 +49,17 @@ def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
     return None if args.bundle is None or not args.anonymize else words_of_model(args.model)
 
 
-def pack(job: BundleJob, own: RunOptions | None, console: Console, words: Mapping[str, str] | None = None) -> None:
+def pack(
+    job: BundleJob,
+    own: RunOptions | None,
+    console: Console,
+    words: Mapping[str, str] | None = None,
+    width: int = 8,
+) -> None:
     """Write the bundle and show what is in it. Raises CheckError if its script does not show the failure.
 
     ``own`` are the options of a check that is ``biopsy run``; ``words``, those of ``words_to_hide``, must not occur in
-    the bundle.
+    the bundle. ``width`` is that of the words before the lines.
     """
     from biopsy.findings.bundle.disclosures import without_words_of
     from biopsy.findings.bundle.make import make_bundle
@@ -63,13 +69,13 @@ def pack(job: BundleJob, own: RunOptions | None, console: Console, words: Mappin
     bundle = make_bundle(job)
     members = [f"{name} ({size_text(bundle.members[name])})" for name in _SHOWN_WITH_SIZE if name in bundle.members]
     members += [name for name in bundle.members if name not in _SHOWN_WITH_SIZE]
-    console.say(f"bundle   {bundle.path}, {size_text(bundle.size)}: {', '.join(members)}")
+    console.say(f"{'bundle':<{width}} {bundle.path}, {size_text(bundle.size)}: {', '.join(members)}")
     if job.no_issue:
-        console.note(f"         without ISSUE.md: {job.no_issue}")
+        console.note(f"{'':<{width}} without ISSUE.md: {job.no_issue}")
     for remark in bundle.remarks:
         console.warn(f"the bundle: {remark}")
     if bundle.reproduced == "alone":
-        console.say("         reproduce.py was run without biopsy, and fails")
+        console.say(f"{'':<{width}} reproduce.py was run without biopsy, and fails")
     elif bundle.reproduced == "with biopsy":
         why = f": without it there is no way to ask for {bundle.needs_biopsy}" if bundle.needs_biopsy else ""
         console.warn(f"reproduce.py fails as it should, but only where biopsy is installed{why}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,9 @@ from biopsy.diagnosis.question import (
     with_inputs,
 )
 from biopsy.engines.registry import EXACT, PLAIN, names, parse_spec
+from biopsy.engines.worker import Worker
 from biopsy.model.nodes import warning_of_random
+from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.reading import read_plain
 from biopsy.questions.lint.lint import breaches
 from biopsy.questions.lint.rules import CHECKER, INFERENCE, RULES, LintEntry
@@ -109,6 +112,18 @@ class _FailureSearch:
                 failure = self._blamed(engines, run)
                 return failure and replace(failure, fault=None)
         return None
+
+    def versions(self, suspect: str | None) -> Iterator[tuple[str, str]]:
+        """The version of each engine; a suspect that dies in every run has told none, so it is asked alone."""
+        yield from self.engines.items()
+        if suspect is None or suspect in self.engines:
+            return
+        with (
+            contextlib.suppress(errors.BiopsyError),
+            temporary_folder("biopsy-") as scratch,
+            Worker(suspect, scratch, 60.0) as worker,
+        ):
+            yield suspect, worker.version()
 
     def is_contradicted(self) -> bool:
         """Whether float64 contradicts engines that agree: two may have the same bug."""
@@ -301,7 +316,8 @@ def failing(facts: KnownFacts, context: StepContext) -> StepAnswer:
             failure = replace(failure, fault=breach)
     lists = {key: tuple(getattr(search, key)) for key in ("rows", "passed", "not_compared")}
     is_contradicted = failure is None and question.check is None and bool(search.rows) and search.is_contradicted()
-    compared = EngineComparison(engines=tuple(search.engines.items()), contradicted=is_contradicted, **lists)
+    versions = tuple(search.versions(None if failure is None else failure.suspect))
+    compared = EngineComparison(engines=versions, contradicted=is_contradicted, **lists)
     facts = replace(facts, compared=compared, failure=failure)
     if failure is None:
         answer = "not known, float64 contradicts the engines" if is_contradicted else "no"

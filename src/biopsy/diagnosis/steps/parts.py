@@ -5,6 +5,7 @@ layers that need a higher precision, and what may vary in the piece.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -203,12 +204,15 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
 
 
 def _types_of_ends(path: Path) -> Iterator[tuple[str, str]]:
-    """The inputs and outputs of a model, each with its declared type."""
+    """The inputs and outputs of a model, each with its declared type; without the shape if no size is declared."""
     index = index_file(path)
     for tensor in (*index.fed_inputs(), *index.outputs):
         kind = index.value_type(tensor)
         if kind is not None:
-            yield index.names[tensor], spaced(kind)
+            yield index.names[tensor], _OPEN_SHAPE.sub("", spaced(kind))
+
+
+_OPEN_SHAPE = re.compile(r" \[(?:\?, )*\?\]")
 
 
 def _reads_nan(piece: FailingPiece) -> bool:

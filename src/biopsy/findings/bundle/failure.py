@@ -178,9 +178,9 @@ def exclusions(
     if failure.kind == "comparison" and failure.name == "mismatch" and rounding is not None:
         times = "" if rounding.times is None else f"{rounding.times:.3g} times the rounding error of a plain run, "
         if rounding.verdict == "bug":
-            yield f"rounding ({times}measured against float64 in the model that is shown)", False
+            yield f"rounding ({times}measured against float64 in the attached model)", False
         else:
-            yield f"rounding ({rounding.reason or f'{times}measured against float64 in the model that is shown'})", True
+            yield f"rounding ({rounding.reason or f'{times}measured against float64 in the attached model'})", True
     if how_often:
         yield f"chance ({how_often})", True
     elif not reproduction.steady:

@@ -20,10 +20,9 @@ from biopsy.findings.bundle.job import EarlierFindings
 from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.findings.bundle.script import docstring
 from biopsy.findings.document import Bullets, Cell, DocumentBlock, Facts, Listing, Passage
-from biopsy.text import first_of, printable, shortened
+from biopsy.text import printable, shortened
 
 MOST_LINES = 60
-_MOST_PLACES = 3
 _MOST_REMARKS = 2
 _TELLING = 100
 """Characters at the beginning of a message by which it is known."""
@@ -58,8 +57,7 @@ class IssueFacts:
 
     ``versions`` are those of the packages and the machine that the model failed with. ``excluded`` are possible causes,
     each with whether it is still open; ``earlier`` is what was found out before. ``remarks`` say what the bundle lacks,
-    ``members`` are the attached files. ``places`` are the lines of code that the nodes come from. ``settings`` are the
-    options that settings files gave to the check, in words.
+    ``members`` are the attached files. ``settings`` are the options that settings files gave to the check, in words.
     """
 
     failure: ObservedFailure
@@ -70,7 +68,6 @@ class IssueFacts:
     earlier: EarlierFindings = field(default_factory=EarlierFindings)
     remarks: Sequence[str] = ()
     members: Sequence[str] = ()
-    places: Sequence[str] = ()
     settings: str = ""
 
 
@@ -123,8 +120,6 @@ def _description(facts: IssueFacts, allowance: Allowance) -> Iterator[DocumentBl
         reasons.append("The expected values are recorded ones (golden values).")
     if facts.settings:
         reasons.append(f"The check was run with options that a settings file gave: {facts.settings!r}")
-    if facts.places and not any(facts.places[0] in note.text for note in earlier.notes):
-        reasons.append(f"The exporter noted that the nodes come from {first_of(facts.places, _MOST_PLACES)}")
     if reasons:
         yield Bullets(items=reasons[: allowance.reasons])
     for note in [note for note in earlier.notes if note.label == "workaround"][:1]:
@@ -238,15 +233,17 @@ def _prose(text: str, links: Mapping[str, str] = MappingProxyType({})) -> str:
     parts: list[str] = []
     for is_plain, pieces in groupby(filter(None, _PIECES.split(prose)), _is_plain):
         words = "".join(pieces)
-        name = words.rstrip(",.:;")
+        before, name, after = _BETWEEN.fullmatch(words).groups()  # type: ignore[union-attr]  # which matches anything
+        while after.startswith(")") and name.count("(") > name.count(")"):
+            name, after = f"{name})", after[1:]
         if is_plain and (parts or not _BLOCK.match(words)):
             parts.append(words)
         elif name in links:
-            parts.append(f"[{name}]({links[name]}){words[len(name) :]}")
+            parts.append(f"{before}[{name}]({links[name]}){after}")
         elif _QUOTED.fullmatch(words) and len(words) > 2:
             parts.append(_inline(words[1:-1]))
         else:
-            parts.append(_inline(name) + words[len(name) :] if name else words)
+            parts.append(f"{before}{_inline(name)}{after}" if name else words)
     return "".join(parts) + ("" if prose == text else _inline(text[len(prose) :]))
 
 
@@ -258,6 +255,8 @@ _QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?!\w)"""
 """A name as ``repr`` writes it."""
 _PIECES = re.compile(rf"({_QUOTED.pattern}|\[[^\[\]]*\]| +)")
 """What separates words: spaces, and names and lists in brackets, which may hold spaces themselves."""
+_BETWEEN = re.compile(r"(\(*)(.*?)([),.:;]*)", re.DOTALL)
+"""Parentheses and stops around a word, which are not part of it."""
 _PLAIN = re.compile(r"""[\w,.:;'"/()+=%?·×-]*|->| +""")
 """A word that is not markup anywhere in a paragraph or a heading, except perhaps at its beginning."""
 _BLOCK = re.compile(r"[-+=]|\d+[.)]")

@@ -13,6 +13,7 @@ from biopsy.checks.command import ARBITER, CommandCheck
 from biopsy.checks.command_line import LOAD_INPUTS, LOAD_OUTPUTS, OwnRun
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Evidence, Outcome
+from biopsy.comparison.mismatch import Mismatch, form_text
 from biopsy.engines.base import Engine
 from biopsy.findings.verdict import Note
 from biopsy.model.extract import OutputChoice
@@ -45,13 +46,22 @@ class EarlierFindings:
     ``title`` is the failure in a line; "" if the check alone tells it. ``notes`` have the labels ``found`` (what fails,
     in a sentence or two), ``cause`` (what it depends on) and ``workaround`` (what was tried and passed). ``how_often``
     says how many runs a flaky failure shows in; "" if it is not known to be flaky. ``links`` are references in these
-    words to bugs of biopsy's own catalogue, each with its address.
+    words to bugs of biopsy's own catalogue, each with its address. ``form`` are the words on a wrong shape or type.
     """
 
     title: str = ""
     notes: Sequence[Note] = ()
     how_often: str = ""
     links: Mapping[str, str] = field(default_factory=dict)
+    form: str = ""
+
+    def of_form(self, worst: Mismatch | None) -> EarlierFindings:
+        """The same findings with the shape or type that the packed model gives, which may have other sizes."""
+        if worst is None or not worst.is_of_form or not self.form:
+            return self
+        given = form_text(worst, "")
+        notes = [replace(note, text=note.text.replace(self.form, given)) for note in self.notes]
+        return replace(self, title=self.title.replace(self.form, given), notes=notes)
 
 
 @dataclass(frozen=True, kw_only=True)

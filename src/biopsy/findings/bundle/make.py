@@ -12,6 +12,7 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.checks.command_line import LOAD_INPUTS, LOAD_OUTPUTS, CommandLine, OwnCommand
+from biopsy.comparison.mismatch import worst_of
 from biopsy.findings.bundle.disclosures import disclosures, words_of_machine
 from biopsy.findings.bundle.engine_script import EngineScript, OnlyBiopsyError
 from biopsy.findings.bundle.failure import ObservedFailure, exclusions, failure_of
@@ -35,7 +36,6 @@ from biopsy.findings.report import versions_tree
 from biopsy.model.extract import choose_outputs
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.load import read_bytes
-from biopsy.model.sources import places_of, sources_of
 from biopsy.model.weights_file import default_name
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.watch import Limits
@@ -98,6 +98,7 @@ def make_bundle(job: BundleJob) -> Bundle:
         model = folder / "model.onnx"
         index = _write_model(job, model)
         observation = observe(job, model, scratch)
+        job = replace(job, earlier=job.earlier.of_form(worst_of(observation.evidence.verdict.mismatches)))
         failure, evidence = failure_of(job, observation), observation.evidence
         seconds = round(evidence.seconds if evidence.timed_out else _TIMES_OF_CHECK * evidence.seconds, 1)
         seconds = seconds if evidence.timed_out else max(_LEAST_SECONDS, seconds)
@@ -121,7 +122,6 @@ def make_bundle(job: BundleJob) -> Bundle:
             settings=job.settings if job.secrets is None or not job.settings else "not told here",
             remarks=[f"left out: {text}" for text in script.left_out],
             members=[*(member.name for member in members), *job.reports],
-            places=_places(job, model),
         )
         members += _write_texts(job, facts, folder)
         if is_archive(job.target) or job.secrets is not None:
@@ -138,17 +138,6 @@ def make_bundle(job: BundleJob) -> Bundle:
             needs_biopsy=script.needs_biopsy,
             remarks=facts.remarks,
         )
-
-
-def _places(job: BundleJob, model: Path) -> list[str]:
-    """The lines of code that the nodes of the bundle's model come from; none if the job has secrets."""
-    if job.secrets is not None:
-        return []
-    try:
-        index, original = (index_bytes(read_bytes(path), path.parent) for path in (model, job.original))
-    except (errors.BiopsyError, OSError):
-        return []
-    return [place.text for place in places_of(sources_of(index, original))]
 
 
 def _write_texts(job: BundleJob, facts: IssueFacts, folder: Path) -> list[Path]:
@@ -237,11 +226,7 @@ def _scripts(
             expected=(*failure.expected, {})[failure.sample],
             keys=((*inputs, {})[failure.sample], (*expected, {})[failure.sample]),
         )
-        plain = shown.in_numpys_types(folder / CAST_FILES[0])
-        if plain is not shown:
-            tensors = zip(CAST_FILES[1:], (plain.inputs, plain.expected), strict=True)
-            fed, right = (_write_tensors(folder / name, [values])[0] for name, values in tensors)
-            shown = replace(plain, keys=(fed, right), files=CAST_FILES[1:])
+        shown = _in_numpys_types(shown, folder)
         ends_the_process = failure.kind in ("crash", "timeout") and long is not None
         for short in shown.scripts():
             contents = {SCRIPT: short.text.encode()}
@@ -266,6 +251,17 @@ def _scripts(
         folder,
         _WrittenScript(contents=contents, modules=long.modules, needs_biopsy=why, left_out=copied.left_out),
     )
+
+
+def _in_numpys_types(shown: ShownFailure, folder: Path) -> ShownFailure:
+    """The failure without types that NumPy lacks; a model with casts and the tensors that are cast are written."""
+    cast = shown.in_numpys_types(folder / CAST_FILES[0])
+    keys, files = list(shown.keys), list(shown.files)
+    for side, name in enumerate(CAST_FILES[1:]):
+        before, after = ((each.inputs, each.expected)[side] for each in (shown, cast))
+        if before.keys() != after.keys():
+            keys[side], files[side] = _write_tensors(folder / name, [after])[0], name
+    return replace(cast, keys=(keys[0], keys[1]), files=(files[0], files[1]))
 
 
 def _test(job: BundleJob, failure: ObservedFailure, modules: Sequence[str], script: str = SCRIPT) -> dict[str, bytes]:

@@ -36,6 +36,9 @@ from biopsy.text import printable
 
 _LONGEST_LINE = 110
 _MOST_NODES = 30
+_MOST_NODES_TOLD = 8
+_MOST_LISTED = 64
+"""Elements of a weight in the text of a model, if no short expression gives them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +102,9 @@ class ShownFailure:
             return
         loaded = onnx.load(str(self.path), load_external_data=False)
         engine_modules = scripted_engine(engine, self.index).modules
-        for model in filter(None, (_model_as_text(loaded), _ModelLines(lines=(), given=_literal(self.path.name)))):
+        path = _literal(self.path.name)
+        in_file = _ModelLines(lines=_nodes_as_comments(loaded), given=path, evaluated=path)
+        for model in filter(None, (_model_as_text(loaded), in_file)):
             output = _literal(self.failure.output or self.index.names[self.index.outputs[0]]) if runs else ""
             feeds = self._feeds() if runs else []
             call = calls.running(output, "feeds" if feeds else "{}") if runs else []
@@ -203,15 +208,25 @@ def _cast(tensors: Mapping[str, Array], names: Mapping[str, str]) -> dict[str, A
 
 @dataclass(frozen=True, kw_only=True)
 class _ModelLines:
-    """The lines that make a model, and the expression that gives it to an engine, as bytes or as a path."""
+    """The lines that make a model or tell its nodes, and the expressions for it.
+
+    ``given`` is given to an engine, as bytes or as a path, ``evaluated`` to the reference evaluator.
+    """
 
     lines: Sequence[str]
     given: str
+    evaluated: str
 
-    @property
-    def evaluated(self) -> str:
-        """The expression that gives it to the reference evaluator."""
-        return "model" if self.lines else self.given
+
+def _nodes_as_comments(model: onnx.ModelProto) -> Sequence[str]:
+    """The nodes of a model with their attributes, as comments; none if there are many."""
+    bare = onnx.GraphProto(name="bare", node=model.graph.node)
+    try:
+        lines = onnx.printer.to_text(bare).splitlines()
+    except Exception:  # what the text has no form for
+        return ()
+    nodes = lines[1:-1]  # between the names of its ends and the closing brace
+    return [f"# {_comment(line)}" for line in nodes] if len(nodes) <= _MOST_NODES_TOLD else ()
 
 
 def _model_as_text(model: onnx.ModelProto) -> _ModelLines | None:
@@ -236,7 +251,9 @@ def _model_as_text(model: onnx.ModelProto) -> _ModelLines | None:
         values = values_of(weight)
         expression = None if values is None else plain_expression(values)
         if expression is None:
-            return None
+            if values is None or values.size > _MOST_LISTED:
+                return None
+            continue
         made = f"onnx.numpy_helper.from_array({expression}, {_literal(weight.name)})"
         lines.append(f"model.graph.initializer.append({made})")
         bare.graph.initializer.remove(weight)
@@ -253,7 +270,7 @@ def _model_as_text(model: onnx.ModelProto) -> _ModelLines | None:
     body = [line.rstrip() for line in graph.strip().splitlines()]
     source = ['model = onnx.parser.parse_model("""', f"<{head}>", *body]
     source[-1] += '""")'
-    return _ModelLines(lines=[*source, *lines], given="model.SerializeToString()")
+    return _ModelLines(lines=[*source, *lines], given="model.SerializeToString()", evaluated="model")
 
 
 def _weights(model: onnx.ModelProto) -> dict[str, tuple[object, ...]]:

@@ -260,7 +260,7 @@ _FLAGS = frozenset(
         "keepdims", "transA", "transB", "ceil_mode", "count_include_pad", "fmod", "largest", "sorted",
         "select_last_index", "noop_with_empty_axes", "allowzero", "linear_before_reset", "input_forget",
         "exclusive", "reverse", "training_mode", "upper", "align_corners", "is_causal", "center_point_box",
-        "antialias", "exclude_outside", "detect_positive", "detect_negative", "include_pad",
+        "antialias", "exclude_outside", "detect_positive", "detect_negative", "include_pad", "saturate",
     }
 )  # fmt: skip
 """Attributes that are 0 or 1."""

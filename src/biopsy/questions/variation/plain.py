@@ -5,6 +5,7 @@ A person who reads a bug report wants ``np.ones((2, 3))`` and not 4 KB of measur
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +32,7 @@ FEW = 12
 
 
 def make_plain(base: FedModel, examinations: Sequence[ExaminedFeature], fails: Fails) -> None:
-    """Make a failing model plainer step by step: first its sizes, then each of its tensors.
+    """Make a failing model plainer step by step: first its sizes, then each of its tensors, then its sizes again.
 
     ``fails`` is called with edits of ``base``, each of which includes those that failed before. No model is tried that
     gives an empty tensor where ``base`` does not: nothing is to be seen in it.
@@ -56,6 +57,8 @@ def make_plain(base: FedModel, examinations: Sequence[ExaminedFeature], fails: F
             if shows(chained([*kept, tensor.edit(change)]), f"plain values of {tensor.name}"):
                 kept.append(tensor.edit(change))
                 break
+    if axes and not set(firsts) <= set(kept) and shows(chained([*kept, *firsts]), "readable sizes of plain values"):
+        kept += firsts
 
 
 def _gives_empty(fed: FedModel) -> bool:
@@ -120,6 +123,11 @@ def _plainer(values: Array) -> Iterator[Callable[[Array], Array]]:
     for pattern in ((1,), (1, 2, 3), (1, -2, 3, -4)):
         if values.dtype.kind != "u" or min(pattern) > 0:
             yield partial(_repeated, pattern)
+    if values.dtype.kind in "iu":
+        yield _counted
+    elif math.isfinite(farthest := float(values.flat[np.abs(values.astype(np.float64)).argmax()])) and farthest:
+        digit = 10.0 ** math.floor(math.log10(abs(farthest)))
+        yield partial(_repeated, (math.copysign(math.ceil(abs(farthest) / digit), farthest) * digit,))
     if values.size <= FEW and values.dtype.kind == "f":
         for decimals in (0, 1, 2):
             yield partial(_rounded, decimals)
@@ -129,8 +137,13 @@ _SHORT = 4
 """Characters of a number that needs no rounding to be read."""
 
 
-def _repeated(pattern: Sequence[int], values: Array) -> Array:
+def _repeated(pattern: Sequence[float], values: Array) -> Array:
     return np.resize(np.array(pattern, values.dtype), values.shape)
+
+
+def _counted(values: Array) -> Array:
+    limit = np.iinfo(values.dtype).max
+    return (np.arange(values.size) % limit).astype(values.dtype).reshape(values.shape)
 
 
 def _rounded(decimals: int, values: Array) -> Array:
@@ -159,6 +172,8 @@ def plain_expression(values: Array) -> str | None:
             if length == 1:
                 return f"np.full({values.shape}, {_number(flat[0])}, {dtype})"
             return f"np.resize(np.array({_listed(pattern)}, {dtype}), {values.shape})"
+    if values.dtype.kind in "iu" and (flat == np.arange(values.size)).all():
+        return f"np.arange({values.size}, dtype={dtype}).reshape({values.shape})"
     return None if values.size else f"np.zeros({values.shape}, {dtype})"
 
 

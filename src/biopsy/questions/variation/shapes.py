@@ -118,7 +118,10 @@ def _title(model: onnx.ModelProto, group: Sequence[object]) -> str:
     for place in group:
         if isinstance(place, TensorAxis):
             roles.setdefault(place.name, []).append(axis_role(model, place.name, place.axis))
-    return " = ".join(f"{size_title(dict.fromkeys(named))} of {name}" for name, named in roles.items())
+    names: dict[str, list[str]] = {}
+    for name, named in roles.items():
+        names.setdefault(size_title(dict.fromkeys(named)), []).append(name)
+    return " = ".join(f"{title} of {' = '.join(alike)}" for title, alike in names.items())
 
 
 def _with_sizes_as_fed(fed: FedModel) -> FedModel:

@@ -103,8 +103,13 @@ def _answer(request: Request, note: Note) -> dict[str, Any]:
             info.ClearField("type")
     inferred_outputs = onnx_native.inferred(light).model.graph.output
     for info, inferred_info in zip(model.graph.output, inferred_outputs, strict=True):
-        if inferred_info.type.tensor_type.elem_type:
-            info.type.CopyFrom(inferred_info.type)
+        kind, declared = inferred_info.type.tensor_type, info.type.tensor_type
+        if not kind.elem_type:
+            continue
+        if declared.HasField("shape") and not kind.HasField("shape"):  # onnx infers none: the rank is taken to stay
+            kind.shape.dim.extend(kind.shape.Dimension() for _ in declared.shape.dim)
+            kind.shape.SetInParent()
+        info.type.CopyFrom(inferred_info.type)
     return {
         "is_valid": all(_PROPERTIES[name](model) for name in properties),
         "outputs": [b64encode(info.SerializeToString()).decode() for info in model.graph.output],

@@ -65,7 +65,16 @@ from biopsy.session.checked_search import (
 )
 from biopsy.session.files import ResultFile
 from biopsy.session.oracle import Oracle
-from biopsy.session.trial import IDENTITY, Budget, BudgetSpentError, Stage, Trial, steps_after_pass, until_no_pass
+from biopsy.session.trial import (
+    IDENTITY,
+    ROUNDING,
+    Budget,
+    BudgetSpentError,
+    Stage,
+    Trial,
+    steps_after_pass,
+    until_no_pass,
+)
 from biopsy.slow_imports import onnx
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array
@@ -189,6 +198,7 @@ class VariationTask:
         self._job = job
         self._flakiness = Flakiness(oracle, job.search.repeating)
         self._trial_maker: TrialMaker | None = None
+        self._wrong: int | None = None
         self._examinations: list[ExaminedFeature] = []
         self._variation = Variation()
         self._tried: set[tuple[int, bytes]] = set()
@@ -254,6 +264,10 @@ class VariationTask:
             return
         bits = COARSE if is_no_comparison(reference) else AS_FLOAT32 if self._oracle.failure.original else EXACT
         self._examinations = [ExaminedFeature(feature) for feature in features_of(self._trial_maker, bits)]
+        if reference.stage == "compare":
+            unchanged = self._trial_maker.unchanged
+            answers = ((number, self._alone(number, unchanged)) for number in (1, 0))
+            self._wrong = next((number for number, answer in answers if answer is Outcome.OTHER_FAILURE), None)
 
     def search(self) -> bool:
         """Check every change, as far as the budget allows."""
@@ -362,7 +376,23 @@ class VariationTask:
         return trial
 
     def _answer(self, trial: Trial) -> Answer:
-        return _ANSWERS.get(self._oracle.judge(trial).outcome, "neither")
+        """The answer about a trial. It passes if the engine that was wrong is right: then the other one is wrong."""
+        answer = _ANSWERS.get(self._oracle.judge(trial).outcome, "neither")
+        is_right = answer == "fails" and self._wrong is not None and self._alone(self._wrong, trial) is Outcome.PASSES
+        return "passes" if is_right else answer
+
+    def _alone(self, number: int, trial: Trial) -> Outcome | None:
+        """What float64 says of one of the two engines of the check; None if it says nothing."""
+        check = (trial.check or self._oracle.check).alone(number)
+        if check is None:
+            return None
+        asking = replace(trial, stage=ROUNDING, description=f"{trial.description}, against float64", check=check)
+        try:
+            return self._oracle.again(asking).outcome
+        except errors.CheckChanged:
+            raise
+        except errors.CheckError:
+            return None
 
     def _vary_together(self) -> Together | None:
         """Change all free features at once."""
