@@ -20,10 +20,10 @@ BUG_FOLDER, INPUTS = "bugs", "inputs"
 """Its folders: with a folder for each bug, and with the samples of the models that fail."""
 
 Kind: TypeAlias = Literal[
-    "wrong", "differs", "crash", "hang", "refused", "slower",
+    "wrong", "differs", "crash", "hang", "refused", "slower", "larger",
     "right", "rounding", "tie",
-    "unsupported", "random", "not finite", "overflow", "every engine", "invalid model", "limit", "unknown", "empty",
-    "alone", "error", "untimed",
+    "refuted", "unsupported", "random", "not finite", "overflow", "every engine", "invalid model", "limit", "unknown",
+    "empty", "alone", "error", "unmeasured",
 ]  # fmt: skip
 
 BUGS: Mapping[Kind, str] = {
@@ -33,6 +33,7 @@ BUGS: Mapping[Kind, str] = {
     "hang": "gives no answer within the limit of time",
     "refused": "refuses a model that others run",
     "slower": "takes longer than the first engine, by the limit at least",
+    "larger": "needs more memory than the first engine, by the limit at least",
 }
 """What counts as a bug, the worst first."""
 
@@ -44,6 +45,7 @@ JUDGED: Mapping[Kind, str] = {
 """What was compared, and is right."""
 
 NOT_JUDGED: Mapping[Kind, str] = {
+    "refuted": "fails here, and the diagnosis finds no engine at fault",
     "unsupported": "says that it does not support an operator or a type",
     "random": "the model has random operators",
     "not finite": "the model itself gives NaN or infinity there, in float64 too",
@@ -55,7 +57,7 @@ NOT_JUDGED: Mapping[Kind, str] = {
     "empty": "the outputs have no elements",
     "alone": "no other engine runs the model",
     "error": "biopsy itself fails on the model",
-    "untimed": "its outputs are right, and whether it is slower cannot be said",
+    "unmeasured": "its outputs are right, and whether it is slower or larger cannot be said",
 }
 """What says nothing about the engine, or not all that was asked."""
 
@@ -127,6 +129,8 @@ def worst(kinds: Iterable[Kind]) -> Kind:
 class BugExamination:
     """What the diagnosis of one member says of a bug: the ``verdict`` in words, which ``confirmed`` or ``refuted`` it.
 
+    It is not confirmed without the smallest part: only that shows whether the standard defines a result there.
+
     It is ``cut_short`` if its limit of time left a question open. ``piece`` is the file of the smallest part that
     fails, ``nodes`` are its first nodes, ``known`` the known failure that it looks like, with its ``issue``, ``switch``
     what avoids it, ``right_with`` the same engine with settings that do, as a spec. ``page`` shows it, ``bundle`` is
@@ -173,11 +177,6 @@ class Bug:
         return self.example.kind
 
     @property
-    def confirmed(self) -> tuple[str, ...]:
-        """The models that are known to have it."""
-        return tuple(model for model in self.models if model not in set(self.unconfirmed))
-
-    @property
     def is_confirmed(self) -> bool:
         """Whether a diagnosis has seen it, too."""
         return self.examination is not None and self.examination.confirmed
@@ -190,7 +189,8 @@ class Bug:
     @property
     def text(self) -> str:
         """What it is, in words."""
-        return self.examination.verdict if self.examination is not None and self.is_confirmed else self.example.text
+        said = self.examination
+        return said.verdict if said is not None and (said.confirmed or said.refuted) else self.example.text
 
     @property
     def rank(self) -> tuple[int, int, str]:
@@ -207,8 +207,9 @@ class Bug:
 class Hunt:
     """A whole hunt: its engines with their versions, every model, and the distinct bugs, the worst first.
 
-    ``refuted`` are groups that turned out to be no bug of an engine. ``stopped`` says what cut the hunt short, ``left``
-    how many models it has not tried, or not timed, then. ``slower`` is the limit of times; None if they did not count.
+    ``refuted`` are failures in which a diagnosis found no engine at fault. ``stopped`` says what cut the hunt short,
+    ``left`` how many models it has not tried, or not measured, then. ``slower`` and ``larger`` are the limits of time
+    and memory; None if they did not count.
     """
 
     engines: Mapping[str, str]
@@ -219,6 +220,7 @@ class Hunt:
     stopped: str | None = None
     left: int = 0
     slower: float | None = None
+    larger: float | None = None
 
     @property
     def counts(self) -> Mapping[Kind, int]:
