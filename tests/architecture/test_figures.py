@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_830,
-    "modules": 387,
-    "functions": 5_716,
+    "code": 62_985,
+    "modules": 388,
+    "functions": 5_729,
     "used_once": 520,
     "inner_imports": 389,
     "namespaces": 46,

@@ -79,7 +79,7 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
     # The engine always fails to load, build or run the model, or crashes; or another one is right by float64.
     is_refused = failure.report.stage != "compare" and not facts.is_flaky
     is_blamed = rounding is not None and rounding.blames(failure.suspect, failure.trusted)
-    is_of_engine = facts.fault not in ("invalid", "undefined")
+    is_of_engine = facts.fault not in ("invalid", "undefined") and facts.may_be_undefined is None
     is_shown = question.check is None and is_of_engine and (is_refused or is_blamed)
     if failure.trusted is not None and failure.suspect is not None and is_shown:
         is_other = parse_spec(failure.trusted).name != parse_spec(failure.suspect).name
