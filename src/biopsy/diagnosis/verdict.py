@@ -272,7 +272,10 @@ def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     where = "In the whole model" if worst is failure.mismatch else "In that part"
     if not failure.is_of_values and failure.suspect is not None:
         read = [f"{name!r} {types[name]}" for name in list(types)[:_MOST_ENDS]]
-        return f" Its inputs and outputs are {series(read)}." if read else ""
+        whose = (
+            "Its inputs" if all(name in question.index.ids for name in types) else "In the file of the piece, inputs"
+        )
+        return f" {whose} and outputs are {series(read)}." if read else ""
     if worst is None or worst.kind != kind or failure.masked or facts.is_self_contradiction:
         return ""
     declared = question.index.declared_type(worst.output)

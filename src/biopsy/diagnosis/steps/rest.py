@@ -40,7 +40,7 @@ from biopsy.diagnosis.facts import (
 from biopsy.diagnosis.question import Words, feeds_in, feeds_of, without_weights_folder
 from biopsy.diagnosis.steps.parts import NOT_SHOWN, examined, exceeds_rounding, no_inner_tensors, reduce_to
 from biopsy.diagnosis.steps.rounding import engine_without_casts, judged_by_float64, narrowing_casts
-from biopsy.diagnosis.steps.undefined import undefined_results
+from biopsy.diagnosis.steps.undefined import has_rules, undefined_results
 from biopsy.engines.registry import PLAIN, create, full_title, parse_spec
 from biopsy.model.index import index_bytes, index_file
 from biopsy.model.slice import Boundary, Subset, candidate_parts
@@ -223,9 +223,9 @@ class _Rest:
     def _undefined(self, written: _WrittenRest) -> UndefinedFacts | None:
         """What ONNX defines no result for in the rest, if there is anything of that in the model."""
         command, known = parse(written.words), self._facts.undefined
-        if not isinstance(command, OwnRun) or known is None:
-            return None
         index = index_file(written.path, self._index.folder)
+        if not isinstance(command, OwnRun) or known is None or not has_rules(index):
+            return None
         try:
             return undefined_results(index, feeds_in(command.input_files), self._failure, self._context)
         except errors.CheckError:

@@ -42,7 +42,7 @@ from biopsy.tensors.types import is_text
         "no engine is at fault": facts.fault is not None,
         UNKNOWN_COMPARISON: context.question.check is not None,
         "it does not depend on values": facts.failure and not _may_be_of_values(facts.failure),
-        "it has no operator with results that may be undefined": not _has_rules(context.question.index),
+        "it has no operator with results that may be undefined": not has_rules(context.question.index),
     },
     evidence="failure",
     share=0.3,
@@ -121,7 +121,7 @@ def undefined_in(piece: FailingPiece, facts: KnownFacts, context: StepContext) -
     return UndefinedFacts(text=undefined[0].text, explains=passes(judged), extent=extent)
 
 
-def _has_rules(index: ModelIndex) -> bool:
+def has_rules(index: ModelIndex) -> bool:
     """Whether a model has, in bodies and functions too, an operator whose results may be undefined."""
     calls = (index.operators_run(node.calls) for node in index.nodes)
     return any(not domain and name in RULES for called in calls for domain, name, *_ in called)
