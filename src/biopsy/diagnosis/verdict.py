@@ -471,7 +471,7 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
         if known.avoid:
             yield f"{AVOIDS}{'; or: '.join(each.rstrip('.') for each in known.avoid)}."
     if settings is not None and settings.tried and not settings.switches:
-        yield f"It passes with none of the {settings.tried} settings that were tried."
+        yield f"With none of the {settings.tried} settings that were tried does it pass every time."
     if mending and not sole_optimizer(facts):
         yield f"It goes away {', or '.join(switch.text for switch in mending)}."
     for switch in settings.switches if settings is not None else ():

@@ -151,7 +151,7 @@ class _FailureSearch:
                 break
             yield number
             done = number
-        self.passed.append(text.format(done))
+        self.passed.append(f"{text.format(done)}{'' if done >= _RUNS else ', too few to notice a flaky failure'}")
 
     def _by_check(self, check: Words) -> ModelFailure | None:
         """The failure of the user's check, if it fails. A ``biopsy run`` also writes its report."""
