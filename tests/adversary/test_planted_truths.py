@@ -352,6 +352,36 @@ def test_a_cast_that_an_engine_leaves_out_is_no_rounding(diagnosed: Callable[...
     assert "It skips the rounding that Casts to a narrower type require" in said.text
 
 
+TWICE_HALVED = """
+<ir_version: 8, opset_import: ["" : 17]>
+halved (float[4,8] x) => (float[4,8] y)
+{
+    [half1] h = Cast <to = 10> (x)
+    [single1] s = Cast <to = 1> (h)
+    [product] a = MatMul (s, w1)
+    [tanh] b = Tanh (a)
+    [half2] e = Cast <to = 10> (b)
+    [single2] f = Cast <to = 1> (e)
+    [last] y = MatMul (f, w1)
+}
+"""
+
+
+@pytest.mark.slow
+def test_one_cast_of_two_that_an_engine_leaves_out_is_no_rounding(diagnosed: Callable[..., Said]) -> None:
+    said = diagnosed({"op": "half2", "does": "skip"}, text=TWICE_HALVED)
+    assert (said.status, said.kind) == (1, "reduced")
+    assert "half2" in said.everything and "for Cast" in said.text
+    assert "no engine is at fault" not in said.everything
+
+
+@pytest.mark.slow
+def test_a_cast_that_is_left_out_in_the_rest_is_no_rounding(diagnosed: Callable[..., Said]) -> None:
+    said = diagnosed({"op": "half", "does": "skip"}, {"op": "sum", "does": "scale"}, text=HALVED)
+    assert "for one node, Add 'sum'" in said.text
+    assert "leaves out the rounding of Cast 'half'" in said.text and "by rounding only" not in said.text
+
+
 @pytest.mark.slow
 def test_rounding_beside_a_cast_is_not_called_a_cast_that_is_left_out(diagnosed: Callable[..., Said]) -> None:
     said = diagnosed({"op": "sum", "does": "scale", "by": 1.00005}, text=HALVED)

@@ -10,11 +10,11 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_455,
-    "modules": 387,
-    "functions": 5_700,
-    "used_once": 520,
-    "inner_imports": 388,
+    "code": 62_790,
+    "modules": 388,
+    "functions": 5_731,
+    "used_once": 519,
+    "inner_imports": 389,
     "namespaces": 33,
     "options": 33,
     "percentile_90": 40,

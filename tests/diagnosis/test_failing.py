@@ -39,6 +39,14 @@ class Runs(StepContext):
         return Judged(outcome, said.kind, evidence)
 
 
+class SlowRuns(Runs):
+    """Each run takes a tenth of the time."""
+
+    @property
+    def seconds_left(self) -> float:
+        return 100.0 - 10 * len(self.asked)
+
+
 def text_of(runs: Runs) -> tuple[str, str]:
     facts = failing.answer(KnownFacts(), runs).facts
     found = verdict_of(facts, (), runs.question)
@@ -97,3 +105,10 @@ def test_engines_that_agree_do_not_pass_if_float64_contradicts_them(tmp_path: Pa
     kind, text = text_of(runs)
     assert runs.asked[10:] == [["reference:float64", SUSPECT]]
     assert kind == "unknown" and text.startswith("The engines agree, but float64 contradicts them: ")
+
+
+@pytest.mark.parametrize(("kind", "is_said"), [(Runs, False), (SlowRuns, True)])
+def test_a_model_that_passes_in_few_runs_is_not_said_to_be_free_of_flaky_failures(
+    tmp_path: Path, kind: type[Runs], is_said: bool
+) -> None:
+    assert ("runs pass, too few to notice a flaky failure" in text_of(kind(tmp_path, {}))[1]) == is_said

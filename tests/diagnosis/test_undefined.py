@@ -11,11 +11,12 @@ from onnx import TensorProto, helper
 
 from biopsy import events
 from biopsy.diagnosis.context import StepContext
-from biopsy.diagnosis.facts import KnownFacts, RestFacts
+from biopsy.diagnosis.facts import KnownFacts, RestFacts, UndefinedFacts
 from biopsy.diagnosis.question import Words
-from biopsy.diagnosis.undefined import undefined_in, undefined_values
+from biopsy.diagnosis.steps.undefined import excused, undefined_in, undefined_results, undefined_values
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.diagnosis.ways_out import ways_out
+from biopsy.model.index import index_file
 from biopsy.tensors.files import write_feeds
 from support.diagnoses import SUSPECT, TRUSTED, facts, failure, piece, question
 from support.models import info, model
@@ -74,20 +75,33 @@ def divided(folder: Path, divisor: int, check: Words = ALONE) -> KnownFacts:
     small = replace(piece("Div"), path=str(path), inputs=str(inputs))
     known = facts(failure=replace(failure("Fail", stage="run"), check=check), piece=small, layers=None, rounding=None)
     with StepContext(question(folder), events.ignore) as context:
-        fault = undefined_in(small, known, context)
-    return replace(known, failure=replace(known.known_failure, fault=fault))
+        undefined = undefined_in(small, known, context)
+    failing = known.known_failure if undefined is None else excused(known.known_failure, undefined)
+    return replace(known, failure=failing, piece=replace(small, undefined=undefined))
 
 
 def test_an_integer_divided_by_0_is_no_failure_of_an_engine(tmp_path: Path) -> None:
-    known = divided(tmp_path, 0)
+    known = replace(divided(tmp_path, 0), rest=RestFacts(answer="passes"))
     verdict = verdict_of(known, (), question(tmp_path))
     assert verdict.kind == "undefined" and "divides an integer by zero" in verdict.text
     assert "with other values there, and all others as they are, it does not fail" in verdict.text
     assert "the inputs, which biopsy drew" in verdict.text
     assert not verdict.reasons and not list(ways_out(known, question(tmp_path)))
-    more = replace(known, rest=RestFacts(answer="fails"))
-    verdict = verdict_of(more, (), question(tmp_path))
-    assert verdict.kind == "unknown" and not verdict.not_tried
+
+
+@pytest.mark.parametrize(
+    ("rest", "words"),
+    [
+        (None, "Whether the rest fails too is not known:"),
+        (RestFacts(answer="fails"), "The rest of the model fails too:"),
+        (RestFacts(answer="unknown", reason="no time"), "Whether the rest fails too is not known (no time):"),
+    ],
+)
+def test_a_part_without_a_defined_result_excuses_no_other_part(
+    tmp_path: Path, rest: RestFacts | None, words: str
+) -> None:
+    verdict = verdict_of(replace(divided(tmp_path, 0), rest=rest), (), question(tmp_path))
+    assert verdict.kind == "unknown" and words in verdict.text and not verdict.not_tried
 
 
 @pytest.mark.parametrize(
@@ -123,4 +137,50 @@ def test_an_engine_is_acquitted_only_if_it_is_right_on_all_other_elements(
     check = ("biopsy", "run", "{}", "--engine", TRUSTED, "--engine", engine)
     known = facts(failure=replace(failure(), check=check), piece=small, layers=None, rounding=None)
     with StepContext(question(tmp_path), events.ignore) as context:
-        assert (undefined_in(small, known, context) is not None) == is_acquitted
+        undefined = undefined_in(small, known, context)
+    assert undefined is not None and undefined.explains == is_acquitted
+
+
+BRANCH = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[4] x, bool k) => (int64[4] y) {
+    b = Sqrt (x)
+    y = If (k) <then_branch = yes () => (int64[4] t) { t = Cast <to = 7> (b) },
+                else_branch = no () => (int64[4] e) { r = Ceil (b) e = Cast <to = 7> (r) }>
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("rules", "explains", "taken", "tensor"),
+    [((), True, True, "t"), (({"op": "If", "does": "add", "by": 1},), False, False, "e")],
+    ids=["OpenVINO differs only there", "wrong in every element"],
+)
+def test_what_is_not_defined_is_seen_in_a_body_and_excuses_only_what_depends_on_it(
+    tmp_path: Path,
+    planted: Callable[..., str],
+    rules: tuple[dict[str, object], ...],
+    explains: bool,
+    taken: bool,
+    tensor: str,
+) -> None:
+    onnx.save(onnx.parser.parse_model(BRANCH), tmp_path / "model.onnx")
+    index = index_file(tmp_path / "model.onnx")
+    feeds = [{"x": np.float32([4, -1, 9, 16]), "k": np.bool_(taken)}]
+    failing = replace(failure(), suspect=planted(*rules) if rules else "openvino", trusted="reference")
+    with StepContext(question(tmp_path), events.ignore) as context:
+        found = undefined_results(index, feeds, failing, context)
+        assert found is not None and found.explains is explains
+        assert found.text == f"Cast of {tensor!r} casts NaN or a value out of range to an integer type"
+        assert undefined_results(index, [{**feeds[0], "x": np.float32([4, 1, 9, 16])}], failing, context) is None
+
+
+def test_without_a_piece_no_engine_is_accused_of_what_may_be_undefined(tmp_path: Path) -> None:
+    undefined = UndefinedFacts(text="Cast 'n' casts NaN")
+    known = facts(piece=None, layers=None, undefined=undefined)
+    verdict = verdict_of(known, (), question(tmp_path))
+    assert verdict.kind == "unknown" and not verdict.reasons and not list(ways_out(known, question(tmp_path)))
+    assert verdict.text.startswith("Whether an engine is at fault is not known: the ONNX standard defines no result")
+    elsewhere = facts(piece=None, layers=None, undefined=replace(undefined, explains=False))
+    assert verdict_of(elsewhere, (), question(tmp_path)).kind == "fails"
+    assert verdict_of(facts(undefined=undefined), (), question(tmp_path)).kind == "reduced"  # the piece has none

@@ -9,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import biopsy.torch  # noqa: E402
-from biopsy.torch import exporting  # noqa: E402
+from biopsy.torch import exporting, noise  # noqa: E402
+from biopsy.torch.recording import flat_inputs  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -59,3 +60,34 @@ def test_weights_are_written_once_and_once_to_send_and_the_module_is_captured_on
     assert large == ["bundle/model.onnx", "model.onnx.data"]  # the folder to send stands alone
     assert sum(path.stat().st_size for path in files) < 2.1 * size
     assert "piece.onnx" in {path.name for path in files}
+
+
+class Products(torch.nn.Module):
+    """A large matrix in each kind of product, as it is and transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = torch.nn.Linear(1024, 1280)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        flat, weight = x[0], self.part.weight
+        rows = flat @ weight.t(), torch.mm(flat, weight.t()), torch.addmm(self.part.bias, flat, weight.t())
+        return self.part(x), torch.nn.functional.linear(flat, weight), torch.matmul(x, weight.mT), *rows
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_large_matrix_is_widened_in_parts_and_gives_the_same_values(
+    seed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, x = Products().eval(), torch.randn(2, 3, 1024)
+    program = torch.export.export(module, (x,))
+    inputs, sizes, whole = flat_inputs(program, (x,), {}), [], noise.wide
+    monkeypatch.setattr(noise, "_AT_ONCE", 100_000)
+    monkeypatch.setattr(noise, "wide", lambda value: (sizes.append(getattr(value, "numel", int)()), whole(value))[1])
+    *_, (_, values) = noise.values_in_float64(program, inputs, seed)
+    expected = Products().double().eval()
+    expected.load_state_dict(module.state_dict())
+    tolerance = 1e-12 if seed is None else 1e-5
+    for value, right in zip(values, expected(x.double()), strict=True):
+        torch.testing.assert_close(value, right, rtol=tolerance, atol=tolerance)
+    assert max(sizes) <= 100_000

@@ -24,6 +24,7 @@ from biopsy.diagnosis.steps import causes, parts
 from biopsy.diagnosis.steps.failing import failing
 from biopsy.diagnosis.steps.rest import rest_of_model
 from biopsy.diagnosis.steps.rounding import narrower_type, rounding, steadiness
+from biopsy.diagnosis.steps.undefined import defined
 from biopsy.processes.own_files import key_path, user_key
 from biopsy.processes.reading import digest_of, read_plain
 from biopsy.processes.writing import make_folders_of, remove_empty, write_whole
@@ -37,7 +38,7 @@ _LOCK = f".{STATE}.lock"
 _MOST_BYTES = 64 << 20
 _VERSION = 1
 _FRESH = "--fresh    begins anew"
-_FORM = "6"  # of its facts and steps; another form cannot be resumed
+_FORM = "7"  # of its facts and steps; another form cannot be resumed
 _MOST_NAMED = 3
 
 
@@ -291,6 +292,7 @@ def _seal(key: bytes | None, content: Mapping[str, Any]) -> str:
 PLAN: tuple[DiagnosisStep, ...] = (
     failing,
     parts.masked_error,
+    defined,
     rounding,
     steadiness,
     parts.smallest_piece,

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate
-from biopsy.comparison.differences import unit_roundoff
 from biopsy.comparison.mismatch import ONE_SIDED, ErrorSize, Mismatch
-from biopsy.comparison.noise import NARROWER_TYPES
 from biopsy.findings.verdict import Verdict
 from biopsy.questions.builds.flags import Switch
-from biopsy.text import html_table, printable
+from biopsy.text import first_of, html_table, printable
+
+_MOST_CASTS = 3
 
 Outcome = Literal["done", "skipped", "stopped", "failed"]
 """The end of a step: answered; not asked; ended by a limit or a person; impossible to answer."""
@@ -104,13 +102,6 @@ class ModelFailure:
         worst = None if self.mismatch is None else self.mismatch.from_other_side
         return replace(swapped, check=command.with_engines_exchanged.words, report=report, mismatch=worst)
 
-    @property
-    def blames_trusted(self) -> bool:
-        """Whether the suspect gives the type or shape that the model declares, so that the trusted engine is wrong."""
-        worst = self.mismatch
-        is_of_form = self.trusted is not None and worst is not None and worst.is_of_form
-        return is_of_form and worst is not None and worst.declared_form == worst.form != ""
-
     def by_suspect(self, mismatch: Mismatch) -> Mismatch:
         """A mismatch of its check, as the suspect's."""
         is_swapped = self.trusted is not None and self.report.engine == self.trusted
@@ -130,6 +121,18 @@ class ModelFailure:
     def is_non_finite_mismatch(self) -> bool:
         """Whether only one of two engines gives NaN or infinity: no rounding, but float64 may show which is wrong."""
         return self.report.stage == "compare" and self.report.kind in ONE_SIDED and self.trusted is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndefinedFacts:
+    """What a model, or a piece, computes although ONNX defines no result for it, in words.
+
+    ``explains``: nothing else fails, as ``extent`` says in words; None if that is not known.
+    """
+
+    text: str
+    explains: bool | None = None
+    extent: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +193,11 @@ class RoundingFacts:
         """Whether float64 explains every difference as rounding."""
         return bool(self.verdicts) and set(self.verdicts) == {"rounding"}
 
+    @property
+    def casts(self) -> str:
+        """The Casts among which are those that are left out, in words."""
+        return f"{'one or more of ' if len(self.leaves_out) > 1 else ''}{first_of(self.leaves_out, _MOST_CASTS)}"
+
     def blames(self, engine: str | None, other: str | None) -> bool:
         """Whether float64 shows that ``engine`` is wrong and ``other`` is right."""
         return engine in self.wrong and other in self.right
@@ -239,7 +247,7 @@ class FailingPiece:
     the nodes come from, if an exporter noted them. ``variation`` says in a short sentence what may vary; "" if nothing
     is known of that, None if it was not asked. ``plain`` is the file of the piece with the least sizes and the simplest
     values with which it still fails, None if there is none; its inputs are beside it. ``wrong`` are the engines that
-    are wrong on the piece, by float64; empty if that is not known.
+    are wrong on the piece, by float64; empty if that is not known. ``undefined``: as in the facts of the whole model.
     """
 
     path: str
@@ -257,14 +265,7 @@ class FailingPiece:
     variation: str | None = None
     plain: str | None = None
     wrong: tuple[str, ...] = ()
-
-    @property
-    def relative_error(self) -> float:
-        """The greatest error of its worst output, relative to the greatest value there; 0 if it is not known."""
-        worst = None if self.error is None else self.error.worst
-        dtype = "" if worst is None else dict(self.types).get(worst.output, "").partition(" ")[0]
-        unit = unit_roundoff(np.dtype(dtype)) if dtype in NARROWER_TYPES else 0.0
-        return unit * ((worst and worst.times_rounding) or 0.0)
+    undefined: UndefinedFacts | None = None
 
     def joined(self, names: Sequence[str]) -> str:
         """The ``names`` of its nodes in one line, with arrows if the nodes are a chain."""
@@ -483,6 +484,7 @@ class KnownFacts:
 
     compared: EngineComparison | None = None
     failure: ModelFailure | None = None
+    undefined: UndefinedFacts | None = None
     rounding: RoundingFacts | None = None
     steadiness: Steadiness | None = None
     piece: FailingPiece | None = None
@@ -526,6 +528,12 @@ class KnownFacts:
     def fault(self) -> str | None:
         """The kind of ``FaultBeforeEngines``, if no engine is at fault."""
         return None if self.failure is None or self.failure.fault is None else self.failure.fault.kind
+
+    @property
+    def may_be_undefined(self) -> UndefinedFacts | None:
+        """What ONNX defines no result for, in the piece if there is one, if that may be all that fails."""
+        known = self.undefined if self.piece is None else self.piece.undefined
+        return known if known is not None and known.explains is not False else None
 
     @property
     def is_rounding(self) -> bool:

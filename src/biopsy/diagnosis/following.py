@@ -91,7 +91,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
     no_issue = ""
     if facts.fault == "random":
         no_issue = "no engine was judged: the model is random"
-    elif facts.fault is not None and verdict.kind == "unknown":
+    elif verdict.kind == "unknown":
         no_issue = "what fails is only partly known"
     elif facts.fault is not None or verdict.kind in ("rounding", "precision"):
         no_issue = f"the verdict is that no engine is at fault ({verdict.kind})"

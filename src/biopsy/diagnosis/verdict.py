@@ -123,6 +123,11 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
         return "random", f"No engine was judged: {fault.text}."
     if facts.is_rounding:
         return "rounding", _rounding_text(facts, question)
+    if undefined := facts.may_be_undefined:
+        return "unknown", (
+            f"Whether an engine is at fault is not known: the ONNX standard defines no result where {undefined.text}. "
+            f"Keep the model from such values, and ask again.{piece}{says}"
+        )
     if precision is not None and facts.is_precision:
         high, total = first_of(precision.high, _MOST_NODES), count(precision.layers, "layer")
         return "precision", (
@@ -242,9 +247,14 @@ def _differs(facts: KnownFacts) -> str:
 def _undefined(text: str, facts: KnownFacts, question: DiagnosisQuestion, piece: str) -> tuple[str, str]:
     """The kind and the text of a verdict on a piece that is given what ONNX defines no result for."""
     where = f"the ONNX standard defines no result where {text}"
-    if facts.rest is not None and facts.rest.answer in ("fails", "another"):
-        more = "The rest of the model fails too: keep that part from such values, and ask again."
-        return "unknown", f"Only a part of the failure is explained: {where}. {more}"
+    rest, part = facts.rest, facts.piece
+    is_whole = part is None or len(part.kept) == len(question.index.nodes)
+    if not is_whole and (rest is None or rest.answer not in ("passes", "rounding")):
+        why = "" if rest is None else f" ({rest.reason})" if rest.reason else ""
+        fails = rest is not None and rest.answer in ("fails", "another")
+        more = "The rest of the model fails too" if fails else f"Whether the rest fails too is not known{why}"
+        ask = "keep that part from such values, and ask again"
+        return "unknown", f"Only a part of the failure is explained: {where}. {more}: {ask}."
     if question.samples.made_up:
         more = f"Give your own with --load-inputs.{piece}"
         return "undefined", f"No engine is at fault, but the inputs, which biopsy drew: {where}. {more}"
@@ -262,7 +272,8 @@ def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     where = "In the whole model" if worst is failure.mismatch else "In that part"
     if not failure.is_of_values and failure.suspect is not None:
         read = [f"{name!r} {types[name]}" for name in list(types)[:_MOST_ENDS]]
-        return f" Inputs and outputs: {series(read)}." if read else ""
+        whose = "Inputs" if all(name in question.index.ids for name in types) else "In the file of the piece, inputs"
+        return f" {whose} and outputs: {series(read)}." if read else ""
     if worst is None or worst.kind != kind or failure.masked or facts.is_self_contradiction:
         return ""
     declared = question.index.declared_type(worst.output)
@@ -328,8 +339,7 @@ def _where(facts: KnownFacts) -> str:
         operators = [node.partition(" ")[0] for node in piece.nodes]
         return piece.joined(operators) if len(operators) <= _MOST_NODES else f"a part of {len(operators)} nodes"
     if facts.rounding is not None and facts.rounding.leaves_out:
-        casts = facts.rounding.leaves_out
-        return f"{'one or more of ' if len(casts) > 1 else ''}{first_of(casts, _MOST_NAMED_NODES)}"
+        return facts.rounding.casts
     if layers is not None and layers.alone:
         return first_of(layers.alone, _MOST_NODES)
     together = layers.together if layers is not None else ()
@@ -460,7 +470,7 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
         if known.avoid:
             yield f"{AVOIDS}{'; or: '.join(each.rstrip('.') for each in known.avoid)}."
     if settings is not None and settings.tried and not settings.switches:
-        yield f"It passes with none of the {settings.tried} settings that were tried."
+        yield f"With none of the {settings.tried} settings that were tried does it pass every time."
     if mending and not sole_optimizer(facts):
         yield f"It goes away {', or '.join(switch.text for switch in mending)}."
     for switch in settings.switches if settings is not None else ():

@@ -82,7 +82,7 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
     worst = None if failure.mismatch is None else failure.by_suspect(failure.mismatch)
     is_declared = worst is not None and worst.is_of_form and "" != worst.expected_form == worst.declared_form
     is_blamed = is_declared or (rounding is not None and rounding.blames(failure.suspect, failure.trusted))
-    is_of_engine = facts.fault not in ("invalid", "undefined")
+    is_of_engine = facts.fault not in ("invalid", "undefined") and facts.may_be_undefined is None
     is_shown = question.check is None and is_of_engine and (is_refused or is_blamed)
     if failure.trusted is not None and failure.suspect is not None and is_shown:
         is_other = parse_spec(failure.trusted).name != parse_spec(failure.suspect).name

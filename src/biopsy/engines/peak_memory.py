@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from biopsy import errors
 from biopsy.engines.latency import Side, requested
 from biopsy.engines.runner import checked_feed
 from biopsy.processes.engine_calls import EngineCall
 from biopsy.processes.server import Note, Request, Server, ServerEndedError, Serving
+from biopsy.processes.watch import engine_death
 from biopsy.text import size_text
 
 LEAST = 8 << 20
@@ -89,7 +90,7 @@ def decided(sides: Sequence[Side], limit: float) -> PeakMemory:
                 try:
                     measured.append(max(_PAGE, server.ask(side.request)["bytes"]))
                 except ServerEndedError as error:
-                    raise errors.CannotCompare(f"the memory of {side.engine} cannot be measured: {error}") from error
+                    raise engine_death(side.engine, cast("errors.Stage | None", error.note), error.ended) from error
         found = PeakMemory(before=tuple(sizes[0]), after=tuple(sizes[1]))
         times, seconds = len(sizes[0]), time.monotonic() - started
         is_over = times >= _MOST_TIMES or seconds * (times + 1) / times > _SECONDS_TO_DECIDE

@@ -13,6 +13,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.engines.base import BuiltModel, Capabilities, Engine, ModelInput, Option, Session, switch
 from biopsy.engines.reference_float64 import ROUNDINGS, evaluator_class, single_inside, widened
+from biopsy.engines.reference_undefined import UNDEFINED
 from biopsy.model import external, load, walk
 from biopsy.model.external import is_external, span_of
 from biopsy.model.index import ModelIndex, index_bytes
@@ -41,6 +42,12 @@ class Reference(Engine):
             "with float64, round what each node reads, its results, or both to a narrower type, or only the results of "
             "Casts to float16 and bfloat16",
             choices=ROUNDINGS,
+        ),
+        Option(
+            "undefined",
+            "with float64, refuse to run where ONNX defines no result (an integer divided by 0, a Cast out of range, "
+            "an index out of bounds), or give a number there",
+            choices=UNDEFINED,
         ),
     )
 
@@ -78,14 +85,15 @@ class Reference(Engine):
 
     def _evaluator(self, proto: onnx.ModelProto) -> Any:
         """The evaluator of a model, perhaps of another release."""
-        wide, rounded = self.options["float64"], self.options["rounded"]
-        if rounded and not wide:
-            raise errors.UsageError(
-                "engine 'reference': rounded needs float64", next_steps=[f"reference:float64,rounded={rounded}"]
-            )
+        wide = self.options["float64"]
+        for name in () if wide else ("rounded", "undefined"):
+            if choice := self.options[name]:
+                raise errors.UsageError(
+                    f"engine 'reference': {name} needs float64", next_steps=[f"reference:float64,{name}={choice}"]
+                )
         if self.imports.is_here:
             if wide:
-                return evaluator_class(rounded)(proto)
+                return evaluator_class(self.options["rounded"], self.options["undefined"])(proto)
             from onnx.reference import ReferenceEvaluator
 
             return ReferenceEvaluator(proto)

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from biopsy.engines.reference_undefined import with_undefined
 from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Array
 from biopsy.tensors.types import dtype_named
@@ -79,10 +80,11 @@ def _rounding(choice: str | None, where: str) -> Callable[[Any], Any]:
 
 
 @cache
-def evaluator_class(rounding: str | None = None) -> Any:
+def evaluator_class(rounding: str | None = None, undefined: str | None = None) -> Any:
     """The evaluator's class, defined at the first call, since onnx is imported only then.
 
     ``rounding`` is one of ``ROUNDINGS``: with it, the class simulates computing in a narrower type, with wider sums.
+    ``undefined`` is one of ``UNDEFINED``, for results that ONNX does not define.
     """
     from onnx.reference import ReferenceEvaluator
 
@@ -100,6 +102,8 @@ def evaluator_class(rounding: str | None = None) -> Any:
             self.rt_inits_ = {name: widened(value) for name, value in self.rt_inits_.items()}
             for node in self.rt_nodes_:
                 _widen(node, rounding)
+                if undefined and hasattr(node, "onnx_node"):
+                    node.run = with_undefined(node.onnx_node, node.run, undefined)
 
     return WideEvaluator
 

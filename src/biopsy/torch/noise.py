@@ -166,50 +166,84 @@ _TIE = 2.0**-50
 """How far equal values are moved apart, relative to them: far below any rounding of float32."""
 
 
+_PRODUCTS: Mapping[str, tuple[int, int, int | None]] = {
+    "linear": (1, 0, 2), "mm": (1, 1, None), "matmul": (1, 1, None), "addmm": (2, 1, 0),
+}  # fmt: skip
+"""Products with a matrix: its place, its axis that is the last one of the result, and the place of a summand."""
+
+_AT_ONCE = 1 << 22
+"""The elements of a large weight that are widened at once."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Float64:
     """Runs single nodes of a program in float64; with a ``generator``, with operands moved by roundings.
 
-    ``weights`` are the nodes that are parameters, each with whether it is large.
+    ``weights`` are the nodes that are parameters, or computed from one alone, each with whether it is large. Such a
+    one is widened in parts where it is multiplied, since all of it takes twice the memory of the weight.
     """
 
     generator: Any = None
     weights: Mapping[Any, bool] = field(default_factory=dict)
 
     def run(self, node: Any, value_of: Callable[[Any], Any]) -> Any:
-        """The result of a node that calls a function; ``value_of`` are the values of other nodes, in float64."""
-        torch, fx = imported(), imported("torch.fx.node")
-        target = node.target
-        name = str(getattr(target, "_opname", ""))
-
-        def result(value: Callable[[Any], Any]) -> Any:
-            args, kwargs = fx.map_arg((node.args, node.kwargs), value)
-            args, kwargs = imported("torch.utils._pytree").tree_map(_wide_type, (args, dict(kwargs)))
-            return wide(target(*args, **kwargs))
-
+        """The result of a node that calls a function; ``value_of`` are the values of other nodes."""
+        target, name = node.target, _name(node)
+        if node in self.weights and _is_view(node):
+            args, kwargs = imported("torch.fx.node").map_arg((node.args, node.kwargs), value_of)
+            return target(*args, **kwargs)
         if f"{name}.{getattr(target, '_overloadname', '')}" in _BITS:
             return self._as_it_is(node, value_of)
+        matrix = self._large_matrix(node)
+
+        def in_float64(each: Any) -> Any:
+            return value_of(each) if each is matrix else wide(value_of(each))
+
         try:
             schema = getattr(target, "_schema", None)
-            exact = None
             if self.generator is None or schema is None or schema.is_mutable:
-                return result(value_of)
-            is_stable = node.kwargs.get("stable") is True
-            if name in _CHOOSING and not is_stable:
-                return _in_kind_of(node, result(lambda each: self._untied(value_of(each))))
-            if is_stable or name in _COPYING or any(value.alias_info is not None for value in schema.returns):
-                return result(value_of)
-            if torch.Tag.pointwise in target.tags:
-                exact = result(value_of)
-            movable = set(filter(_is_real, node.all_input_nodes))
-            if not movable <= self.weights.keys():
-                movable = {each for each in movable if not self.weights.get(each, False)}
-            moved = result(lambda each: self._moved(value_of(each), each) if each in movable else value_of(each))
-            return moved if exact is None else _rounded_only(exact, moved, node)
+                return self._result(node, in_float64)
+            return self._of_moved(node, in_float64)
         except Exception:
             if schema is not None and schema.is_mutable:
                 raise
             return self._as_it_is(node, value_of)
+
+    def _of_moved(self, node: Any, value_of: Callable[[Any], Any]) -> Any:
+        """The result of a node with a schema from operands that are moved, unless it rounds nothing."""
+        name, schema, exact = _name(node), node.target._schema, None
+        is_stable = node.kwargs.get("stable") is True
+        if name in _CHOOSING and not is_stable:
+            return _in_kind_of(node, self._result(node, lambda each: self._untied(value_of(each))))
+        if is_stable or name in _COPYING or any(value.alias_info is not None for value in schema.returns):
+            return self._result(node, value_of)
+        if imported().Tag.pointwise in node.target.tags:
+            exact = self._result(node, value_of)
+        movable = set(filter(_is_real, node.all_input_nodes))
+        if not movable <= self.weights.keys():
+            movable = {each for each in movable if not self.weights.get(each, False)}
+        moved = self._result(
+            node, lambda each: self._moved(wide(value_of(each)), each) if each in movable else value_of(each)
+        )
+        if exact is None or not _is_wide(exact):
+            return moved if exact is None else exact
+        kind = node.meta.get("val")
+        if not hasattr(kind, "dtype") or kind.dtype == exact.dtype or exact.shape != moved.shape:
+            return moved
+        return imported().where(exact.to(kind.dtype).to(exact.dtype) == exact, exact, moved)  # only where it is rounded
+
+    def _result(self, node: Any, value_of: Callable[[Any], Any]) -> Any:
+        """The result of a node from values in float64, but for a large matrix, which is multiplied in parts."""
+        args, kwargs = imported("torch.fx.node").map_arg((node.args, node.kwargs), value_of)
+        args, kwargs = imported("torch.utils._pytree").tree_map(_wide_type, (args, dict(kwargs)))
+        matrix = self._large_matrix(node)
+        return wide(node.target(*args, **kwargs) if matrix is None else _product(node.target, _name(node), args))
+
+    def _large_matrix(self, node: Any) -> Any:
+        """The large weight by which a product multiplies, if it is one of two dimensions; None if there is none."""
+        name = _name(node)
+        weight: Any = node.args[_PRODUCTS[name][0]] if name in _PRODUCTS else None
+        return weight if self.weights.get(weight, False) and weight.meta["val"].dim() == 2 else None
 
     @staticmethod
     def _as_it_is(node: Any, value_of: Callable[[Any], Any]) -> Any:
@@ -242,6 +276,21 @@ class _Float64:
         torch = imported()
         numbers = torch.rand(value.shape, generator=self.generator, dtype=torch.float64)
         return numbers.to(value.device).mul_(2).sub_(1)
+
+
+def _product(target: Any, name: str, args: Sequence[Any]) -> Any:
+    """The product with a large matrix, some of its rows or columns after the other."""
+    place, axis, of_summand = _PRODUCTS[name]
+    matrix, number = args[place], args[place].shape[axis]
+    step, parts = max(1, _AT_ONCE * number // matrix.numel()), []
+    for start in range(0, number, step):
+        size, part = min(step, number - start), list(args)
+        part[place] = wide(matrix.narrow(axis, start, size))
+        if of_summand is not None and len(args) > of_summand and args[of_summand] is not None:
+            summand = args[of_summand]
+            part[of_summand] = summand.narrow(-1, start, size) if summand.shape[-1] == number else summand
+        parts.append(target(*part))
+    return imported().cat(parts, -1)
 
 
 def wide(value: Any) -> Any:
@@ -292,16 +341,6 @@ def _in_kind_of(node: Any, value: Any) -> Any:
     return back[0] if not isinstance(value, tuple | list) else tuple(back)
 
 
-def _rounded_only(exact: Any, moved: Any, node: Any) -> Any:
-    """The moved result where the exact one has to be rounded, else the exact one."""
-    kind = node.meta.get("val")
-    if not _is_wide(exact):
-        return exact
-    if not hasattr(kind, "dtype") or kind.dtype == exact.dtype or exact.shape != moved.shape:
-        return moved
-    return imported().where(exact.to(kind.dtype).to(exact.dtype) == exact, exact, moved)
-
-
 def values_in_float64(
     program: Any, inputs: Sequence[Any], seed: int | None, fed: Callable[[str], Any] | None = None
 ) -> Iterator[tuple[Any, Any]]:
@@ -320,7 +359,7 @@ def values_in_float64(
                 value = next(waiting)  # parameters are widened where they are used, since they may fill the memory
                 value = value if node in float64.weights else wide(_own(value))
             elif node.op == "call_function" and node.target is not operator.getitem:
-                value = float64.run(node, lambda each: wide(interpreter.env[each]))
+                value = float64.run(node, interpreter.env.__getitem__)
             else:
                 value = interpreter.run_node(node)
                 value = wide(_own(value) if node.op == "get_attr" else value)
@@ -342,6 +381,18 @@ def _weights(program: Any) -> dict[Any, bool]:
         elif len(sources) == 1 and sources[0] in weights:
             weights[node] = weights[sources[0]]
     return weights
+
+
+def _name(node: Any) -> str:
+    """The name of a node's operator, without its overload."""
+    return str(getattr(node.target, "_opname", ""))
+
+
+def _is_view(node: Any) -> bool:
+    """Whether the result of a node is a view of what it reads."""
+    schema = getattr(node.target, "_schema", None)
+    returns = () if schema is None or schema.is_mutable else schema.returns
+    return bool(returns) and all(each.alias_info is not None and not each.alias_info.is_write for each in returns)
 
 
 def _own(value: Any) -> Any:

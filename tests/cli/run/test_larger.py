@@ -7,8 +7,13 @@ from pathlib import Path
 import onnx
 import pytest
 
+from biopsy import errors
 from biopsy.cli.app import main
-from biopsy.engines.peak_memory import LEAST, PeakMemory
+from biopsy.engines.latency import Side
+from biopsy.engines.peak_memory import LEAST, PeakMemory, decided
+from biopsy.engines.runner import Inputs, feeds_for
+from biopsy.model.index import index_file
+from biopsy.tensors.files import write_feeds
 from support.command_line import typed
 from support.models import chain, save
 from support.planting import planted as planted
@@ -64,6 +69,19 @@ def test_only_what_all_measurements_say_decides(
     before: tuple[int, ...], after: tuple[int, ...], limit: float, side: str
 ) -> None:
     assert PeakMemory(before=before, after=after).side_of(limit) == side
+
+
+@pytest.mark.parametrize("stage", ["build", "run"])
+def test_an_engine_that_dies_while_its_memory_is_measured_fails_in_its_stage(
+    planted: Callable[..., str], folder: Path, stage: str
+) -> None:
+    write_feeds(folder / "inputs.json", feeds_for(index_file(folder / "model.onnx").fed_types(), Inputs()).feeds)
+    engines = planted(), planted({"op": "Tanh", "does": f"crash {stage}"})
+    model, feeds = folder / "model.onnx", folder / "inputs.json"
+    sides = [Side(engine=each, model=model, folder=folder, feeds=feeds) for each in engines]
+    with pytest.raises(errors.EngineFailure) as failed:
+        decided(sides, 1.5)
+    assert (failed.value.stage, failed.value.kind) == (stage, "SIGSEGV")
 
 
 def test_three_engines_and_a_built_model_are_wrong_usage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -189,3 +189,10 @@ def test_a_command_fails_as_it_did_or_nothing_is_said(
             failures.command_status((status, text, said), **expected)
     else:
         assert failures.command_status((status, text, said), **expected) == answer
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"), [({"looked": True}, 1), ({"looked": True, "outcome": "passes"}, 0), ({}, 0)]
+)
+def test_a_command_that_dies_with_status_0_fails_as_it_did(said: dict[str, object], answer: int) -> None:
+    assert failures.command_status((0, "", said), status=0, raised="", verdict={}) == answer

@@ -161,8 +161,27 @@ def test_every_release_that_was_tried_fails_is_an_answer(model: Path) -> None:
 
 def test_none_fails_is_that_the_failure_is_not_there(model: Path) -> None:
     releases_ = here(model, PASSES, PASSES)
-    with pytest.raises(errors.OriginalPasses, match=r"every release tried passes \(2 of 2, 1.0 to 2.0\)"):
+    known = (
+        r"every release tried passes \(2 of 2, 1.0 to 2.0\): the failure did not show in 8 runs of 2.0 and in one of"
+    )
+    with pytest.raises(errors.OriginalPasses, match=known):
         search(model, releases_).run()
+
+
+def test_releases_that_were_left_out_are_named_where_none_fails(model: Path) -> None:
+    releases_ = here(model, PASSES, FAILS, PASSES)
+    with pytest.raises(
+        errors.OriginalPasses, match=r"\(2 of 2, 1.0 to 3.0\); not tried: 2.0: the failure did not show"
+    ):
+        search(model, releases_, asked=NamedReleases(versions="1.0,3.0")).run()
+
+
+def test_a_failure_that_does_not_show_at_once_is_waited_for(model: Path) -> None:
+    """The second release fails from its third run on."""
+    counted = "def look():\n  import pathlib; at = pathlib.Path(RUNS); at.open('a').write('.')\n"
+    counted += "  if len(at.read_text()) > 2: raise SystemExit(1)"
+    found = search(model, here(model, PASSES, counted.replace("RUNS", repr(str(model.parent / "runs"))))).run()
+    assert (told(found), [border.change for border in found.borders]) == ({"1.0": "passes", "2.0": "fails"}, ["broke"])
 
 
 def test_a_release_that_cannot_be_judged_does_not_make_the_others_right(model: Path) -> None:

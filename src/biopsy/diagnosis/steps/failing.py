@@ -58,6 +58,13 @@ def read_run(folder: Path) -> dict[str, Any]:
     return run if isinstance(run, dict) else {}
 
 
+def _blames_trusted(failure: ModelFailure) -> bool:
+    """Whether the suspect gives the type or shape that the model declares, so that the trusted engine is wrong."""
+    worst = failure.mismatch
+    is_of_form = failure.trusted is not None and worst is not None and worst.is_of_form
+    return is_of_form and worst is not None and worst.declared_form == worst.form != ""
+
+
 _RUNS = 8
 """Runs that must pass before the model is said to pass: a 50% flaky failure is missed in 1 of 256 cases."""
 
@@ -159,7 +166,7 @@ class _FailureSearch:
                 break
             yield number
             done = number
-        self.passed.append(text.format(done))
+        self.passed.append(f"{text.format(done)}{'' if done >= _RUNS else ', too few to notice a flaky failure'}")
 
     def _by_check(self, check: Words) -> ModelFailure | None:
         """The failure of the user's check, if it fails. A ``biopsy run`` also writes its report."""
@@ -177,7 +184,7 @@ class _FailureSearch:
                 suspect = _engine_called(reported, engines) if is_engine else last
                 trusted = engines[0] if len(engines) > 1 and engines[0] != suspect else None
                 failure = failure_of(run, check, trusted=trusted, suspect=suspect)
-                return failure.swapped if failure.blames_trusted else failure
+                return failure.swapped if _blames_trusted(failure) else failure
         return None
 
     def _blamed(self, engines: Sequence[str], run: Judged) -> ModelFailure | None:
@@ -193,7 +200,7 @@ class _FailureSearch:
             if fails(fewer):
                 run, words = fewer, words_of(pair)
         failure = failure_of(run, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect)
-        if failure.mismatch is None or not failure.blames_trusted:
+        if failure.mismatch is None or not _blames_trusted(failure):
             return failure
         if pair[0] in question.engines:
             return failure.swapped

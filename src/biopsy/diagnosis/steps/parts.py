@@ -35,7 +35,7 @@ from biopsy.diagnosis.facts import (
 )
 from biopsy.diagnosis.question import Words, feeds_in, path_of, with_inputs, without_weights_folder
 from biopsy.diagnosis.steps.rounding import judged_by_float64, low_precision, with_corrected_suspect
-from biopsy.diagnosis.undefined import undefined_in
+from biopsy.diagnosis.steps.undefined import excused, undefined_in
 from biopsy.engines.registry import PLAIN, create
 from biopsy.engines.runner import Inputs, checked_feed, feeds_for
 from biopsy.findings.reduction import search_tree
@@ -132,6 +132,7 @@ def reduce_to(
         "no engine is at fault, but the size of the inputs": facts.fault == "input",
         "the model is random: no comparison of its values says anything": facts.fault == "random",
         "the model is invalid, so an engine may refuse it": facts.fault == "invalid",
+        "no engine is at fault: ONNX defines no result": facts.fault == "undefined",
         "it is rounding: no part of the model is at fault": facts.is_rounding,
         CASTS_LEFT_OUT: facts.rounding and facts.rounding.leaves_out,
     },
@@ -181,10 +182,9 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     elif fault is not None and fault.kind == "not-finite" and len(piece.nodes) == 1:
         origin = "It is fed with NaN." if _reads_nan(piece) else "It makes NaN of values that are not NaN."
         failure = replace(failure, fault=replace(fault, origin=f" {origin}"))
-    elif fault is None and not errors.is_crash(failure.report.stage, failure.report.kind) and failure.status >= 0:
-        undefined = undefined_in(piece, facts, context)
-        failure = replace(failure, fault=undefined)
-        rounding = rounding if undefined is None else None  # float64 does not judge that
+    elif fault is None and (undefined := undefined_in(piece, facts, context)) is not None:
+        piece, failure = replace(piece, undefined=undefined), excused(failure, undefined)
+        rounding = None if undefined.explains else rounding  # float64 does not judge that
     if rounding is not None and rounding.exceeds_rounding:
         with contextlib.suppress(TimeUpError, errors.CheckError):  # the verdict on the whole model stays
             fed = None if reduction.inputs is None else [reduction.inputs]

@@ -29,11 +29,19 @@ from biopsy.diagnosis.context import (
     fails,
     passes,
 )
-from biopsy.diagnosis.facts import FurtherPiece, KnownFacts, ModelFailure, RestFacts
+from biopsy.diagnosis.facts import (
+    FurtherPiece,
+    KnownFacts,
+    ModelFailure,
+    RestFacts,
+    RoundingFacts,
+    UndefinedFacts,
+)
 from biopsy.diagnosis.question import Words, feeds_in, feeds_of, without_weights_folder
 from biopsy.diagnosis.steps.parts import NOT_SHOWN, examined, exceeds_rounding, no_inner_tensors, reduce_to
-from biopsy.diagnosis.steps.rounding import judged_by_float64
-from biopsy.engines.registry import PLAIN, create, parse_spec
+from biopsy.diagnosis.steps.rounding import engine_without_casts, judged_by_float64, narrowing_casts
+from biopsy.diagnosis.steps.undefined import has_rules, undefined_results
+from biopsy.engines.registry import PLAIN, create, full_title, parse_spec
 from biopsy.model.index import index_bytes, index_file
 from biopsy.model.slice import Boundary, Subset, candidate_parts
 from biopsy.processes.cleanup import temporary_folder
@@ -141,7 +149,7 @@ class _Rest:
             is_open = rest.answer == "fails"
             return replace(rest, reason="the check compares with golden values") if is_open else rest
         for find in (self._wrong_by_themselves, *[self._reduced] * len(PIECES)):
-            if rest.answer != "fails":
+            if rest.answer != "fails" or rest.reason:
                 return rest
             try:
                 further = find()
@@ -184,9 +192,12 @@ class _Rest:
             return replace(rest, answer="passes")
         rounding = judged.evidence.verdict.rounding
         if fails(judged) and rounding is not None and rounding.verdict == "rounding":
-            return replace(rest, answer="rounding")
+            return self._of_rounding(rest, written)
         if not fails(judged):
             return replace(rest, reason=judged.reason)
+        if (undefined := self._undefined(written)) is not None:
+            reason = f"ONNX defines no result there: {undefined.text}"
+            return replace(rest, answer="fails" if undefined.explains is False else "unknown", reason=reason)
         report, seen = self._failure.report, judged.evidence.verdict
         if not is_same_failure(judged, self._failure, self._context):
             # An engine may refuse a part of a model, which says nothing of the model.
@@ -197,6 +208,28 @@ class _Rest:
         if is_of_values and not isinstance(self._command, OwnRun):
             return replace(rest, reason="the check fails, but may give it other inputs than it has in the model")
         return replace(rest, answer="fails")
+
+    def _of_rounding(self, rest: RestFacts, written: _WrittenRest) -> RestFacts:
+        """The answer if the rest differs by rounding, unless one of the engines leaves out Casts there."""
+        index, command = index_file(written.path, self._index.folder), parse(written.words)
+        feeds = feeds_in(command.input_files) if isinstance(command, OwnRun) else ()
+        engine, doubt = engine_without_casts(index, feeds, self._failure, self._context)
+        if engine:
+            casts = RoundingFacts(verdicts=(), leaves_out=tuple(narrowing_casts(index))).casts
+            reason = f"{full_title(engine, '')} leaves out the rounding of {casts}"
+            return replace(rest, answer="another", reason=reason)
+        return replace(rest, answer="unknown" if doubt else "rounding", reason=doubt)
+
+    def _undefined(self, written: _WrittenRest) -> UndefinedFacts | None:
+        """What ONNX defines no result for in the rest, if there is anything of that in the model."""
+        command, known = parse(written.words), self._facts.undefined
+        index = index_file(written.path, self._index.folder)
+        if not isinstance(command, OwnRun) or known is None or not has_rules(index):
+            return None
+        try:
+            return undefined_results(index, feeds_in(command.input_files), self._failure, self._context)
+        except errors.CheckError:
+            return replace(known, explains=None)
 
     def _judged(self, written: _WrittenRest) -> Judged:
         """The first run that does not pass, else the last of as many as show that the failure is gone."""

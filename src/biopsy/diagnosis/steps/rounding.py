@@ -17,6 +17,7 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import rate_text
 from biopsy.checks.outcome import Judged
 from biopsy.comparison.compare import compare_output
+from biopsy.comparison.differences import unit_roundoff
 from biopsy.comparison.mismatch import Rounding
 from biopsy.comparison.noise import MOST_LEFT, NARROWER_TYPES, share_left
 from biopsy.comparison.tolerance import criteria_for
@@ -31,7 +32,15 @@ from biopsy.diagnosis.context import (
     fails,
     passes,
 )
-from biopsy.diagnosis.facts import KnownFacts, ModelFailure, NarrowerFacts, RoundingFacts, Steadiness
+from biopsy.diagnosis.facts import (
+    FailingPiece,
+    KnownFacts,
+    ModelFailure,
+    NarrowerFacts,
+    RoundingFacts,
+    Steadiness,
+    UndefinedFacts,
+)
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
     Words,
@@ -44,13 +53,13 @@ from biopsy.diagnosis.question import (
 )
 from biopsy.engines.base import ModelInput
 from biopsy.engines.reference_float64 import CASTS
-from biopsy.engines.registry import EXACT
+from biopsy.engines.registry import EXACT, full_title
 from biopsy.engines.worker import CANNOT_RUN, Worker
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.precision.formats import BFLOAT16, FLOAT16
 from biopsy.tensors.files import read_feeds, read_results
-from biopsy.tensors.results import Array, Feed
+from biopsy.tensors.results import Array, Feed, same_values
 from biopsy.text import first_of
 
 
@@ -94,6 +103,7 @@ def _is_of_numbers(facts: KnownFacts, question: DiagnosisQuestion) -> bool:
     unless=lambda facts, context: {
         "nothing fails": facts.failure is None,
         "the model is random": facts.fault == "random",
+        "float64 does not judge what ONNX does not define": facts.fault == "undefined",
         "not a question of numbers": not _is_of_numbers(facts, context.question),
         UNKNOWN_COMPARISON: facts.failure and not isinstance(parse(facts.failure.check), OwnRun),
     },
@@ -108,7 +118,7 @@ def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
         wrong, right = judged_by_float64(failure, context)
         judged = RoundingFacts(verdicts=(), wrong=wrong, right=right)
         failure = with_corrected_suspect(failure, judged)
-        return StepAnswer(replace(facts, rounding=judged, failure=failure), _line(judged))
+        return StepAnswer(replace(facts, rounding=judged, failure=failure), _line(judged, facts.undefined))
     others = (inputs_of_other_seed(question.index, question.samples, seed, question.folder) for seed in _MORE_SEEDS)
     files: list[Path | None] = [None, *(path for path in others if path is not None)]
     runs: list[Judged] = []
@@ -131,9 +141,10 @@ def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
         reason=next((verdict.reason for verdict in verdicts if verdict.reason), ""),
     )
     with contextlib.suppress(TimeUpError):  # the verdicts alone are an answer
-        without_casts = _engine_without_casts(failure, context) if judged.is_rounding else None
-        if without_casts is not None:  # float64 without that rounding has judged the outputs
-            failure = failure.swapped if without_casts == failure.trusted else failure
+        feeds = feeds_of(question.index, question.samples) if judged.is_rounding else ()
+        without, doubt = engine_without_casts(question.index, feeds, failure, context)
+        if without:  # float64 without that rounding has judged the outputs
+            failure = failure.swapped if without == failure.trusted else failure
             judged = RoundingFacts(
                 verdicts=("bug",) * len(verdicts),
                 inputs=len(runs),
@@ -141,13 +152,15 @@ def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
                 right=(failure.trusted or "",),
                 leaves_out=tuple(narrowing_casts(question.index)),
             )
+        elif doubt:
+            judged = replace(judged, verdicts=("unknown",) * len(verdicts), times=None, reason=doubt)
         elif judged.is_rounding:
             judged = _with_passing_limits(judged, failure, files[: len(runs)], context)
         elif judged.exceeds_rounding:
             wrong, right = judged_by_float64(failure, context)
             judged = replace(judged, wrong=wrong, right=right)
             failure = with_corrected_suspect(failure, judged)
-    return StepAnswer(replace(facts, rounding=judged, failure=failure), _line(judged))
+    return StepAnswer(replace(facts, rounding=judged, failure=failure), _line(judged, facts.undefined))
 
 
 def judged_by_float64(
@@ -175,17 +188,15 @@ def with_corrected_suspect(failure: ModelFailure, rounding: RoundingFacts) -> Mo
     return failure.swapped if is_swapped else failure
 
 
-def _line(rounding: RoundingFacts) -> str:
+def _line(rounding: RoundingFacts, undefined: UndefinedFacts | None) -> str:
     times = "" if rounding.times is None else f" · {rounding.times:.3g} times the rounding error of a plain run"
     inputs = f" · {len(rounding.verdicts)} of {rounding.inputs} sets of inputs fail" if rounding.inputs > 1 else ""
     inputs += f" · wrong: {', '.join(rounding.wrong)}" if rounding.wrong else ""
+    inputs += f" · not judged, as ONNX defines no result: {undefined.text}" if undefined is not None else ""
     if not rounding.verdicts:
-        wrong = ", ".join(rounding.wrong) or "not known which engine"
-        return f"NaN or infinity is not rounding · wrong, by float64: {wrong}"
+        return f"NaN or infinity is not rounding{inputs or ' · it is not known which engine is wrong'}"
     if rounding.leaves_out:
-        some = "one or more of " if len(rounding.leaves_out) > 1 else ""
-        casts = f"{some}{first_of(rounding.leaves_out, _MOST_CASTS_SHOWN)}"
-        return f"no: {rounding.wrong[0]} leaves out the rounding of {casts}, by float64 with it and without"
+        return f"no: {rounding.wrong[0]} leaves out the rounding of {rounding.casts}, by float64 with it and without"
     if rounding.is_rounding:
         return f"yes, by float64{times}{inputs}"
     if rounding.exceeds_rounding:
@@ -216,8 +227,6 @@ def noise_words(engine: str, context: StepContext) -> Words:
     """A run of the original that fails only if an engine's error is more than rounding."""
     return context.question.without_limits.original_words([engine], *_COMPARE_WITH_NOISE)
 
-
-_MOST_CASTS_SHOWN = 3
 
 _RUNS = 4
 """Further runs of the failing check at first."""
@@ -311,22 +320,34 @@ def _row_difference(failure: ModelFailure, context: StepContext) -> str:
         trusted, suspect = (result.iterations[0].outputs for result in results[:2])
         for name, values in suspect.items():
             is_batch = name in trusted and values.ndim > 0 and values.shape[0] == batch
-            if is_batch and _rows_agree(name, trusted[name], context) and not _rows_agree(name, values, context):
+            rows = (
+                [(each, np.broadcast_to(each[:1], each.shape)) for each in (trusted[name], values)] if is_batch else []
+            )
+            if [outputs_agree(name, *each, context) for each in rows] == [True, False]:
                 return f"for equal rows of the inputs, {failure.suspect} gives different rows of {name!r}"
     except errors.DataError:
         return ""
     return ""
 
 
-def _rows_agree(name: str, values: Array, context: StepContext) -> bool:
+def outputs_agree(name: str, actual: Array, expected: Array, context: StepContext) -> bool:
+    """Whether two values of an output agree, by the criteria of the diagnosis."""
     judge = context.question.judging.judge
     criteria = criteria_for(name, judge.tolerances, judge.stats, judge.limits)
-    expected = np.ascontiguousarray(np.broadcast_to(values[:1], values.shape))
-    return compare_output(name, np.asarray(values), expected, criteria, "brief").passed
+    return compare_output(name, np.asarray(actual), np.ascontiguousarray(expected), criteria, "brief").passed
 
 
 _MOST_RELATIVE = 2.0**-4
 """A greater error, relative to the greatest value, is that of no type: one rounding to bfloat16 is 2**-9 at most."""
+
+
+def _relative_error(piece: FailingPiece) -> float:
+    """The greatest error of a piece's worst output, relative to the greatest value there; 0 if it is not known."""
+    worst = None if piece.error is None else piece.error.worst
+    dtype = "" if worst is None else dict(piece.types).get(worst.output, "").partition(" ")[0]
+    unit = unit_roundoff(np.dtype(dtype)) if dtype in NARROWER_TYPES else 0.0
+    return unit * ((worst and worst.times_rounding) or 0.0)
+
 
 _FORMS: Mapping[Literal["results", "both", "inputs"], str] = {"results": "-results", "both": "", "inputs": "-inputs"}
 
@@ -341,7 +362,7 @@ _FORMS: Mapping[Literal["results", "both", "inputs"], str] = {"results": "-resul
         "the outputs do not show it": facts.is_masked,
         "no engine is at fault": facts.fault is not None,
         UNKNOWN_ENGINE: facts.suspect is None,
-        "the error is too large for that": facts.piece and facts.piece.relative_error > _MOST_RELATIVE,
+        "the error is too large for that": facts.piece and _relative_error(facts.piece) > _MOST_RELATIVE,
     },
     evidence="narrower",
     share=_SHARE,
@@ -381,26 +402,43 @@ def outputs_of(index: ModelIndex, feeds: Sequence[Feed], context: StepContext) -
         yield outputs_in
 
 
-def _engine_without_casts(failure: ModelFailure, context: StepContext) -> str | None:
-    """The engine that leaves out the rounding of Casts to float16 and bfloat16, if the other one does not.
+def engine_without_casts(
+    index: ModelIndex, feeds: Sequence[Feed], failure: ModelFailure, context: StepContext
+) -> tuple[str, str]:
+    """The engine that leaves out the rounding of a model's Casts to float16 and bfloat16, if the other one does not.
 
-    What a run in float64 with this rounding, and one without, explains of each engine's error shows that.
+    What a run in float64 with this rounding, and one without, explains of each engine's error shows that. The second
+    result is a sentence if one engine gives the values with it, and the other those of neither; "" if not.
     """
-    question, pair = context.question, (failure.suspect, failure.trusted)
-    if question.check is not None or None in pair or not any(narrowing_casts(question.index)):
-        return None
+    pair = (failure.suspect, failure.trusted)
+    if not feeds or context.question.check is not None or None in pair or not any(narrowing_casts(index)):
+        return "", ""
     try:
-        with outputs_of(question.index, feeds_of(question.index, question.samples), context) as outputs_in:
+        with outputs_of(index, feeds, context) as outputs_in:
             plain, rounded = outputs_in(EXACT), outputs_in(f"{EXACT},rounded={CASTS}")
             outputs = {engine: outputs_in(engine) for engine in pair if engine is not None}
     except CANNOT_RUN:
-        return None
+        return "", ""
+    pairs = list(zip(plain, rounded, strict=True))
+    names = {name for name in plain[0] if not all(same_values(one[name], other[name]) for one, other in pairs)}
+
+    def share(given: Sequence[Mapping[str, Array]], *simulated: Sequence[Mapping[str, Array]]) -> float | None:
+        """Of the outputs that depend on a Cast."""
+        chosen = [[{name: each[name] for name in names & each.keys()} for each in side] for side in (given, *simulated)]
+        return share_left(chosen[0], chosen[1], chosen[2])
+
+    left = {engine: [share(given, rounded, plain), share(given, plain, rounded)] for engine, given in outputs.items()}
     for engine, other in (pair, pair[::-1]):
         assert engine is not None and other is not None
-        shares = share_left(outputs[engine], rounded, plain), share_left(outputs[other], plain, rounded)
-        if all(share is not None and share <= MOST_LEFT for share in shares):
-            return engine
-    return None
+        (of_plain, of_rounded), (_, of_other) = left[engine], left[other]
+        if of_other is not None and of_other <= MOST_LEFT and of_plain is not None and of_rounded is not None:
+            if of_plain <= MOST_LEFT:
+                return engine, ""
+            if of_rounded > MOST_LEFT:
+                casts = first_of(list(narrowing_casts(index)), 3)
+                with_it = f"{full_title(other, '')} gives what float64 gives with the rounding of {casts}"
+                return "", f"{with_it}, but {full_title(engine, '')} gives neither that nor what it gives without"
+    return "", ""
 
 
 def _narrower_facts(

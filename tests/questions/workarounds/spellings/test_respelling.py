@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from biopsy.diagnosis.undefined import undefined_values
+from biopsy.diagnosis.steps.undefined import undefined_values
 from biopsy.questions.workarounds.question import Patch
 from biopsy.questions.workarounds.spellings.table import SPELLINGS, barriers, spellings
 from questions.workarounds.spellings.proving import declined, run

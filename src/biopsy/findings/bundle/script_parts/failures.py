@@ -216,7 +216,8 @@ def run_command(words, folder, seconds):
 def command_status(ended, status, raised, verdict):
     """1 if it failed as it did when this script was made: the same status, exception and verdict; 0 if it passed."""
     status_now, text, verdict_now = ended
-    if status_now == 0 and verdict_now.get("outcome") != "fails":
+    died = verdict_now.get("looked") and not verdict_now.get("outcome")  # perhaps with status 0
+    if status_now == 0 and verdict_now.get("outcome") != "fails" and not died:
         return 0
     now = {key: verdict_now.get(key, "") for key in verdict}
     if (status_now, last_exception(text), now) != (status, raised, verdict):
