@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import onnxruntime
 import pytest
 
 from biopsy import events
@@ -55,7 +56,10 @@ def text_of(runs: Runs) -> tuple[str, str]:
 
 def test_a_crash_that_no_engine_shows_when_it_is_asked_alone_is_a_failure(tmp_path: Path) -> None:
     kind, text = text_of(Runs(tmp_path, {0: CRASH}))
-    assert (kind, text) == ("fails", "ONNX Runtime cannot run the model (run · RuntimeError · onnxrt).")
+    assert (kind, text) == (
+        "fails",
+        f"ONNX Runtime {onnxruntime.__version__} cannot run the model (run · RuntimeError · onnxrt).",
+    )
 
 
 def test_a_crash_that_names_no_engine_is_that_of_the_run(tmp_path: Path) -> None:

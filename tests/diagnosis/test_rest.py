@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import onnx
 import pytest
 
-from biopsy import events
+from biopsy import errors, events
 from biopsy.diagnosis.context import StepContext
 from biopsy.diagnosis.facts import FurtherPiece, KnownFacts, RestFacts
 from biopsy.diagnosis.question import DiagnosisQuestion, resolved_samples
@@ -70,6 +71,16 @@ def test_a_node_whose_error_the_piece_hides_is_found(asked: Asked) -> None:
     assert (rest.answer, nodes_of(rest)) == ("passes", [(1,)])
 
 
+def test_a_part_whose_reduction_has_no_time_to_end_is_not_called_a_part(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = replace(piece("Tanh 'a'"), kept=(0, 1, 2), stopped="the time limit")
+    monkeypatch.setattr("biopsy.diagnosis.steps.rest.examined", Mock(side_effect=errors.CannotCompare("no layers")))
+    monkeypatch.setattr("biopsy.diagnosis.steps.rest.reduce_to", lambda *_, **__: stopped)
+    rest, _ = asked("scale.n1=1.5,scale.n2=0", 2)
+    assert (rest.answer, rest.others, rest.reason) == ("fails", (), "the time for this question was over")
+
+
 # What is said
 
 
@@ -127,10 +138,10 @@ def test_what_nothing_was_fed_to_is_no_whole_model() -> None:
     assert "With that part cut out, ONNX Runtime 9.9 and" in text and "fed" not in text and "whole" not in text
 
 
-@pytest.mark.parametrize("answer", ["fails", "unknown"])
-def test_a_question_without_a_full_answer_is_left_open(answer: str) -> None:
+@pytest.mark.parametrize(("answer", "what"), [("fails", "Where else"), ("unknown", "Whether more of")])
+def test_a_question_without_a_full_answer_is_left_open(answer: str, what: str) -> None:
     rest = RestFacts(answer=answer, reason="no time")  # type: ignore[arg-type]
     found = verdict_of(facts(rest=rest), (), question())
-    assert "Whether more of the model fails is not known: no time." in found.not_tried
+    assert f"{what} the model fails is not known: no time." in found.not_tried
     assert ("still fails" in found.in_full) == (answer == "fails")
     assert "passes" not in found.in_full

@@ -136,6 +136,8 @@ def test_an_engine_that_agrees_with_the_suspect_is_named() -> None:
     agree = "Compared directly, ONNX Runtime (optimization=none) and ONNX Runtime agree on these inputs."
     assert agree in of(facts(compared=compared)).in_full
     assert agree not in of(facts()).in_full
+    flaky = Steadiness(failed=6, runs=20)
+    assert agree not in of(facts(compared=compared, steadiness=flaky)).in_full
 
 
 def test_a_search_in_a_share_of_the_time_is_not_said_to_have_met_a_limit_that_nobody_gave(tmp_path: Path) -> None:

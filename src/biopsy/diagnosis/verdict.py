@@ -350,7 +350,8 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
     """Who agrees with the suspect, the lines of the piece, how often it fails, which nodes are wrong in isolation."""
     piece, layers, steadiness = facts.piece, facts.layers, facts.steadiness
     for row in facts.compared.rows if facts.compared is not None else ():
-        if facts.suspect in row and facts.known_failure.report.stage == "compare" and not facts.is_masked:
+        is_of_values = facts.known_failure.report.stage == "compare" and not facts.is_masked
+        if facts.suspect in row and is_of_values and not facts.is_flaky:  # one run of a flaky model shows nothing
             yield f"Compared directly, {series([full_title(each, '') for each in row])} agree on these inputs."
     if piece is not None and piece.places:
         yield f"{FROM_PLACES}{first_of(piece.places, _MOST_PLACES)}."
@@ -537,8 +538,10 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
             yield f"{sentence(step.question)} ({step.answer})"
     if unasked:
         yield f"Not asked: {series([step.name for step in unasked])} ({unasked[0].answer.removeprefix(NOT_ASKED)})."
-    if facts.rest is not None and facts.rest.answer in ("fails", "unknown") and facts.rest.reason:
-        yield f"Whether more of the model fails is not known: {facts.rest.reason}."
+    rest = facts.rest if facts.fault != "undefined" else None  # else the verdict itself says it
+    if rest is not None and rest.answer in ("fails", "unknown") and rest.reason:
+        what = "Where else" if rest.answer == "fails" else "Whether more of"
+        yield f"{what} the model fails is not known: {rest.reason}."
     if facts.compared is not None:
         yield from (f"{sentence(text)}." for text in facts.compared.not_compared)
     is_of_engine = facts.fault is None and not facts.is_rounding and not facts.is_precision

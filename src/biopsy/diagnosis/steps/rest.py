@@ -311,7 +311,7 @@ class _Rest:
         return list(_alike(findings, failure, self._gone))
 
     def _reduced(self) -> list[FurtherPiece]:
-        """The smallest part of the rest that still fails."""
+        """The smallest part of the rest that still fails. Raises TimeUpError if a smaller one may exist."""
         target = self._context.question.folder / PIECES[sum(each.by == "reduction" for each in self._others)]
         written = self._written
         assert written is not None
@@ -323,6 +323,8 @@ class _Rest:
         reduction = reduce_to(
             target, rest, words, self._facts, self._context, self._context.listener, samples=samples, engines=engines
         )
+        if reduction.stopped is not None:  # what is left of it by then may be most of the model
+            raise TimeUpError
         kept = tuple(written.nodes[node] for node in reduction.kept)
         labels = tuple(self._index.nodes[node].label for node in kept)
         wrong: tuple[str, ...] = ()
