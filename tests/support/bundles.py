@@ -57,9 +57,9 @@ def unpacked(bundle: Path, folder: Path) -> Path:
 
 
 def run_script(folder: Path, *words: str, python: Sequence[str] = (sys.executable,)) -> Ended:
-    """Run ``reproduce.py`` of a folder as a maintainer does, from somewhere else."""
+    """Run ``reproduce.py`` of a folder as a maintainer does, in that folder."""
     done = subprocess.run(
-        [*python, str(folder / "reproduce.py"), *words],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/", timeout=120,
+        [*python, "reproduce.py", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder, timeout=120,
     )  # fmt: skip
     return Ended(done.returncode, done.stdout)

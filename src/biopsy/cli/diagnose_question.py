@@ -128,7 +128,7 @@ def _samples(
             sizes, *others = error.next_steps
             line = line_of(["biopsy", *options.words])
             steps = [sizes if is_refused(line) else f"{line} {sizes}", *others]
-            raise errors.UsageError(error.message, details=error.details, next_steps=steps) from error
+            raise errors.UsageError(error.summary, details=error.details, next_steps=steps) from error
     folder = held.enter_context(held_folder(options.folder, beside=options.dir is None, warn=console.warn))
     if options.check is None:
         return resolved_samples(index, inputs, folder, options.load_inputs or ()), folder

@@ -1,7 +1,7 @@
 """``--bundle`` from the command line: real failures of real engines, shown by a script where biopsy is not."""
 
 import importlib.util
-import re
+import signal
 import sys
 import zipfile
 from collections.abc import Callable
@@ -129,8 +129,9 @@ def test_a_crash_is_told_by_its_signal(here: Path, reduced: Callable[..., tuple[
         pytest.skip("this ONNX Runtime does not crash on the quotient of the least integer and -1 (or this processor)")
     assert (status, "was run without biopsy, and fails" in printed) == (0, True)
     ended = run_script(here / "bundle")
-    assert (ended.status, "the process that ran the model ended: SIGFPE" in ended.printed) == (1, True)
-    np.savez(here / "bundle" / "inputs.npz", a=np.ones(4, np.int64), b=np.ones(4, np.int64))
+    assert ended.status == -signal.SIGFPE
+    script = here / "bundle" / "reproduce.py"
+    script.write_text(script.read_text().replace("-1", "1"))
     assert run_script(here / "bundle").status == 0
 
 
@@ -144,12 +145,13 @@ def test_one_engine_against_itself(here: Path, reduced: Callable[..., tuple[int,
     )
     assert (status, "was run without biopsy, and fails" in printed) == (0, True)
     ended = run_script(here / "bundle")
-    assert (ended.status, "the worst, at [" in ended.printed) == (1, True)
+    assert (ended.status, "Mismatched elements" in ended.printed) == (1, True)
     issue = (here / "bundle" / "ISSUE.md").read_text()
-    assert "- rounding: the error is larger than rounding explains" in issue
+    assert "- Excluded: rounding (" in issue
     assert "ReduceMean" in issue
     script = here / "bundle" / "reproduce.py"
-    script.write_text(re.sub("SETTINGS = {.*}", "SETTINGS = {'level': 'ORT_DISABLE_ALL'}", script.read_text()))
+    without = "disabled_optimizers=['SimplifiedLayerNormFusion', 'LayerNormFusion', 'LayerNormFusionL1'], providers="
+    script.write_text(script.read_text().replace("providers=", without))
     assert run_script(here / "bundle").status == 0
 
 
@@ -177,7 +179,7 @@ def test_openvino_cannot_build_it(here: Path, reduced: Callable[..., tuple[int, 
     assert (status, "was run without biopsy, and fails" in printed) == (0, True)
     ended = run_script(here / "bundle")
     assert (ended.status, "data.size() == OC" in ended.printed) == (1, True)
-    assert "## OpenVINO Version" in (here / "bundle" / "ISSUE.md").read_text()
+    assert "- OpenVINO Version: `20" in (here / "bundle" / "ISSUE.md").read_text()
 
 
 @pytest.mark.slow
@@ -190,8 +192,8 @@ def test_openvino_computes_other_values(here: Path, reduced: Callable[..., tuple
     status, printed = reduced("bundle", "--check", "biopsy", "run", "{}", "--reference", "--openvino", *exact)
     assert (status, "was run without biopsy, and fails" in printed) == (0, True)
     ended = run_script(here / "bundle")
-    assert (ended.status, "openvino 20" in ended.printed) == (1, True)
-    assert "- not excluded, rounding" in (here / "bundle" / "ISSUE.md").read_text()
+    assert (ended.status, "Mismatched elements" in ended.printed) == (1, True)
+    assert "- Not excluded: rounding" in (here / "bundle" / "ISSUE.md").read_text()
 
 
 @needs_rtx
@@ -221,8 +223,7 @@ def test_the_piece_of_a_diagnosis_and_its_verdict(here: Path, capfd: pytest.Capt
     assert main(["diagnose", "model.onnx", "--onnxrt", "--bundle", "bundle"]) == 1
     assert "was run without biopsy, and fails" in capfd.readouterr().out
     assert run_script(here / "bundle").status == 1
-    assert [node.op_type for node in onnx.load(here / "bundle" / "model.onnx").graph.node] == ["Conv"]
-    assert "ONNX Runtime" in (here / "bundle" / "ISSUE.md").read_text().split("reproduce.py")[0]
+    assert not (here / "bundle" / "ISSUE.md").exists()  # the model is invalid
     assert (here / "bundle" / "report.json").exists()
 
 

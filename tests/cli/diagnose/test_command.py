@@ -92,6 +92,7 @@ def test_open_sizes_are_asked_for_by_name_and_nothing_is_left_behind(here, capsy
     assert diagnose("--onnxrt") == 2
     said = capsys.readouterr().err
     assert "'x' is float32[N,3,H,W]" in said and "--onnxrt --input-shapes 'x:[1,3,64,64]'\n" in said
+    assert said.count("a size that nobody chose") == 1
     assert not (here / "found").exists()
 
 

@@ -333,7 +333,7 @@ class VariationTask:
                 if self._oracle.jobs > 1:
                     self._oracle.ahead(iter(waiting))
                 waiting = waiting[1:]
-                answer = self._answer(trial)
+                answer = self._answer(trial, of_values=change.examination.feature.values is not None)
             if trial is not None and answer == "passes" and change.examination.feature.values is None:
                 lost = self._fails_with_other_values(change.alternative, trial.description)
                 answer = "fails" if lost else "passes"
@@ -375,11 +375,14 @@ class VariationTask:
         self._tried.add((id(change.examination), trial.digest))
         return trial
 
-    def _answer(self, trial: Trial) -> Answer:
-        """The answer about a trial. It passes if the engine that was wrong is right: then the other one is wrong."""
+    def _answer(self, trial: Trial, *, of_values: bool = False) -> Answer:
+        """The answer about a trial. It passes if the engine that was wrong is right: then the other one is wrong.
+
+        That is not asked again for each change ``of_values`` alone, which are many.
+        """
         answer = _ANSWERS.get(self._oracle.judge(trial).outcome, "neither")
-        is_right = answer == "fails" and self._wrong is not None and self._alone(self._wrong, trial) is Outcome.PASSES
-        return "passes" if is_right else answer
+        number = None if of_values or answer != "fails" else self._wrong
+        return "passes" if number is not None and self._alone(number, trial) is Outcome.PASSES else answer
 
     def _alone(self, number: int, trial: Trial) -> Outcome | None:
         """What float64 says of one of the two engines of the check; None if it says nothing."""
