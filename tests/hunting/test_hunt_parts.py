@@ -23,6 +23,7 @@ from biopsy.hunting import bugs
 from biopsy.hunting.against import read_hunt
 from biopsy.hunting.bugs import Examiner, Group, groups_of
 from biopsy.hunting.elsewhere import ModelPreparation
+from biopsy.hunting.gallery import gallery_of
 from biopsy.hunting.hunt import hunt
 from biopsy.hunting.models import FoundModel, find_models
 from biopsy.hunting.records import Bug, BugExamination, Hunt, MatrixCell, ModelResult
@@ -99,6 +100,27 @@ def test_nothing_is_written_through_a_link_or_over_a_file(tmp_path: Path, name: 
     with pytest.raises(errors.UsageError, match=place.name):
         hunt(HuntQuestion(places=[str(tmp_path / "zoo")], engines=("onnxrt",), folder=tmp_path / "found"))
     assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize("piece", [None, "piece.onnx"])
+def test_a_diagnosis_that_ends_before_the_smallest_part_accuses_no_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: str | None
+) -> None:
+    cell = MatrixCell(engine="onnxrt", kind="wrong", trusted="reference", text="1.5 of 'y'")
+    (group,) = groups_of([ModelResult(model=str(tmp_path / "m.onnx"), state="", cells=(cell,), nodes=99)])
+
+    def diagnosed(*words: str, seconds: float) -> tuple[int, str]:
+        verdict = Verdict(kind="fails", text="It is wrong.")
+        tree = {"verdict": plain(verdict), "piece": piece and {"path": piece}, "steps": [{"outcome": "stopped"}]}
+        Path(words[words.index("--report") + 1]).write_text(json.dumps(tree))
+        return 1, ""
+
+    monkeypatch.setattr(bugs, "run_biopsy", diagnosed)
+    monkeypatch.setattr(bugs, "page_of", lambda tree: "")
+    monkeypatch.setattr(bugs, "nodes_of", lambda tree: [])
+    bug = Examiner(folder=tmp_path, seconds=1, at_most=2).bug(group)
+    assert bug.is_confirmed == bool(piece)
+    assert bug.text == ("It is wrong." if piece else "1.5 of 'y'")
 
 
 def test_a_failed_diagnosis_says_why_and_a_killed_one_that_its_time_was_over(tmp_path: Path) -> None:
@@ -209,7 +231,7 @@ def test_no_model_is_lost_with_a_refuted_one_and_none_counted_as_another_bug_wit
     answers = iter(verdicts)
 
     def bug(examiner: Examiner, group: Group) -> Bug:
-        found = BugExamination(verdict="", **next(answers)) if examiner.seconds else None
+        found = BugExamination(verdict="The inputs are at fault", **next(answers)) if examiner.seconds else None
         models, (_, cell) = group.models, group.smallest
         return Bug(
             name=group.name,
@@ -230,6 +252,12 @@ def test_no_model_is_lost_with_a_refuted_one_and_none_counted_as_another_bug_wit
     assert sorted(model for bug in (*found.bugs, *found.refuted) for model in bug.models) == [
         str(tmp_path / "zoo" / f"{name}.onnx") for name in FEW
     ]
+    counts = {"wrong": len(FEW) - len(found.refuted), "refuted": len(found.refuted)}
+    assert found.counts == {kind: number for kind, number in counts.items() if number}
+    told, page = "\n".join(summary(found, Path("found"))), gallery_of(found)
+    for bug in found.refuted:
+        assert f"{bug.models[0]} ({bug.engines[0]}): The inputs are at fault" in told
+        assert f"<code>{bug.models[0]}</code> in" in page and ": The inputs are at fault" in page
 
 
 def test_a_warm_machine_tries_a_model_with_the_seed_and_limits_of_its_hunt(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ not everything could be compared; 5 interrupted, or the time was over: the same 
 nothing is new; 1 a bug is new or of another kind; 4 nothing is new, but an earlier bug could not be looked for"""
 
 _MOST_BUGS = 12
+_MOST_REFUTED = 3
 _NO_DIAGNOSIS = "--no-diagnosis"
 
 
@@ -271,10 +272,11 @@ def summary(found: Hunt, folder: Path) -> Iterator[str]:
         counts = [f"{number} {kind}" for kind, number in found.counts.items() if kind in kinds]
         if counts:
             yield headed(head, ", ".join(counts))
-    if found.refuted:
-        yield headed(
-            "refuted", f"{count(len(found.refuted), 'group')} that a diagnosis found to be no bug of an engine"
-        )
+    for bug in found.refuted[:_MOST_REFUTED]:
+        sentence, _, _ = bug.text.partition(". ")
+        yield headed("refuted", f"{', '.join(bug.models)} ({', '.join(bug.engines)}): {shortened(sentence, 220)}")
+    if len(found.refuted) > _MOST_REFUTED:
+        yield f"{'':<{COLUMN}} and {len(found.refuted) - _MOST_REFUTED} more, in {PAGE}"
     models = count(len({model for bug in found.bugs for model in bug.models}), "model")
     yield headed("bugs", f"{len(found.bugs)}, in {models}" if found.bugs else "none found")
     for number, bug in enumerate(found.bugs[:_MOST_BUGS], 1):

@@ -526,7 +526,7 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
             yield f"{sentence(step.question)} ({step.answer})"
     if unasked:
         yield f"Not asked: {series([step.name for step in unasked])} ({unasked[0].answer.removeprefix(NOT_ASKED)})."
-    if facts.rest is not None and facts.rest.answer in ("fails", "unknown"):
+    if facts.rest is not None and facts.rest.answer in ("fails", "unknown") and facts.rest.reason:
         yield f"Whether more of the model fails is not known: {facts.rest.reason}."
     if facts.compared is not None:
         yield from (f"{sentence(text)}." for text in facts.compared.not_compared)

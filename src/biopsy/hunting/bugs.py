@@ -188,11 +188,12 @@ def _examination(tree: Tree, piece: Path | None) -> BugExamination:
     avoids = [each["text"] for each in verdict.get("workarounds") or ()]
     matches = (tree.get("known") or {}).get("matches") or ()
     known = next((each for each in matches if each["looks_like_it"]), {"sentence": None, "issue": None})
+    cut_short = any(step["outcome"] == "stopped" for step in tree.get("steps") or ())
     return BugExamination(
         verdict=verdict["text"],
-        confirmed=verdict["kind"] in _FAILS,
+        confirmed=verdict["kind"] in _FAILS and not (cut_short and piece is None),
         refuted=verdict["kind"] in _NO_BUG,
-        cut_short=any(step["outcome"] == "stopped" for step in tree.get("steps") or ()),
+        cut_short=cut_short,
         piece=None if piece is None else str(piece),
         nodes=tuple(nodes_of(tree)[:_SMALL]),
         known=known["sentence"],

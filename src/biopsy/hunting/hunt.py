@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from importlib.metadata import version
@@ -259,16 +259,26 @@ class _HuntRun:
     def found(self, versions: Mapping[str, str], seconds: float) -> Hunt:
         """What is known by now."""
         tried = self._tried()
+        refuted = tuple(bug for bug in self._bugs if bug.is_refuted)
         return Hunt(
             engines=versions,
-            models=tuple(tried),
+            models=tuple(_with_refuted(tried, refuted)),
             bugs=tuple(merged([bug for bug in self._bugs if not bug.is_refuted])),
-            refuted=tuple(bug for bug in self._bugs if bug.is_refuted),
+            refuted=refuted,
             seconds=seconds,
             stopped=self.stopped,
             left=len(self._models) - len(tried) + sum(map(self._is_untimed, tried)),
             slower=self._question.slower,
         )
+
+
+def _with_refuted(results: Sequence[ModelResult], refuted: Sequence[Bug]) -> Iterator[ModelResult]:
+    """The results, in which the cells of ``refuted`` failures say so."""
+    texts = {(model, engine): bug.text for bug in refuted for model in bug.models for engine in bug.engines}
+    for result in results:
+        said = ((cell, texts.get((result.model, cell.engine))) for cell in result.cells)
+        cells = (cell if text is None else replace(cell, kind="refuted", text=text) for cell, text in said)
+        yield replace(result, cells=tuple(cells))
 
 
 def _with_undiagnosed(bugs: Sequence[Bug], rest: Bug) -> list[Bug]:

@@ -22,8 +22,8 @@ BUG_FOLDER, INPUTS = "bugs", "inputs"
 Kind: TypeAlias = Literal[
     "wrong", "differs", "crash", "hang", "refused", "slower",
     "right", "rounding", "tie",
-    "unsupported", "random", "not finite", "overflow", "every engine", "invalid model", "limit", "unknown", "empty",
-    "alone", "error", "untimed",
+    "refuted", "unsupported", "random", "not finite", "overflow", "every engine", "invalid model", "limit", "unknown",
+    "empty", "alone", "error", "untimed",
 ]  # fmt: skip
 
 BUGS: Mapping[Kind, str] = {
@@ -44,6 +44,7 @@ JUDGED: Mapping[Kind, str] = {
 """What was compared, and is right."""
 
 NOT_JUDGED: Mapping[Kind, str] = {
+    "refuted": "fails here, and the diagnosis finds no engine at fault",
     "unsupported": "says that it does not support an operator or a type",
     "random": "the model has random operators",
     "not finite": "the model itself gives NaN or infinity there, in float64 too",
@@ -127,6 +128,8 @@ def worst(kinds: Iterable[Kind]) -> Kind:
 class BugExamination:
     """What the diagnosis of one member says of a bug: the ``verdict`` in words, which ``confirmed`` or ``refuted`` it.
 
+    It is not confirmed without the smallest part: only that shows whether the standard defines a result there.
+
     It is ``cut_short`` if its limit of time left a question open. ``piece`` is the file of the smallest part that
     fails, ``nodes`` are its first nodes, ``known`` the known failure that it looks like, with its ``issue``, ``switch``
     what avoids it, ``right_with`` the same engine with settings that do, as a spec. ``page`` shows it, ``bundle`` is
@@ -190,7 +193,9 @@ class Bug:
     @property
     def text(self) -> str:
         """What it is, in words."""
-        return self.examination.verdict if self.examination is not None and self.is_confirmed else self.example.text
+        if self.examination is not None and (self.is_confirmed or self.is_refuted):
+            return self.examination.verdict
+        return self.example.text
 
     @property
     def rank(self) -> tuple[int, int, str]:
@@ -207,8 +212,9 @@ class Bug:
 class Hunt:
     """A whole hunt: its engines with their versions, every model, and the distinct bugs, the worst first.
 
-    ``refuted`` are groups that turned out to be no bug of an engine. ``stopped`` says what cut the hunt short, ``left``
-    how many models it has not tried, or not timed, then. ``slower`` is the limit of times; None if they did not count.
+    ``refuted`` are failures in which a diagnosis found no engine at fault. ``stopped`` says what cut the hunt short,
+    ``left`` how many models it has not tried, or not timed, then. ``slower`` is the limit of times; None if they did
+    not count.
     """
 
     engines: Mapping[str, str]
