@@ -1,4 +1,4 @@
-"""``biopsy hunt --slower``: a planted slowdown is found, what is not slower not accused, nothing measured twice."""
+"""``biopsy hunt --slower`` and ``--larger``: what is planted is found, nothing else accused, nothing measured twice."""
 
 import json
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def test_a_slower_model_is_a_bug_after_those_that_fail_and_is_not_measured_again
     assert (slow["engine"], slow["trusted"], slow["operators"]) == (engines[1], engines[0], ["Relu", "Tanh"])
     assert "--check biopsy run {}" in slow["line"] and "--slower 1.3" in slow["line"]
     seen = kinds(tmp_path / "found", engines[1])
-    assert seen["slow"] == "slower" and seen["fast"] in ("right", "untimed")  # on a busy machine
+    assert seen["slow"] == "slower" and seen["fast"] in ("right", "unmeasured")  # on a busy machine
     assert "1 slower" in ran.told and "◷" in (tmp_path / "found" / "hunt.html").read_text()
     files = {Path(model["model"]).stem for model in found["models"] if model["file"]}
     assert files == {"slow", "wrong", "refused"}
@@ -71,8 +71,30 @@ def test_what_is_not_slower_is_not_accused(tmp_path: Path, engines: tuple[str, s
     ran = hunt(tmp_path, *words, "--no-diagnosis", "--slower", "1.3")
     assert ran.status in (0, 4), ran.told
     seen = kinds(tmp_path / "found", engines[0])
-    assert seen["slow"] == "right" and seen["fast"] in ("right", "untimed"), ran.told
+    assert seen["slow"] == "right" and seen["fast"] in ("right", "unmeasured"), ran.told
     assert ran.status == (0 if seen["fast"] == "right" else 4)
+
+
+def test_a_model_that_needs_more_memory_is_a_bug_and_one_that_needs_as_much_is_right(
+    tmp_path: Path, planted: Callable[..., str]
+) -> None:
+    large, small = ({"op": "Tanh", "does": "allocate", "by": megabytes * 1_000_000} for megabytes in (60, 25))
+    trusted, suspect = planted(small), planted(large)
+    zoo(tmp_path / "zoo", {"large": unary("Relu", "Tanh"), "small": unary("Relu", "Neg")})
+    line = ("zoo", "--engine", trusted, "--engine", suspect, "--no-diagnosis", "--events", tmp_path / "events.jsonl")
+    ran = hunt(tmp_path, *line, "--larger", "1.5")
+    assert ran.status == 1, ran.told
+    found = read(tmp_path / "found")
+    (bug,) = found["bugs"]
+    assert (bug["kind"], [Path(model).stem for model in bug["models"]]) == ("larger", ["large"]), ran.told
+    assert "times as much memory as" in bug["text"] and "--larger 1.5" in bug["line"]
+    assert "--check biopsy run {}" in bug["line"] and (found["larger"], found["slower"]) == (1.5, None)
+    assert kinds(tmp_path / "found", suspect)["small"] in ("right", "unmeasured")  # of a few pages of memory
+    assert "1 larger" in ran.told and "▣" in (tmp_path / "found" / "hunt.html").read_text()
+    assert changes({**found, "bugs": [], "larger": 2.0}, found).open == (bug["name"],)
+    assert hunt(tmp_path, *line, "--larger", "1.5", "--slower", "1.3").status == 1  # only its time is still measured
+    questions = [json.loads(text).get("question") for text in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert questions.count("is it slower?") == 2 and "is it larger?" not in questions
 
 
 def test_a_single_engine_is_wrong_usage(tmp_path: Path) -> None:

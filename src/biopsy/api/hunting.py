@@ -9,10 +9,9 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.api.running import require_seconds, require_whole
-from biopsy.engines.registry import create
 from biopsy.hunting.hunt import hunt as run_hunt
 from biopsy.hunting.records import Hunt
-from biopsy.hunting.sweep import HuntQuestion
+from biopsy.hunting.sweep import HuntQuestion, limits_of
 from biopsy.session.machines import OtherMachines
 
 
@@ -22,6 +21,7 @@ def hunt(
     *,
     directory: str | PathLike[str] = "hunt",
     slower: float | None = None,
+    larger: float | None = None,
     per_bug: float = 60.0,
     max_time: float | None = None,
     model_timeout: float = 60.0,
@@ -39,8 +39,9 @@ def hunt(
     goes on where an earlier one ended, and tries only what is new, unless ``fresh``.
 
     With ``slower``, a model that takes at least this many times as long in the last engine as in the first has a bug,
-    too. ``per_bug`` is how many seconds the diagnosis of each bug may take, 0 for none; ``max_time`` limits everything,
-    ``model_timeout`` each model in all engines, in seconds, ``model_memory`` in bytes. ``seed`` is that of made-up
+    too; with ``larger``, one that needs this many times as much memory. ``per_bug`` is how many seconds the diagnosis
+    of each bug may take, 0 for none; ``max_time`` limits everything, ``model_timeout`` each model in all engines, in
+    seconds, ``model_memory`` in bytes. ``seed`` is that of made-up
     inputs. ``jobs`` models are tried at once, by default one per processor, or as many as an ``executor`` has room for.
     ``executor`` is a ``RayExecutor``, on whose machines the models are tried.
 
@@ -52,8 +53,9 @@ def hunt(
     >>> found = biopsy.hunt("models", ["onnxrt:release=1.20.1", "onnxrt"], per_bug=30)
     >>> [(bug.kind, bug.text, len(bug.models)) for bug in found.bugs]
     """
-    if slower is not None and not 1 < slower < inf:
-        raise errors.UsageError(f"{slower=} must be a number above 1, such as 1.3")
+    for kind, limit in limits_of(slower, larger).items():
+        if not 1 < limit < inf:
+            raise errors.UsageError(f"{kind}={limit!r} must be a number above 1, such as 1.3")
     if per_bug:
         require_seconds(per_bug=per_bug)
     require_seconds(max_time=max_time, model_timeout=model_timeout)
@@ -63,8 +65,6 @@ def hunt(
     for name, given in (("models", places), ("engines", specs)):
         if not given:
             raise errors.UsageError(f"{name}={given!r}: name at least one")
-    for spec in specs:
-        create(spec)
     question = HuntQuestion(
         places=[fspath(place) for place in places],
         engines=specs,
@@ -75,7 +75,7 @@ def hunt(
         max_time=max_time,
         seed=seed,
         jobs=jobs,
-        slower=slower,
+        limits=limits_of(slower, larger),
         fresh=fresh,
     )
     return run_hunt(question, listener, executor)

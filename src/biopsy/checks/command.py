@@ -409,8 +409,11 @@ def cannot_start(words: Sequence[str], error: Exception, given: Sequence[str]) -
     return errors.CheckError(f"the check could not be run: {reason}", next_steps=steps)
 
 
-def run_biopsy(*words: str, seconds: float | None = None) -> tuple[int, str]:
-    """Run a command of biopsy without settings files, for at most some seconds; its status, and all that it printed."""
+def run_biopsy(*words: str, seconds: float | None = None, memory: int | None = None) -> tuple[int, str]:
+    """Run a command of biopsy without settings files; its status, and all that it printed.
+
+    It may take some seconds, and with all its processes some bytes of memory; None for no limit.
+    """
     line = [sys.executable, "-m", "biopsy", *words]
-    ended = process.run(line, lambda: Limits(seconds=seconds), environment={SETTINGS_VARIABLE: NO_SETTINGS})
+    ended = process.run(line, lambda: Limits(seconds, memory), environment={SETTINGS_VARIABLE: NO_SETTINGS})
     return ended.status, ended.output.decode("utf-8", "replace")

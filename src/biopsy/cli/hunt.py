@@ -103,6 +103,12 @@ class HuntOptions(
         meaning="a model that takes at least this many times as long in the last engine as in the first, such as 1.3, "
         "has a bug, too; models in which both are right are timed one after the other, as biopsy run --slower does it",
     )
+    larger: float | None = option(
+        "--larger",
+        type=types.ratio,
+        metavar="TIMES",
+        meaning="the same for the memory that it needs, such as 1.5, as biopsy run --larger measures it",
+    )
     seed: int = option("--seed", type=types.count, default=1, meaning="the seed of random inputs (default: 1)")
     against: Path | None = option(
         "--against",
@@ -131,7 +137,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     HuntOptions.add(parser, only=["places"])
     engines.EngineOptions.add(parser, without=TensorrtOptions.declared, titles={"engines": "engines (repeatable)"})
     HuntOptions.add(parser.add_argument_group("samples"), only=["seed"])
-    HuntOptions.add(parser.add_argument_group("speed"), only=["slower"])
+    HuntOptions.add(parser.add_argument_group("cost"), only=["slower", "larger"])
     HuntOptions.add(
         parser.add_argument_group("time and memory"),
         only=["max_time", "per_bug", "diagnoses", "model_timeout", "model_memory", "jobs"],
@@ -160,20 +166,16 @@ def derived_files(args: argparse.Namespace) -> types.Derived:
 @HuntOptions.reading
 def execute(options: HuntOptions, console: Console) -> int:
     """Hunt; returns 0 if nothing was found and everything compared, 1 for a bug, 4 if not everything was compared."""
-    from biopsy.engines.registry import create
     from biopsy.hunting.against import changes, read_hunt
     from biopsy.hunting.hunt import hunt
-    from biopsy.hunting.sweep import HuntQuestion
+    from biopsy.hunting.sweep import HuntQuestion, limits_of
 
     before = None if options.against is None else read_hunt(options.against)
     if before is not None and options.only_compares:
         return _say_changes(console, changes(read_hunt(Path(options.places[0])), before))
-    specs = tuple(dict.fromkeys(spec.text for spec in options.specs()))
-    for spec in specs:
-        create(spec)
     question = HuntQuestion(
         places=options.places,
-        engines=specs,
+        engines=tuple(dict.fromkeys(spec.text for spec in options.specs())),
         folder=options.folder,
         seconds=options.model_timeout,
         memory=options.model_memory,
@@ -181,7 +183,7 @@ def execute(options: HuntOptions, console: Console) -> int:
         max_time=options.max_time,
         seed=options.seed,
         jobs=options.jobs,
-        slower=options.slower,
+        limits=limits_of(options.slower, options.larger),
         fresh=options.fresh,
     )
     with (
@@ -223,13 +225,7 @@ def _advice(found: Hunt, options: HuntOptions) -> Iterator[advice.Advice]:
 def _say_changes(console: Console, found: HuntChanges) -> int:
     """Show what has changed since an earlier hunt; returns the exit status."""
     changed = [f"{name} ({then}, now {kind})" for name, (then, kind) in found.changed.items()]
-    for head, names in (
-        ("new", found.new),
-        ("changed", changed),
-        ("gone", found.gone),
-        ("still", found.still),
-        ("open", found.open),
-    ):
+    for head, names in {**vars(found), "changed": changed}.items():
         console.say(headed(head, f"{len(names)}{': ' if names else ''}{first_of(names, _MOST_BUGS)}"))
     return found.status
 
@@ -266,7 +262,7 @@ def summary(found: Hunt, folder: Path) -> Iterator[str]:
     yield headed(
         "engines", ", ".join(f"{spec} ({text})" if text not in spec else spec for spec, text in found.engines.items())
     )
-    left = f" · {found.left} not tried or timed yet" if found.left else ""
+    left = f" · {found.left} not tried or measured yet" if found.left else ""
     yield headed("models", f"{len(found.models)} known · {found.seconds:.0f} s for this call{left}")
     for head, kinds in (("fail", BUGS), ("agree", JUDGED), ("unjudged", NOT_JUDGED)):
         counts = [f"{number} {kind}" for kind, number in found.counts.items() if kind in kinds]

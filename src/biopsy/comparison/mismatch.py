@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from biopsy.records import Record, record_of
 from biopsy.text import count, printable
@@ -35,7 +35,8 @@ ONE_SIDED: Mapping[str, str] = {
 FORMS: Mapping[str, str] = {"type-mismatch": "type", "shape-mismatch": "shape"}
 """The kinds that do not concern values; each with what differs."""
 
-SLOWER, LARGER = "slower", "larger"
+SLOWER: Final = "slower"
+LARGER: Final = "larger"
 COSTS: Mapping[str, str] = {SLOWER: "is slower than", LARGER: "needs more memory than"}
 """The kinds of a failure for its cost, in words. The outputs are right, as far as they were compared."""
 

@@ -22,6 +22,7 @@ from biopsy import errors
 from biopsy.engines.base import RELEASE_SETTINGS, Engine, ModelInput, Session
 from biopsy.engines.registry import EngineSpec, create, find_class
 from biopsy.engines.runner import checked_feed
+from biopsy.engines.worker import memory_for, whole_size
 from biopsy.model.load import read_bytes
 from biopsy.processes.engine_calls import EngineCall
 from biopsy.processes.server import Note, Request, Server, ServerEndedError, Serving
@@ -136,9 +137,9 @@ def requested(request: Request) -> tuple[Engine, ModelInput, list[Feed]]:
 class _Stopwatch:
     """Measures runs of models in a process. Use it in a ``with``; several stopwatches may use one ``server``."""
 
-    def __init__(self, side: Side, server: Server, timeout: float | None) -> None:
+    def __init__(self, side: Side, server: Server, limits: Limits) -> None:
         self._server = server
-        self._limits = Limits(seconds=timeout)
+        self._limits = limits
         self._request = side.request
 
     def load(self) -> float | None:
@@ -157,15 +158,20 @@ class _Stopwatch:
 def side_by_side(before: Side, after: Side, timeout: float | None = None) -> Latency | None:
     """The latency of ``after`` compared with ``before``; None if ``after`` cannot be measured.
 
-    ``timeout`` is in seconds per round. Both are in one process, unless their environments differ or it crashes.
+    ``timeout`` is in seconds per round. Both are in one process, unless their environments differ or it crashes. Its
+    memory is limited as that of a ``Worker``.
     """
+    size = 0
+    with contextlib.suppress(errors.ModelError, OSError):  # then it does not run
+        size = sum(whole_size(ModelInput(b"", side.folder, side.model), side.feeds) for side in (before, after))
+    limits = Limits(seconds=timeout, memory=memory_for([before.engine, after.engine], size))
     with contextlib.closing(Server(__name__, environment=after.environment)) as server:
-        new = _Stopwatch(after, server, timeout)
+        new = _Stopwatch(after, server, limits)
         usual = new.load()
         if usual is None:
             return None
         with contextlib.closing(Server(__name__, environment=before.environment)) as other:
-            old = _Stopwatch(before, server if before.environment == after.environment else other, timeout)
+            old = _Stopwatch(before, server if before.environment == after.environment else other, limits)
             was = old.load()
             try:
                 if was is None:

@@ -106,14 +106,17 @@ def settings_tree(flags: Flags, engine: str, version: str | None) -> Tree:
     return {"engine": engine, "version": version, **tree}
 
 
-def settings_verdict(flags: Flags, lines: Sequence[str]) -> Verdict:
-    """Which settings make the failure go away. ``lines`` are command lines of the check with each of the switches."""
+def settings_verdict(flags: Flags, lines: Sequence[str], engines: Sequence[str]) -> Verdict:
+    """Which settings make the failure go away.
+
+    ``lines`` are command lines of the check with each of the switches, ``engines`` the specs with their settings.
+    """
     if not flags.switches:
         return Verdict(kind="unknown", text="None of the settings that were tried makes the failure go away.")
     best = flags.switches[0]
     workarounds = [
-        Workaround(text=f"It goes away {switch.text}.", line=line)
-        for switch, line in zip(flags.switches, lines, strict=True)
+        Workaround(text=f"It goes away {switch.text}.", line=line, engine=None if switch.change.environment else engine)
+        for switch, line, engine in zip(flags.switches, lines, engines, strict=True)
         if switch.verified
     ]
     doubt = None if best.verified else "not confirmed by fresh processes"
@@ -239,7 +242,11 @@ def workarounds_verdict(search: Workarounds, lines: Mapping[int, str]) -> Verdic
     if not search.found:
         text = f"Nothing that was tried makes the model right in {search.engine}."
         return Verdict(kind="unknown" if search.stopped else "fails", text=text)
-    best = [Workaround(text=f"{change.text}.", line=lines.get(rank)) for rank, change in enumerate(search.best, 1)]
+    engines = [None if change.environment or change.changes_model else change.engine for change in search.best]
+    best = [
+        Workaround(text=f"{change.text}.", line=lines.get(rank), engine=engines[rank - 1])
+        for rank, change in enumerate(search.best, 1)
+    ]
     doubt = None
     if not search.trust.confirmed_by:
         doubt = f"what is right is what {search.trust.reference} gives; nothing else confirms it"

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from biopsy import errors
 from biopsy.checks.words import as_word
-from biopsy.comparison.mismatch import SLOWER
+from biopsy.comparison.mismatch import COSTS
 from biopsy.diagnosis.steps.failing import read_tree
 from biopsy.hunting.records import BUGS, JUDGED, RESULT, VERSION
 from biopsy.text import line_of
@@ -80,9 +80,9 @@ def changes(now: _Tree, before: _Tree) -> HuntChanges:
     answers = {(model["model"], cell["engine"]): cell["kind"] for model in now["models"] for cell in model["cells"]}
     for old in left:
         right: set[object] = {*JUDGED, *BUGS}
-        if old["kind"] == SLOWER:  # which it may still be, unless it was timed now with this limit or a lower one
-            is_timed = 0 < (now.get("slower") or 0) <= (before.get("slower") or inf)
-            right = {*JUDGED} if is_timed else set()
+        if old["kind"] in COSTS:  # which it may still be, unless it was measured now with this limit or a lower one
+            is_measured = 0 < (now.get(old["kind"]) or 0) <= (before.get(old["kind"]) or inf)
+            right = {*JUDGED} if is_measured else set()
         kinds = [answers.get((model, engine)) for model in old["models"] for engine in old["engines"]]
         (gone if all(kind in right for kind in kinds) else unknown).append(old["name"])
     return HuntChanges(new=tuple(new), changed=changed, still=tuple(still), gone=tuple(gone), open=tuple(unknown))

@@ -7,25 +7,23 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from biopsy import errors
 from biopsy.checks.command import run_biopsy
 from biopsy.checks.words import as_word
-from biopsy.comparison.mismatch import SLOWER
 from biopsy.diagnosis.steps.failing import read_tree
 from biopsy.engines.registry import parse_spec
 from biopsy.findings.bundle.script import NOT_REPRODUCED
 from biopsy.findings.page.document import page_of
 from biopsy.findings.page.reading import nodes_of
 from biopsy.findings.report import Tree
+from biopsy.hunting.costs import last_line, words_of_cost
 from biopsy.hunting.records import BUG_FOLDER, BUGS, INPUTS, Bug, BugExamination, Kind, MatrixCell, ModelResult
 from biopsy.hunting.sweep import make_own_folder
-from biopsy.hunting.times import last_line, words_of_times
 from biopsy.hunting.vote import engine_for
 from biopsy.model.load import parse as parsed
 from biopsy.model.load import read_bytes
@@ -116,13 +114,13 @@ class Examiner:
     """Diagnoses one member of a group in the folder of a hunt.
 
     ``seconds`` is what the diagnosis may take, and ``at_most`` when its process is ended; 0 for no diagnosis.
-    ``slower`` is the limit of times.
+    ``limits`` are those of time and memory, by the kind of the bug.
     """
 
     folder: Path
     seconds: float = 0.0
     at_most: float = 0.0
-    slower: float | None = None
+    limits: Mapping[Kind, float] = field(default_factory=dict)
 
     def within(self, left: float) -> Examiner:
         """The same with so many seconds ``left``: half of them for the diagnosis, the rest for its report."""
@@ -158,23 +156,24 @@ class Examiner:
             ended = BugExamination(verdict=_OVER if is_over else failed, cut_short=is_over)
             return _with_pattern(replace(bug, examination=ended), Path(result.model), result.nodes)
         write_whole(page, [page_of(tree).encode()])
-        paths: dict[str, Any] = {"page": str(page.relative_to(self.folder))}
-        if bundle.exists() and not (bundle / NOT_REPRODUCED).exists():
-            paths["bundle"] = str(bundle.relative_to(self.folder))
         piece = (tree.get("piece") or {}).get("path")
-        examination = _examination(tree, None if piece is None else (place / piece).relative_to(self.folder))
-        examination = replace(examination, right_with=_right_with(tree, cell))
-        bug = replace(bug, examination=replace(examination, **paths))
-        if piece is None:
-            return _with_pattern(bug, Path(result.model), result.nodes)
-        return _with_pattern(bug, place / piece, 0)
+        smallest = Path(result.model) if piece is None else place / piece
+        is_fit = bundle.exists() and not (bundle / NOT_REPRODUCED).exists()
+        examination = replace(
+            _examination(tree, cell),
+            piece=None if piece is None else str(smallest.relative_to(self.folder)),
+            page=str(page.relative_to(self.folder)),
+            bundle=str(bundle.relative_to(self.folder)) if is_fit else None,
+        )
+        return _with_pattern(replace(bug, examination=examination), smallest, result.nodes if piece is None else 0)
 
     def _words(self, result: ModelResult, cell: MatrixCell) -> Iterator[str]:
         """The words of ``biopsy diagnose`` that examine a member."""
         yield from ("diagnose", as_word(Path(result.model)))
         file = self.folder / INPUTS / result.file if result.file else None
-        if cell.kind == SLOWER and self.slower is not None:
-            yield from ("--check", "biopsy", *words_of_times("{}", cell.trusted, cell.engine, self.slower, file))
+        if cell.kind in self.limits:
+            limit = self.limits[cell.kind]
+            yield from ("--check", "biopsy", *words_of_cost("{}", cell.trusted, cell.engine, cell.kind, limit, file))
             return
         for spec in dict.fromkeys(filter(None, (engine_for(cell.trusted), cell.engine))):
             yield from ("--engine", spec)
@@ -182,31 +181,26 @@ class Examiner:
             yield from ("--load-inputs", as_word(file))
 
 
-def _examination(tree: Tree, piece: Path | None) -> BugExamination:
-    """What the report of a diagnosis says."""
+def _examination(tree: Tree, cell: MatrixCell) -> BugExamination:
+    """What the report of a diagnosis says of a cell."""
     verdict = tree["verdict"]
-    avoids = [each["text"] for each in verdict.get("workarounds") or ()]
+    ways = verdict.get("workarounds") or ()
+    specs = (way["engine"] for way in ways if way["engine"] is not None)  # with other settings, or of another release
+    name, others = parse_spec(cell.engine).name, {cell.engine, engine_for(cell.trusted)}
     matches = (tree.get("known") or {}).get("matches") or ()
     known = next((each for each in matches if each["looks_like_it"]), {"sentence": None, "issue": None})
     cut_short = any(step["outcome"] == "stopped" for step in tree.get("steps") or ())
     return BugExamination(
         verdict=verdict["text"],
-        confirmed=verdict["kind"] in _FAILS and not (cut_short and piece is None),
+        confirmed=verdict["kind"] in _FAILS and not (cut_short and not tree.get("piece")),
         refuted=verdict["kind"] in _NO_BUG,
         cut_short=cut_short,
-        piece=None if piece is None else str(piece),
         nodes=tuple(nodes_of(tree)[:_SMALL]),
         known=known["sentence"],
         issue=known["issue"],
-        switch=avoids[0] if avoids else None,
+        switch=ways[0]["text"] if ways else None,
+        right_with=next((spec for spec in specs if spec not in others and parse_spec(spec).name == name), None),
     )
-
-
-def _right_with(tree: Tree, cell: MatrixCell) -> str | None:
-    """The spec of the cell's engine with the first settings, or the release, that alone make the model pass."""
-    specs = (way["engine"] for way in tree["verdict"].get("workarounds") or () if way["engine"] is not None)
-    name, known = parse_spec(cell.engine).name, {cell.engine, engine_for(cell.trusted)}
-    return next((spec for spec in specs if spec not in known and parse_spec(spec).name == name), None)
 
 
 def _with_pattern(bug: Bug, model: Path, nodes: int) -> Bug:
@@ -259,7 +253,7 @@ def merged(bugs: Sequence[Bug]) -> list[Bug]:
             by_pattern[key] = bug
         else:
             models = tuple(sorted({*other.models, *bug.models}))
-            confirmed = {*other.confirmed, *bug.confirmed}
+            confirmed = {model for each in (other, bug) for model in each.models if model not in each.unconfirmed}
             unconfirmed = tuple(model for model in models if model not in confirmed)
             by_pattern[key] = replace(other, models=models, unconfirmed=unconfirmed)
     return sorted(by_pattern.values(), key=lambda bug: bug.rank)

@@ -8,7 +8,7 @@ from biopsy.hunting.records import BUGS, JUDGED, KINDS, NOT_JUDGED, Hunt, Kind
 from biopsy.text import count, printable
 
 _SYMBOLS: dict[Kind, str] = {
-    "wrong": "✗", "differs": "≠", "crash": "☠", "hang": "…", "refused": "⊘", "slower": "◷",
+    "wrong": "✗", "differs": "≠", "crash": "☠", "hang": "…", "refused": "⊘", "slower": "◷", "larger": "▣",
     "right": "✓", "rounding": "≈", "tie": "=",
 }  # fmt: skip
 _OTHER = "·"
@@ -18,11 +18,8 @@ def gallery_of(hunt: Hunt) -> str:
     """The page as one HTML document that loads nothing, with links to the pages of bugs in the folder of the hunt."""
     order = list(KINDS)
     judged, unjudged = (sum(hunt.counts.get(kind, 0) for kind in kinds) for kinds in (JUDGED, NOT_JUDGED))
-    headline = {
-        0: "No bug was found",
-        1: count(len(hunt.bugs), "distinct bug"),
-        4: "No bug was found, and not all was judged",
-    }
+    bugs = count(len(hunt.bugs), "distinct bug")
+    headline = {0: "No bug was found", 1: bugs, 4: "No bug was found, and not all was judged"}[hunt.status]
     marks = {
         "engines": list(map(printable, hunt.engines)),
         "kinds": [
@@ -36,9 +33,9 @@ def gallery_of(hunt: Hunt) -> str:
     return document_of(
         "hunt",
         marks,
-        title=f"{headline[hunt.status]} · biopsy hunt",
+        title=f"{headline} · biopsy hunt",
         command="hunt",
-        headline=headline[hunt.status],
+        headline=headline,
         tone={0: "good", 1: "bad", 4: "unsure"}[hunt.status],
         figures=[
             (len(hunt.models), "models tried"),

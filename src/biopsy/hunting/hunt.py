@@ -13,15 +13,28 @@ from math import inf
 
 from biopsy import errors, events
 from biopsy.checks.journal_file import set_aside
-from biopsy.comparison.mismatch import SLOWER
+from biopsy.comparison.mismatch import LARGER, SLOWER
 from biopsy.diagnosis.context import PERSON, TIME
+from biopsy.engines.registry import create
 from biopsy.hunting.bugs import Examiner, Group, groups_of, merged, with_smallest_part
+from biopsy.hunting.costs import measured
 from biopsy.hunting.elsewhere import SweeperElsewhere
 from biopsy.hunting.gallery import gallery_of
 from biopsy.hunting.models import FoundModel, find_models
-from biopsy.hunting.records import BUG_FOLDER, INPUTS, JOURNAL, JUDGED, PAGE, RESULT, Bug, Hunt, Kind, ModelResult
+from biopsy.hunting.records import (
+    BUG_FOLDER,
+    INPUTS,
+    JOURNAL,
+    JUDGED,
+    KINDS,
+    PAGE,
+    RESULT,
+    Bug,
+    Hunt,
+    Kind,
+    ModelResult,
+)
 from biopsy.hunting.sweep import HuntJournal, HuntQuestion, Sweeper, make_own_folder, releases_of
-from biopsy.hunting.times import timed
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole, writing_to
 from biopsy.records import plain, record_of
@@ -36,11 +49,14 @@ def hunt(
     Models are tried on other ``machines`` if there are some; what fails is diagnosed here.
     The same call goes on where an earlier one was ended. Ctrl-C and ``max_time`` end it with what is known by then.
 
-    Raises UsageError if there are no models, the folder is of another hunt, or there is one engine with ``slower``,
+    Raises UsageError if there are no models, the folder is of another hunt, or there is one engine with limits,
     EngineMissing, CheckError.
     """
-    if question.slower is not None and len(question.engines) < 2:
-        raise errors.UsageError("--slower compares the last engine with the first: name two at least")
+    if question.limits and len(question.engines) < 2:
+        first = next(iter(question.limits))
+        raise errors.UsageError(f"--{first} compares the last engine with the first: name two at least")
+    for spec in question.engines:
+        create(spec)
     started = time.monotonic()
     models = list(find_models(question.places))
     versions = releases_of(question.engines)
@@ -59,7 +75,7 @@ def hunt(
         run = _HuntRun(question, models, journal, listener, started, machines)
         try:
             run.sweep()
-            run.time()
+            run.measure()
         except KeyboardInterrupt:
             run.stopped = PERSON
         run.examine()
@@ -124,26 +140,27 @@ class _HuntRun:
                     self.stopped = TIME
                     return
 
-    def time(self) -> None:
+    def measure(self) -> None:
         """Measure the models in which the first and the last engine are right, one after the other."""
-        todo = [result for result in self._tried() if self._is_untimed(result)]
+        todo = [(result, kind) for result in self._swept() for kind in self._unmeasured(result)]
         models = {str(model.path): model for model in self._models}
-        for number, result in enumerate(todo, 1):
+        for number, (result, kind) in enumerate(todo, 1):
             if self.stopped is not None or self._is_over:
                 self.stopped = self.stopped or TIME
                 return
-            self._listener(events.StepStarted(result.model, "is it slower?", number, len(todo)))
-            measured = timed(self._question, models[result.model], result, self._question.engines[-1])
-            self._journal.note(self._key_of_times(result), plain(measured))
+            self._listener(events.StepStarted(result.model, f"is it {kind}?", number, len(todo)))
+            new = measured(self._question, models[result.model], result, self._question.engines[-1], kind)
+            self._journal.note(self._key_of_cost(result, kind), plain(new))
 
-    def _key_of_times(self, result: ModelResult) -> str:
-        return json.dumps(["times", self._question.slower, result.model, result.state])
+    def _key_of_cost(self, result: ModelResult, kind: Kind) -> str:
+        return json.dumps([kind, self._question.limits[kind], result.model, result.state])
 
-    def _is_untimed(self, result: ModelResult) -> bool:
-        """Whether a model is still to be timed."""
-        is_right = all(result.cells[place].kind in JUDGED for place in (0, -1))
+    def _unmeasured(self, result: ModelResult) -> list[Kind]:
+        """What is still to be measured of a model, by its result in the sweep."""
+        if any(result.cells[place].kind not in JUDGED for place in (0, -1)):
+            return []
         known = self._journal.notes
-        return self._question.slower is not None and is_right and self._key_of_times(result) not in known
+        return [kind for kind in self._question.limits if self._key_of_cost(result, kind) not in known]
 
     def examine(self) -> None:
         """Diagnose a member of each group that the journal does not answer, and hold the others against it."""
@@ -175,7 +192,7 @@ class _HuntRun:
     def _diagnosed(self, group: Group) -> Bug:
         """What the diagnosis of the smallest member says, from the journal if that knows it."""
         question = self._question
-        whole = Examiner(folder=question.folder, seconds=question.per_bug, slower=question.slower)
+        whole = Examiner(folder=question.folder, seconds=question.per_bug, limits=question.limits)
         if self.stopped is None and self._is_over:
             self.stopped = TIME
         smallest, _ = group.smallest
@@ -223,15 +240,15 @@ class _HuntRun:
         return {first.model, *alike}
 
     def _right_in(self, spec: str, names: Collection[str], kind: Kind) -> set[str]:
-        """Those of some models that do not fail in an engine as this ``kind`` does, by their times if it is slower;
+        """Those of some models that do not fail in an engine as this ``kind`` does, measured if it has a limit;
         ``stopped`` is set if there is no time for all.
         """
         models = [model for model in self._models if str(model.path) in names]
         right = set[str]()
-        if kind == SLOWER:
+        if kind in self._question.limits:
             results = {result.model: result for result in self._tried()}
             for model in models:
-                cell = timed(self._question, model, results[str(model.path)], spec).cells[-1]
+                cell = measured(self._question, model, results[str(model.path)], spec, kind).cells[-1]
                 right |= {str(model.path)} if cell.kind in JUDGED else set()
                 if self._is_over:
                     self.stopped = TIME
@@ -247,14 +264,19 @@ class _HuntRun:
                         break
         return right
 
-    def _tried(self) -> list[ModelResult]:
-        """The results of the models as they are now, in order, with what is known of their times."""
+    def _swept(self) -> list[ModelResult]:
+        """The results of the models as they are now, in order."""
         known = ((self._journal.models.get(str(model.path)), model.state) for model in self._models)
-        tried = [result for result, state in known if result is not None and result.state == state]
-        if self._question.slower is None:
-            return tried
-        noted = ((result, self._journal.notes.get(self._key_of_times(result))) for result in tried)
-        return [result if tree is None else record_of(ModelResult, tree) for result, tree in noted]
+        return [result for result, state in known if result is not None and result.state == state]
+
+    def _tried(self) -> list[ModelResult]:
+        """The same with what is known of their time and memory; of a model that needs more of both, the time."""
+        tried = self._swept()
+        for place, result in enumerate(tried):
+            noted = (self._journal.notes.get(self._key_of_cost(result, kind)) for kind in self._question.limits)
+            known = [record_of(ModelResult, tree) for tree in noted if tree is not None]
+            tried[place] = min(known, key=lambda each: [*KINDS].index(each.cells[-1].kind), default=result)
+        return tried
 
     def found(self, versions: Mapping[str, str], seconds: float) -> Hunt:
         """What is known by now."""
@@ -267,8 +289,9 @@ class _HuntRun:
             refuted=refuted,
             seconds=seconds,
             stopped=self.stopped,
-            left=len(self._models) - len(tried) + sum(map(self._is_untimed, tried)),
-            slower=self._question.slower,
+            left=len(self._models) - len(tried) + sum(map(bool, map(self._unmeasured, self._swept()))),
+            slower=self._question.limits.get(SLOWER),
+            larger=self._question.limits.get(LARGER),
         )
 
 

@@ -20,10 +20,10 @@ BUG_FOLDER, INPUTS = "bugs", "inputs"
 """Its folders: with a folder for each bug, and with the samples of the models that fail."""
 
 Kind: TypeAlias = Literal[
-    "wrong", "differs", "crash", "hang", "refused", "slower",
+    "wrong", "differs", "crash", "hang", "refused", "slower", "larger",
     "right", "rounding", "tie",
     "refuted", "unsupported", "random", "not finite", "overflow", "every engine", "invalid model", "limit", "unknown",
-    "empty", "alone", "error", "untimed",
+    "empty", "alone", "error", "unmeasured",
 ]  # fmt: skip
 
 BUGS: Mapping[Kind, str] = {
@@ -33,6 +33,7 @@ BUGS: Mapping[Kind, str] = {
     "hang": "gives no answer within the limit of time",
     "refused": "refuses a model that others run",
     "slower": "takes longer than the first engine, by the limit at least",
+    "larger": "needs more memory than the first engine, by the limit at least",
 }
 """What counts as a bug, the worst first."""
 
@@ -56,7 +57,7 @@ NOT_JUDGED: Mapping[Kind, str] = {
     "empty": "the outputs have no elements",
     "alone": "no other engine runs the model",
     "error": "biopsy itself fails on the model",
-    "untimed": "its outputs are right, and whether it is slower cannot be said",
+    "unmeasured": "its outputs are right, and whether it is slower or larger cannot be said",
 }
 """What says nothing about the engine, or not all that was asked."""
 
@@ -176,11 +177,6 @@ class Bug:
         return self.example.kind
 
     @property
-    def confirmed(self) -> tuple[str, ...]:
-        """The models that are known to have it."""
-        return tuple(model for model in self.models if model not in set(self.unconfirmed))
-
-    @property
     def is_confirmed(self) -> bool:
         """Whether a diagnosis has seen it, too."""
         return self.examination is not None and self.examination.confirmed
@@ -193,9 +189,8 @@ class Bug:
     @property
     def text(self) -> str:
         """What it is, in words."""
-        if self.examination is not None and (self.is_confirmed or self.is_refuted):
-            return self.examination.verdict
-        return self.example.text
+        said = self.examination
+        return said.verdict if said is not None and (said.confirmed or said.refuted) else self.example.text
 
     @property
     def rank(self) -> tuple[int, int, str]:
@@ -213,8 +208,8 @@ class Hunt:
     """A whole hunt: its engines with their versions, every model, and the distinct bugs, the worst first.
 
     ``refuted`` are failures in which a diagnosis found no engine at fault. ``stopped`` says what cut the hunt short,
-    ``left`` how many models it has not tried, or not timed, then. ``slower`` is the limit of times; None if they did
-    not count.
+    ``left`` how many models it has not tried, or not measured, then. ``slower`` and ``larger`` are the limits of time
+    and memory; None if they did not count.
     """
 
     engines: Mapping[str, str]
@@ -225,6 +220,7 @@ class Hunt:
     stopped: str | None = None
     left: int = 0
     slower: float | None = None
+    larger: float | None = None
 
     @property
     def counts(self) -> Mapping[Kind, int]:

@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.journal import FRESH, cannot_append, refusal, require_same_identity
 from biopsy.checks.journal_file import DamagedError, JournalFile
+from biopsy.comparison.mismatch import LARGER, SLOWER
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec, find_class, parse_spec, release_now
 from biopsy.engines.worker import memory_for, whole_size
@@ -39,9 +40,9 @@ class HuntQuestion:
     """What to hunt in: ``places`` are folders, files and patterns, ``engines`` specs, ``folder`` keeps what is found.
 
     ``seconds`` and ``memory`` (bytes) limit each model, ``per_bug`` (seconds) the diagnosis of each bug (0: there is
-    none), ``max_time`` (seconds) everything; the last engine may take less than ``slower`` times as long as the first;
-    None for no limit. ``jobs`` models are tried at once, by default one per processor, or as many as other machines
-    have room for. ``fresh`` starts over.
+    none), ``max_time`` (seconds) everything; None for no limit. ``limits`` are those of what the last engine may need,
+    as multiples of what the first does: see ``limits_of``. ``jobs`` models are tried at once, by default one per
+    processor, or as many as other machines have room for. ``fresh`` starts over.
     """
 
     places: Sequence[str]
@@ -53,8 +54,21 @@ class HuntQuestion:
     max_time: float | None = None
     seed: int = 1
     jobs: int | None = None
-    slower: float | None = None
+    limits: Mapping[Kind, float] = field(default_factory=dict)
     fresh: bool = False
+
+    def memory_of(self, model: Path) -> int:
+        """The memory that the engines may take for a model, in bytes."""
+        size = 0
+        with contextlib.suppress(errors.BiopsyError, OSError):  # what reads it next will say so
+            size = whole_size(ModelInput(b"", model.parent, model))
+        return self.memory or memory_for(self.engines, size)
+
+
+def limits_of(slower: float | None, larger: float | None) -> Mapping[Kind, float]:
+    """The limits of time and memory that are given, by the kind of the bug."""
+    given: dict[Kind, float | None] = {SLOWER: slower, LARGER: larger}
+    return {kind: limit for kind, limit in given.items() if limit is not None}
 
 
 def make_own_folder(folder: Path) -> None:
@@ -255,11 +269,7 @@ class Sweeper:
 
     def _ended(self, request: Mapping[str, Any], path: Path, stop: Stop) -> Ended:
         """How the fork of a request ended; another server is started if this one has ended."""
-        size = 0
-        with contextlib.suppress(errors.BiopsyError, OSError):  # the fork will say so
-            size = whole_size(ModelInput(b"", path.parent, path))
-        memory = self._question.memory or memory_for(self._question.engines, size)
-        limits = Limits(seconds=self._question.seconds, memory=memory)
+        limits = Limits(seconds=self._question.seconds, memory=self._question.memory_of(path))
         for _ in range(2):
             server = self._server
             try:
@@ -290,9 +300,8 @@ def _cell_of(ended: Ended, call: LastCall | None, seconds: float) -> MatrixCell:
         text = f"no answer after {seconds:g} s{doing}"
         return MatrixCell(engine="", kind="hang", stage=stage, failure="Timeout", message="no answer", text=text)
     if ended.cause in ("time", "memory", "stop"):
-        return MatrixCell(
-            engine="", kind="limit", stage=stage, failure=ended.cause, text=f"ended: {ended.cause}{doing}"
-        )
+        text = f"ended: {ended.cause}{doing}"
+        return MatrixCell(engine="", kind="limit", stage=stage, failure=ended.cause, text=text)
     name = signal_name(-ended.status) if ended.status < 0 else f"exit status {ended.status}"
     lines = [line for line in ended.output.decode("utf-8", "replace").splitlines() if line.strip()]
     text = f"{name}{doing}" if is_open else f"{name}: {lines[-1] if lines else ''}"

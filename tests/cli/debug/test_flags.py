@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.models import transformer
 from biopsy.cli.app import main
+from biopsy.engines.registry import EngineSpec, parse_spec
 from biopsy.model.demonstration import demonstration_model
 from support import bug
 from support.models import chain, save
@@ -99,6 +100,8 @@ def test_settings_that_work_only_together_are_found_without_the_others(here: Pat
     assert flags("--engine", "onnxrt", "--check", *script(code)) == 0
     wanted = {"threads": "1", "config.session.disable_prepacking": "1"}
     assert [one["settings"] for one in report()["switches"]] == [wanted]
+    (way,) = json.loads(Path("report.json").read_text())["verdict"]["workarounds"]
+    assert parse_spec(way["engine"]) == EngineSpec("onnxrt", wanted)
 
 
 def test_a_variable_of_the_environment_is_a_setting_too(here: Path, capsys):
@@ -112,6 +115,7 @@ def test_a_variable_of_the_environment_is_a_setting_too(here: Path, capsys):
     whole = json.loads(Path("report.json").read_text())
     assert [one["line"] for one in whole["next"]] == [line]
     assert [one["line"] for one in whole["verdict"]["workarounds"]] == [line]
+    assert [one["engine"] for one in whole["verdict"]["workarounds"]] == [None]
 
 
 def test_a_level_is_named_where_no_optimizer_can_be(here: Path, capsys):

@@ -158,7 +158,11 @@ def _sections(
 
     versions = versions_tree([template.spec.text])
     return {
-        "verdict": settings_verdict(flags, [_line_with(options, template, switch) for switch in flags.switches]),
+        "verdict": settings_verdict(
+            flags,
+            [_line_with(options, template, switch) for switch in flags.switches],
+            [template.changed(switch.change).text for switch in flags.switches],
+        ),
         "model": model_tree_of(options.model),
         "versions": versions,
         "search": progress.history.tree(),

@@ -28,7 +28,7 @@ from biopsy.cli.run.findings import (
     whose_fault,
 )
 from biopsy.cli.run.options import RunOptions, functions_of
-from biopsy.comparison.mismatch import GRAVEST, MOST_OF_A_KIND, most_telling
+from biopsy.comparison.mismatch import GRAVEST, LARGER, MOST_OF_A_KIND, SLOWER, most_telling
 from biopsy.comparison.tolerance import (
     MetricLimits,
     Stats,
@@ -126,11 +126,11 @@ def _costs(execution: ModelExecution, findings: Findings, engines: Sequence[Engi
     """
     if (findings.reasons and verdict.is_wanted()) or any(run.failure for run in findings.runs):
         return
-    options = execution.options
-    if options.slower is not None:
-        yield execution.latency(engines, options.slower)
-    if options.larger is not None:
-        yield execution.peak_memory(engines, options.larger)
+    labels = {"trusted": engines[0].label, "suspect": engines[-1].label}
+    if (slower := execution.options.slower) is not None:
+        yield CostComparison(kind=SLOWER, limit=slower, measured=execution.latency(engines, slower), **labels)
+    if (larger := execution.options.larger) is not None:
+        yield CostComparison(kind=LARGER, limit=larger, measured=execution.peak_memory(engines, larger), **labels)
 
 
 def _hinted(findings: Findings, golden: Sequence[RunnerResult], console: Console, *, validated: bool) -> Findings:

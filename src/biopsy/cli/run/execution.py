@@ -12,9 +12,8 @@ from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.cli.arguments.groups import MarkedOutputs
 from biopsy.cli.console import Console
-from biopsy.cli.run.findings import CostComparison, EngineResult
+from biopsy.cli.run.findings import EngineResult
 from biopsy.cli.run.options import RunOptions
-from biopsy.comparison.mismatch import LARGER, SLOWER
 from biopsy.engines.base import Engine, ModelInput, Session
 from biopsy.engines.registry import parse_spec
 from biopsy.engines.runner import Inputs, casts, casts_text, checked_feed, feeds_for, run_session, runner_name
@@ -29,6 +28,8 @@ from biopsy.text import ListOption, count, line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.run.recording import Recorder
+    from biopsy.engines.latency import Latency
+    from biopsy.engines.peak_memory import PeakMemory
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class ModelExecution:
         assert result is not None
         return result
 
-    def latency(self, engines: Sequence[Engine], limit: float) -> CostComparison:
+    def latency(self, engines: Sequence[Engine], limit: float) -> Latency:
         """How long the second engine takes compared with the first, for the same inputs: whether ``limit`` times.
 
         Raises EngineFailure.
@@ -85,11 +86,9 @@ class ModelExecution:
             timers = [loaded(engine) for engine in alike[:: -1 if is_second_first else 1]]
             return (timers[1], timers[0]) if is_second_first else (timers[0], timers[1])
 
-        trusted, suspect = engines
-        found = decided(load, limit)
-        return CostComparison(kind=SLOWER, suspect=suspect.label, trusted=trusted.label, limit=limit, measured=found)
+        return decided(load, limit)
 
-    def peak_memory(self, engines: Sequence[Engine], limit: float) -> CostComparison:
+    def peak_memory(self, engines: Sequence[Engine], limit: float) -> PeakMemory:
         """The memory that the second engine needs compared with the first: whether ``limit`` times.
 
         Raises EngineFailure.
@@ -97,15 +96,13 @@ class ModelExecution:
         from biopsy.engines.latency import Side, measurable_alike
         from biopsy.engines.peak_memory import decided
 
-        trusted, suspect = engines
-        feeds = self.feeder.feeds(built(trusted, self.model, self.feeder, self.options).inputs)
+        feeds = self.feeder.feeds(built(engines[0], self.model, self.feeder, self.options).inputs)
         with temporary_folder("biopsy-") as folder:
             write_whole(model := folder / "model.onnx", [self.model.data])
             write_feeds(file := folder / "inputs.json", feeds[:1])
             alike = measurable_alike([parse_spec(engine.label) for engine in engines])
             sides = [Side(engine=each.label, model=model, folder=self.model.folder, feeds=file) for each in alike]
-            found = decided(sides, limit)
-        return CostComparison(kind=LARGER, suspect=suspect.label, trusted=trusted.label, limit=limit, measured=found)
+            return decided(sides, limit)
 
     def recorder(self, engines: Sequence[Engine], save_to: Path | None) -> Recorder | None:
         """The recorder that keeps outputs in a file, if --record-memory is given."""
