@@ -27,7 +27,6 @@ from biopsy.text import first_line, printable, shortened
 
 _LONGEST_TEXT = 300
 
-
 _MEASURES: Mapping[Kind, type[Latency] | type[PeakMemory]] = {SLOWER: Latency, LARGER: PeakMemory}
 
 

@@ -102,6 +102,7 @@ class _HuntRun:
         machines: OtherMachines | None,
     ) -> None:
         self._question = question
+        self._examiner = Examiner(folder=question.folder, seconds=question.per_bug, limits=question.limits)
         self._models = models
         self._journal = journal
         self._listener = listener
@@ -186,13 +187,12 @@ class _HuntRun:
             if not rest.members:
                 return bugs
             if len(bugs) >= _MOST_PARTS or self.stopped is not None:
-                return _with_undiagnosed(bugs, Examiner(folder=self._question.folder).bug(rest))
+                return _with_undiagnosed(bugs, replace(self._examiner, seconds=0.0).bug(rest))
             group = rest
 
     def _diagnosed(self, group: Group) -> Bug:
         """What the diagnosis of the smallest member says, from the journal if that knows it."""
-        question = self._question
-        whole = Examiner(folder=question.folder, seconds=question.per_bug, limits=question.limits)
+        whole = self._examiner
         if self.stopped is None and self._is_over:
             self.stopped = TIME
         smallest, _ = group.smallest
