@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,10 @@ def undefined_values(model: onnx.ModelProto, labels: Sequence[str], feeds: Seque
             return np.asarray(feed[name])
         return numpy_helper.to_array(weights[name]) if name in weights else None
 
+    opset = next((each.version for each in model.opset_import if each.domain in _ONNX), 1)
     for label, node in zip(labels, model.graph.node, strict=True):
-        rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-        if rule is None or len(node.input) <= rule.place:
+        rule = _RULES.get(node.op_type) if node.domain in _ONNX else None
+        if rule is None or opset >= rule.until or len(node.input) <= rule.place:
             continue
         tensor = node.input[rule.place]
         for feed in feeds:
@@ -117,6 +119,9 @@ def undefined_values(model: onnx.ModelProto, labels: Sequence[str], feeds: Seque
                 break
 
 
+_ONNX = ("", "ai.onnx")
+
+
 def _attribute(node: onnx.NodeProto, name: str) -> int:
     return next((each.i for each in node.attribute if each.name == name), 0)
 
@@ -127,7 +132,7 @@ _Elements = Callable[[Array], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """What an operator has no defined result for: elements of its input number ``place``.
+    """What an operator has no defined result for, in opsets before ``until``: elements of its input number ``place``.
 
     ``of`` gives these elements for a node and the values of its inputs, None for one that is not known; that of
     ``place`` is. It returns None if no element is known to be undefined.
@@ -137,6 +142,7 @@ class _Rule:
     of: Callable[[onnx.NodeProto, Sequence[Any]], _Elements | None]
     place: int = 0
     instead: int = 0
+    until: float = inf
 
 
 def _outside(node: onnx.NodeProto, inputs: Sequence[Any]) -> _Elements | None:
@@ -192,7 +198,7 @@ _OPPOSITE = _Rule(text="overflows: the type has no such positive number", of=_le
 
 _RULES: Mapping[str, _Rule] = {
     "Abs": _OPPOSITE,
-    "BitShift": _Rule(text="shifts by as many bits as the type has, or more", of=_too_many_bits, place=1),
+    "BitShift": _Rule(text="shifts by as many bits as the type has, or more", of=_too_many_bits, place=1, until=28),
     "Cast": _CAST,
     "CastLike": _CAST,
     "Div": _DIVISOR,
