@@ -298,6 +298,15 @@ def test_a_fault_of_biopsy_and_a_dead_server_blame_no_engine(tmp_path: Path, que
     assert kinds == {"good": "right", "other": "right", "wrong": "error", "gone": "every engine"}
 
 
+def test_a_refusal_for_what_the_machine_lacks_blames_no_engine(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (string[1] x) => (string[n] y)
+        { y = StringNormalizer <case_change_action = "LOWER", locale = "xx_XX.UTF-8"> (x) }"""
+    zoo(tmp_path, {"locale": onnx.parser.parse_model(text)})
+    with Sweeper(HuntQuestion(places=(), engines=("onnxrt",), folder=tmp_path / "found")) as sweeper:
+        result = sweeper.try_model(FoundModel(tmp_path / "locale.onnx"))
+    assert (result.worst, "install" in result.cells[0].text) == ("unsupported", True)
+
+
 def test_the_limit_of_memory_counts_the_weights_in_other_files(tmp_path: Path) -> None:
     made = onnx.helper.make_model(
         onnx.helper.make_graph([], "g", [], [], [onnx.numpy_helper.from_array(np.zeros(5000, np.float32), "w")])

@@ -105,8 +105,7 @@ def groups_of(results: Iterable[ModelResult]) -> list[Group]:
             engines[key] = specs
             grouped.setdefault(key, []).append((result, cells[-1]))
     groups = [Group(key=key, engines=engines[key], members=tuple(members)) for key, members in grouped.items()]
-    order = list(BUGS)
-    return sorted(groups, key=lambda group: (order.index(group.kind), -len(group.members), group.name))
+    return sorted(groups, key=lambda group: ([*BUGS].index(group.kind), -len(group.members), group.name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +170,7 @@ class Examiner:
         """The words of ``biopsy diagnose`` that examine a member."""
         yield from ("diagnose", as_word(Path(result.model)))
         file = self.folder / INPUTS / result.file if result.file else None
-        if cell.kind in self.limits:
-            limit = self.limits[cell.kind]
+        if (limit := self.limits.get(cell.kind)) is not None:
             yield from ("--check", "biopsy", *words_of_cost("{}", cell.trusted, cell.engine, cell.kind, limit, file))
             return
         for spec in dict.fromkeys(filter(None, (engine_for(cell.trusted), cell.engine))):
@@ -233,9 +231,8 @@ def with_smallest_part(bug: Bug, group: Group, folder: Path) -> Iterator[str]:
         path = Path(result.model)
         with suppress(errors.BiopsyError, SearchLimitError):  # it is damaged now, or too large
             place = pattern and pattern.occurrence_in(_scope(path), may_be_lone=True)
-            if (place and not place.unknown) or (
-                result.nodes <= _SMALL and _fingerprint(path).digest == bug.fingerprint
-            ):
+            contains = place and not place.unknown
+            if contains or (result.nodes <= _SMALL and _fingerprint(path).digest == bug.fingerprint):
                 yield result.model
 
 

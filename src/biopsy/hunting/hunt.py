@@ -158,10 +158,8 @@ class _HuntRun:
 
     def _unmeasured(self, result: ModelResult) -> list[Kind]:
         """What is still to be measured of a model, by its result in the sweep."""
-        if any(result.cells[place].kind not in JUDGED for place in (0, -1)):
-            return []
-        known = self._journal.notes
-        return [kind for kind in self._question.limits if self._key_of_cost(result, kind) not in known]
+        kinds = self._question.limits if all(result.cells[place].kind in JUDGED for place in (0, -1)) else ()
+        return [kind for kind in kinds if self._key_of_cost(result, kind) not in self._journal.notes]
 
     def examine(self) -> None:
         """Diagnose a member of each group that the journal does not answer, and hold the others against it."""

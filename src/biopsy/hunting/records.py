@@ -46,7 +46,7 @@ JUDGED: Mapping[Kind, str] = {
 
 NOT_JUDGED: Mapping[Kind, str] = {
     "refuted": "fails here, and the diagnosis finds no engine at fault",
-    "unsupported": "says that it does not support an operator or a type",
+    "unsupported": "says that it does not support an operator or a type, or that the machine lacks something",
     "random": "the model has random operators",
     "not finite": "the model itself gives NaN or infinity there, in float64 too",
     "overflow": "the inputs overflow in float32, and not in float64",

@@ -40,10 +40,10 @@ _LONGEST_TEXT = 300
 _UNSUPPORTED = re.compile(
     r"not (?:yet )?(?:been )?(?:implemented|supported)|un(?:supported|implemented)|only supported|does ?n[o']t support"
     r"|no conversion rule|(?:could not find|no) (?:an )?implementation|not a registered function|under development"
-    r"|no kernel|no schema|isn't (?:supported|implemented)",
+    r"|no kernel|no schema|isn't (?:supported|implemented)|please,? install",
     re.IGNORECASE,
 )
-"""The words with which engines say that they lack an operator, a type or a version of it."""
+"""The words with which engines say that they lack an operator, a type or a version of it, or the machine something."""
 
 _UNSUPPORTED_KINDS = frozenset(
     {"NotImplemented", "NotImplementedError", "RuntimeImplementationError", "NotSupported", "UnsupportedType"}
