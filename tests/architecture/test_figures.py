@@ -10,7 +10,7 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_045,
+    "code": 63_051,
     "modules": 388,
     "functions": 5_736,
     "used_once": 520,
@@ -28,7 +28,7 @@ LIMITS = {
     "child_protocols": 3,
 }
 
-ROOM = {"code": 63_045, "modules": 5, "functions": 5_736, "used_once": 20, "inner_imports": 20, "options": 20}
+ROOM = {"code": 63_051, "modules": 5, "functions": 5_736, "used_once": 20, "inner_imports": 20, "options": 20}
 """How far a figure may fall below its limit before the limit has to follow."""
 
 

@@ -58,6 +58,13 @@ def test_what_the_standard_does_not_define_is_seen(node: str, values: Mapping[st
     assert all(each.startswith(f"Node 'n' {reason}") for each in found) and len(found) == bool(reason)
 
 
+@pytest.mark.parametrize(("opset", "is_undefined"), [(11, True), (27, True), (28, False)])
+def test_what_a_later_opset_defines_acquits_no_engine(opset: int, is_undefined: bool) -> None:
+    text = f'<opset_import: ["" : {opset}]> g (a, b) => (y) {{ y = BitShift<direction = "LEFT">(a, b) }}'
+    feed = {"a": np.uint8([1]), "b": np.uint8([8])}
+    assert bool([*undefined_values(onnx.parser.parse_model(text), ["n"], [feed])]) == is_undefined
+
+
 def test_only_the_elements_that_are_undefined_are_replaced_in_whatever_sample() -> None:
     text = '<ir_version: 8, opset_import: ["" : 17]> g (a, b) => (y) { y = Div(a, b) }'
     samples = [{"a": np.int32([1, 1]), "b": np.int32(divisors)} for divisors in ([2, 3], [4, 0])]

@@ -103,7 +103,7 @@ def evaluator_class(rounding: str | None = None, undefined: str | None = None) -
             for node in self.rt_nodes_:
                 _widen(node, rounding)
                 if undefined and hasattr(node, "onnx_node"):
-                    node.run = with_undefined(node.onnx_node, node.run, undefined)
+                    node.run = with_undefined(node.onnx_node, node.run_params["opsets"].get("", 1), node.run, undefined)
 
     return WideEvaluator
 

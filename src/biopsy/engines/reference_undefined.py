@@ -5,6 +5,7 @@ NumPy, and so float64, gives for such values what the processor gives, so it doe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ class UndefinedResultError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class UndefinedRule:
-    """What an operator has no defined result for: elements of its input number ``place``.
+    """What an operator has no defined result for, in opsets before ``until``: elements of its input number ``place``.
 
     ``of`` gives these elements for a node and the values of its inputs, None for one that is not known; that of
     ``place`` is. It returns None if no element is known to be undefined. With ``instead`` in their place, the result is
@@ -46,6 +47,7 @@ class UndefinedRule:
     place: int = 0
     instead: int = 0
     elementwise: bool = True
+    until: float = math.inf
 
     def elements(self, node: onnx.NodeProto, values: Sequence[Any]) -> Elements | None:
         """Which elements of its input have no defined result, if any value that a node reads is one."""
@@ -54,17 +56,18 @@ class UndefinedRule:
         return is_undefined if read is not None and is_undefined and np.any(is_undefined(read)) else None
 
 
-def rule_of(node: onnx.NodeProto) -> UndefinedRule | None:
-    """The rule of a node's operator, if it has one."""
-    return RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+def rule_of(node: onnx.NodeProto, opset: int) -> UndefinedRule | None:
+    """The rule of a node's operator, if it has one in this opset."""
+    rule = RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    return rule if rule is not None and opset < rule.until else None
 
 
-def with_undefined(node: onnx.NodeProto, run: Callable[..., Any], choice: str) -> Callable[..., Any]:
+def with_undefined(node: onnx.NodeProto, opset: int, run: Callable[..., Any], choice: str) -> Callable[..., Any]:
     """A node's ``run`` with its undefined results replaced by ``choice``, one of ``UNDEFINED``.
 
     It raises UndefinedResultError if that is "refused", or if it is not known which results are undefined.
     """
-    rule = rule_of(node)
+    rule = rule_of(node, opset)
     if rule is None:
         return run
 
@@ -134,11 +137,14 @@ _CAST = UndefinedRule(text="casts NaN or a value out of range to an integer type
 _DIVISOR = UndefinedRule(text="divides an integer by zero", of=_zero, place=1, instead=1)
 _INDEX = UndefinedRule(text="has an index out of bounds", of=_out_of_bounds, place=1, elementwise=False)
 _INDICES = UndefinedRule(text="has an index out of bounds", of=_outside_of_all_axes, place=1, elementwise=False)
+_SHIFT = UndefinedRule(text="shifts by as many bits as the type has, or more", of=_too_many_bits, place=1, until=28)
 _OPPOSITE = UndefinedRule(text="overflows: the type has no such positive number", of=_least)
 
 RULES: Mapping[str, UndefinedRule] = {
     "Abs": _OPPOSITE,
-    "BitShift": UndefinedRule(text="shifts by as many bits as the type has, or more", of=_too_many_bits, place=1),
+    "BitShift": UndefinedRule(
+        text="shifts by as many bits as the type has, or more", of=_too_many_bits, place=1, until=28
+    ),
     "Cast": _CAST,
     "CastLike": _CAST,
     "Div": _DIVISOR,

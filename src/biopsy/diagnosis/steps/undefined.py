@@ -171,8 +171,9 @@ def undefined_values(model: onnx.ModelProto, labels: Sequence[str], feeds: Seque
             return np.asarray(feed[name])
         return numpy_helper.to_array(weights[name]) if name in weights else None
 
+    opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
     for label, node in zip(labels, model.graph.node, strict=True):
-        if (rule := rule_of(node)) is None:
+        if (rule := rule_of(node, opset)) is None:
             continue
         for feed in feeds:
             is_undefined = rule.elements(node, [value_of(name, feed) for name in node.input])
