@@ -10,10 +10,10 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_790,
+    "code": 62_800,
     "modules": 388,
-    "functions": 5_731,
-    "used_once": 519,
+    "functions": 5_732,
+    "used_once": 518,
     "inner_imports": 389,
     "namespaces": 33,
     "options": 33,

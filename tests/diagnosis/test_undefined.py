@@ -9,13 +9,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from biopsy import events
+from biopsy import errors, events
 from biopsy.diagnosis.context import StepContext
 from biopsy.diagnosis.facts import KnownFacts, RestFacts, UndefinedFacts
 from biopsy.diagnosis.question import Words
 from biopsy.diagnosis.steps.undefined import excused, undefined_in, undefined_results, undefined_values
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.diagnosis.ways_out import ways_out
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import EXACT, create
 from biopsy.model.index import index_file
 from biopsy.tensors.files import write_feeds
 from support.diagnoses import SUSPECT, TRUSTED, facts, failure, piece, question
@@ -158,6 +160,20 @@ g (float[4] x, bool k) => (int64[4] y) {
 """
 
 
+@pytest.mark.parametrize(("taken", "tensor"), [(True, "t"), (False, "e")])
+def test_a_run_in_float64_meets_what_is_not_defined_in_the_branch_that_is_taken(taken: bool, tensor: str) -> None:
+    model, feed = onnx.parser.parse_model(BRANCH), {"x": np.float32([4, -1, 9, 16]), "k": np.bool_(taken)}
+    given = ModelInput(model.SerializeToString(), Path())
+    results = [
+        create(f"{EXACT},undefined={choice}").build(given).run(feed)["y"].tolist() for choice in ("zero", "greatest")
+    ]
+    assert results == [[2, 0, 3, 4], [2, 2**63 - 1, 3, 4]]
+    with pytest.raises(errors.EngineFailure, match=f"Cast of '{tensor}' casts NaN or a value out of range") as refused:
+        create(f"{EXACT},undefined=refused").build(given).run(feed)
+    assert refused.value.kind == "UndefinedResultError"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rules", "explains", "taken", "tensor"),
     [((), True, True, "t"), (({"op": "If", "does": "add", "by": 1},), False, False, "e")],

@@ -100,11 +100,10 @@ def evaluator_class(rounding: str | None = None, undefined: str | None = None) -
         def _init(self) -> None:
             super()._init()
             self.rt_inits_ = {name: widened(value) for name, value in self.rt_inits_.items()}
-            opset = self.opsets_.get("", 1)
             for node in self.rt_nodes_:
                 _widen(node, rounding)
                 if undefined and hasattr(node, "onnx_node"):
-                    node.run = with_undefined(node.onnx_node, opset, node.run, undefined)
+                    node.run = with_undefined(node.onnx_node, node.run_params["opsets"].get("", 1), node.run, undefined)
 
     return WideEvaluator
 

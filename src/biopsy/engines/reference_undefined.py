@@ -5,9 +5,9 @@ NumPy, and so float64, gives for such values what the processor gives, so it doe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ class UndefinedRule:
     place: int = 0
     instead: int = 0
     elementwise: bool = True
-    until: float = inf
+    until: float = math.inf
 
     def elements(self, node: onnx.NodeProto, values: Sequence[Any]) -> Elements | None:
         """Which elements of its input have no defined result, if any value that a node reads is one."""
@@ -57,7 +57,7 @@ class UndefinedRule:
 
 
 def rule_of(node: onnx.NodeProto, opset: int) -> UndefinedRule | None:
-    """The rule of a node's operator, if it has one in this version of the standard's operators."""
+    """The rule of a node's operator, if it has one in this opset."""
     rule = RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     return rule if rule is not None and opset < rule.until else None
 
@@ -137,6 +137,7 @@ _CAST = UndefinedRule(text="casts NaN or a value out of range to an integer type
 _DIVISOR = UndefinedRule(text="divides an integer by zero", of=_zero, place=1, instead=1)
 _INDEX = UndefinedRule(text="has an index out of bounds", of=_out_of_bounds, place=1, elementwise=False)
 _INDICES = UndefinedRule(text="has an index out of bounds", of=_outside_of_all_axes, place=1, elementwise=False)
+_SHIFT = UndefinedRule(text="shifts by as many bits as the type has, or more", of=_too_many_bits, place=1, until=28)
 _OPPOSITE = UndefinedRule(text="overflows: the type has no such positive number", of=_least)
 
 RULES: Mapping[str, UndefinedRule] = {

@@ -23,11 +23,14 @@ from biopsy.diagnosis.steps.rounding import outputs_agree, outputs_of
 from biopsy.engines.reference_undefined import RULES, UNDEFINED, UndefinedResultError, rule_of
 from biopsy.engines.registry import EXACT
 from biopsy.engines.worker import CANNOT_RUN
-from biopsy.model.index import ModelIndex, index_file
+from biopsy.model.index import ModelIndex, Node, index_file
 from biopsy.model.load import parse as parse_model
 from biopsy.model.load import read_bytes
+from biopsy.model.tensor_type import FLOATS
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole
+from biopsy.recording.reference_run import ValuesInMemory
+from biopsy.recording.types import CutTypes
 from biopsy.session.trial import until_no_pass
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array, Feed
@@ -42,7 +45,8 @@ from biopsy.tensors.types import is_text
         "no engine is at fault": facts.fault is not None,
         UNKNOWN_COMPARISON: context.question.check is not None,
         "it does not depend on values": facts.failure and not _may_be_of_values(facts.failure),
-        "it has no operator with results that may be undefined": not has_rules(context.question.index),
+        "it has no operator with results that may be undefined": facts.failure
+        and not has_rules(context.question.index),
     },
     evidence="failure",
     share=0.3,
@@ -70,6 +74,10 @@ def _may_be_of_values(failure: ModelFailure) -> bool:
     """Whether undefined values may cause it: they excuse no crash."""
     stage, kind = failure.report.stage, failure.report.kind
     return stage in ("run", "compare") and not errors.is_crash(stage, kind)
+
+
+_OF_INTEGERS = frozenset({"Abs", "Div", "Mod", "Neg"})
+"""Operators whose results are defined for all floating-point numbers."""
 
 
 def undefined_in(piece: FailingPiece, facts: KnownFacts, context: StepContext) -> UndefinedFacts | None:
@@ -123,7 +131,13 @@ def undefined_in(piece: FailingPiece, facts: KnownFacts, context: StepContext) -
 
 def has_rules(index: ModelIndex) -> bool:
     """Whether a model has, in bodies and functions too, an operator whose results may be undefined."""
-    calls = (index.operators_run(node.calls) for node in index.nodes)
+    types = CutTypes(index, ValuesInMemory())
+
+    def is_of_floats(node: Node) -> bool:
+        kind = types.tensor_type(node.inputs[0]) if node.op_type in _OF_INTEGERS and node.inputs else None
+        return kind is not None and kind.elem in FLOATS
+
+    calls = (index.operators_run(node.calls) for node in index.nodes if not is_of_floats(node))
     return any(not domain and name in RULES for called in calls for domain, name, *_ in called)
 
 
