@@ -53,6 +53,16 @@ def test_float64_is_called_as_a_witness_only_if_it_calls_one_side_alone_wrong() 
         assert "gives NaN where ONNX Runtime (optimization=none) does not" in one_sided(**by_float64)
 
 
+def test_the_reference_evaluator_is_no_witness_in_its_own_case() -> None:
+    judged = RoundingFacts(verdicts=("bug",), wrong=(TRUSTED,), right=("reference",))
+    swapped = with_corrected_suspect(replace(failure(), suspect="openvino"), replace(judged, right=("openvino",)))
+    assert swapped.suspect == TRUSTED
+    kept = with_corrected_suspect(replace(failure(), suspect="reference"), judged)
+    assert kept.suspect == "reference"
+    text = of(facts(failure=kept, rounding=judged)).text
+    assert "which of the two is wrong is not known" in text and "computes wrong" not in text
+
+
 @pytest.mark.parametrize(
     ("kind", "of_suspect", "of_trusted"),
     [

@@ -44,7 +44,7 @@ from biopsy.diagnosis.question import (
 )
 from biopsy.engines.base import ModelInput
 from biopsy.engines.reference_float64 import CASTS
-from biopsy.engines.registry import EXACT
+from biopsy.engines.registry import EXACT, parse_spec
 from biopsy.engines.worker import CANNOT_RUN, Worker
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.processes.cleanup import temporary_folder
@@ -170,9 +170,13 @@ def judged_by_float64(
 
 
 def with_corrected_suspect(failure: ModelFailure, rounding: RoundingFacts) -> ModelFailure:
-    """The failure with suspect and trusted engine swapped, if only the trusted one is wrong by float64."""
+    """The failure with suspect and trusted engine swapped, if only the trusted one is wrong by float64.
+
+    The reference evaluator is no witness in its own case: float64 is its code too, so it always agrees with itself.
+    """
+    is_own_case = failure.suspect is not None and parse_spec(failure.suspect).name == parse_spec(EXACT).name
     is_swapped = failure.trusted is not None and rounding.blames(failure.trusted, failure.suspect)
-    return failure.swapped if is_swapped else failure
+    return failure.swapped if is_swapped and not is_own_case else failure
 
 
 def _line(rounding: RoundingFacts) -> str:
