@@ -16,7 +16,7 @@ from biopsy import errors
 from biopsy.checks.command import run_biopsy
 from biopsy.checks.words import as_word
 from biopsy.diagnosis.steps.failing import read_tree
-from biopsy.engines.registry import parse_spec
+from biopsy.engines.registry import EXACT, parse_spec
 from biopsy.findings.bundle.script import NOT_REPRODUCED
 from biopsy.findings.page.document import page_of
 from biopsy.findings.page.reading import nodes_of
@@ -173,8 +173,13 @@ class Examiner:
         if (limit := self.limits.get(cell.kind)) is not None:
             yield from ("--check", "biopsy", *words_of_cost("{}", cell.trusted, cell.engine, cell.kind, limit, file))
             return
-        for spec in dict.fromkeys(filter(None, (engine_for(cell.trusted), cell.engine))):
-            yield from ("--engine", spec)
+        engines = [w for spec in filter(None, (engine_for(cell.trusted), cell.engine)) for w in ("--engine", spec)]
+        if (
+            parse_spec(cell.engine).name == parse_spec(EXACT).name
+        ):  # float64 is its code, and no witness in its own case
+            yield from ("--check", "biopsy", "run", "{}", *engines)
+        else:
+            yield from engines
         if file is not None:
             yield from ("--load-inputs", as_word(file))
 
