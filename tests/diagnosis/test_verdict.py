@@ -341,7 +341,7 @@ def test_where_the_first_of_two_engines_is_wrong_the_values_are_told_from_its_si
     assert told.mismatch is not None and (told.mismatch.actual, told.mismatch.expected) == (2.0, 1.0)
 
 
-@pytest.mark.parametrize(("name", "whose"), [("x", "Inputs and outputs:"), ("lifted", "In the file of the piece,")])
+@pytest.mark.parametrize(("name", "whose"), [("x", "Inputs and outputs:"), ("lifted", "In the piece's file,")])
 def test_a_tensor_that_only_the_piece_has_is_not_told_as_one_of_the_model(name: str, whose: str) -> None:
     asking = question()
     types = ((name if name != "x" else asking.index.names[asking.index.inputs[0]], "float32 [4]"),)

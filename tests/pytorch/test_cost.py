@@ -68,10 +68,13 @@ class Products(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.part = torch.nn.Linear(1024, 1280)
+        self.register_buffer("shift", torch.tensor(2.0))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         flat, weight = x[0], self.part.weight
         rows = flat @ weight.t(), torch.mm(flat, weight.t()), torch.addmm(self.part.bias, flat, weight.t())
+        scaled = torch.addmm(self.part.bias, flat, weight.t(), beta=0.5, alpha=3.0)
+        rows = *rows, scaled, torch.addmm(self.shift, flat, weight.t())
         return self.part(x), torch.nn.functional.linear(flat, weight), torch.matmul(x, weight.mT), *rows
 
 

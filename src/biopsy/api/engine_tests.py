@@ -52,7 +52,7 @@ _LONGEST_LINE = 600
 class OnnxEngines:
     """The fixture ``onnx_engines``.
 
-    ``root`` is the folder that relative paths begin at, ``scratch`` that of the test. The evidence of a failure goes to
+    ``root`` is the folder of relative paths, ``scratch`` the folder of the test. The evidence of a failure goes to
     a folder of the ``test`` in ``kept``, or to ``scratch`` if that is None. ``effort`` and ``max_time`` are the options
     ``--biopsy`` and ``--biopsy-max-time``.
     """

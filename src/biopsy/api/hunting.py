@@ -41,9 +41,9 @@ def hunt(
     With ``slower``, a model that takes at least this many times as long in the last engine as in the first has a bug,
     too; with ``larger``, one that needs this many times as much memory. ``per_bug`` is how many seconds the diagnosis
     of each bug may take, 0 for none; ``max_time`` limits everything, ``model_timeout`` each model in all engines, in
-    seconds, ``model_memory`` in bytes. ``seed`` is that of made-up
-    inputs. ``jobs`` models are tried at once, by default one per processor, or as many as an ``executor`` has room for.
-    ``executor`` is a ``RayExecutor``, on whose machines the models are tried.
+    seconds, ``model_memory`` in bytes. ``seed`` is that of made-up inputs. ``jobs`` models are tried at once, by
+    default one per processor, or as many as an ``executor`` has room for: a ``RayExecutor``, on whose machines they are
+    tried.
 
     The result has ``bugs``, the worst first, ``models``, and the ``status`` of the command; ``stopped`` says what ended
     it early.

@@ -137,7 +137,10 @@ class CommandCheck(Check):
         return self._with(own.with_options(ARBITER).words) if isinstance(own, OwnRun) else None
 
     def alone(self, number: int) -> CommandCheck | None:
-        """One of the two engines of our own ``run``, held against float64; None for any other command."""
+        """``run`` of one of its two engines (``number`` is 0 or 1), held against float64.
+
+        None for any other command.
+        """
         own = self.command
         if not isinstance(own, OwnRun) or len(own.engine_places) != 2:
             return None

@@ -154,7 +154,10 @@ class Check(ABC):
         return None
 
     def alone(self, number: int) -> Check | None:
-        """One of the two engines that it compares, held against float64; None if it compares no two."""
+        """The same check of one of its two engines (``number`` is 0 or 1), held against float64.
+
+        None if it does not compare two.
+        """
         return None
 
     def cold(self) -> Check:

@@ -225,7 +225,8 @@ def _advice(found: Hunt, options: HuntOptions) -> Iterator[advice.Advice]:
 def _say_changes(console: Console, found: HuntChanges) -> int:
     """Show what has changed since an earlier hunt; returns the exit status."""
     changed = [f"{name} ({then}, now {kind})" for name, (then, kind) in found.changed.items()]
-    for head, names in {**vars(found), "changed": changed}.items():
+    heads = {"new": found.new, "changed": changed, "gone": found.gone, "still": found.still, "open": found.open}
+    for head, names in heads.items():
         console.say(headed(head, f"{len(names)}{': ' if names else ''}{first_of(names, _MOST_BUGS)}"))
     return found.status
 

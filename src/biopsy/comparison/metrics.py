@@ -235,8 +235,8 @@ class Errors:
 def errors_between(actual: Array, expected: Array) -> Errors:
     """The errors between two tensors of one shape.
 
-    They are computed in float64 or better; between integers exactly, then rounded up to float64. Strings that differ
-    differ by 1, and their magnitude is 0.
+    They are computed in float64 or better; between integers exactly, then rounded up to float64. Two
+    different strings differ by 1; the magnitude of a string is 0.
     """
     if is_text(actual):
         differ_by = differing(actual, expected).reshape(-1).astype(np.float64)

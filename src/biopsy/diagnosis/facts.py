@@ -127,7 +127,8 @@ class ModelFailure:
 class UndefinedFacts:
     """What a model, or a piece, computes although ONNX defines no result for it, in words.
 
-    ``explains``: nothing else fails, as ``extent`` says in words; None if that is not known.
+    ``explains``: whether all that fails comes of that, None if it is not known. ``extent`` says in words how it was
+    seen.
     """
 
     text: str
@@ -164,6 +165,11 @@ class NarrowerFacts:
     tried: int = 0
 
 
+def among_casts(labels: Sequence[str]) -> str:
+    """The Casts among which are those that are left out, in words."""
+    return f"{'one or more of ' if len(labels) > 1 else ''}{first_of(labels, _MOST_CASTS)}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoundingFacts:
     """What a comparison with float64 says of the difference.
@@ -192,11 +198,6 @@ class RoundingFacts:
     def is_rounding(self) -> bool:
         """Whether float64 explains every difference as rounding."""
         return bool(self.verdicts) and set(self.verdicts) == {"rounding"}
-
-    @property
-    def casts(self) -> str:
-        """The Casts among which are those that are left out, in words."""
-        return f"{'one or more of ' if len(self.leaves_out) > 1 else ''}{first_of(self.leaves_out, _MOST_CASTS)}"
 
     def blames(self, engine: str | None, other: str | None) -> bool:
         """Whether float64 shows that ``engine`` is wrong and ``other`` is right."""

@@ -82,7 +82,10 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
 
 
 def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, report: bytes) -> BundleJob | None:
-    """Packs the piece, or the whole model if there is none, with the check that it fails; None if nothing fails."""
+    """The job that packs the piece, or the whole model if there is none, with the check that it fails.
+
+    None if nothing fails.
+    """
     facts, verdict = diagnosis.facts, diagnosis.verdict
     failure, piece, known = facts.failure, facts.piece, facts.known_bug
     if failure is None:
@@ -110,6 +113,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
             title=verdict.text.rstrip(".") if no_issue else _title(facts, question),
             notes=list(_notes(facts, question, verdict)),
             how_often="" if facts.steadiness is None else facts.steadiness.how_often,
+            both_wrong=facts.rounding is not None and failure.trusted in facts.rounding.wrong,
             links=links,
             form=form_text(failure.by_suspect(worst), "") if worst is not None and worst.is_of_form else "",
         ),

@@ -19,7 +19,7 @@ from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE
 from biopsy.questions.layers.question import Judge
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Feed, form_of
-from biopsy.text import option_line
+from biopsy.text import ListOption, line_of
 
 DEFAULT_SECONDS = 600.0
 """How long a diagnosis may take."""
@@ -231,7 +231,7 @@ def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
         f"the model leaves sizes of its inputs open, and none were given: {'; '.join(shown)}",
         details=["a size that nobody chose may be what fails, so none is made up here"],
         next_steps=[
-            *(option_line("--input-shapes", text) for text in shape_words(example)),
+            line_of([ListOption("--input-shapes", shape_words(example))]),
             "--load-inputs FILE    for real ones",
         ],
     )

@@ -10,7 +10,7 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.comparison.mismatch import COSTS, FORMS, NOT_FINITE, Mismatch, form_text, special_of
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, is_exact_by_default
 from biopsy.diagnosis.context import LEAVES_OPEN, NOT_ASKED
-from biopsy.diagnosis.facts import KnownFacts, ModelFailure, StepReport
+from biopsy.diagnosis.facts import KnownFacts, ModelFailure, StepReport, among_casts
 from biopsy.diagnosis.question import (
     TOLERANCES,
     DiagnosisQuestion,
@@ -272,7 +272,7 @@ def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     where = "In the whole model" if worst is failure.mismatch else "In that part"
     if not failure.is_of_values and failure.suspect is not None:
         read = [f"{name!r} {types[name]}" for name in list(types)[:_MOST_ENDS]]
-        whose = "Inputs" if all(name in question.index.ids for name in types) else "In the file of the piece, inputs"
+        whose = "Inputs" if all(name in question.index.ids for name in types) else "In the piece's file, inputs"
         return f" {whose} and outputs: {series(read)}." if read else ""
     if worst is None or worst.kind != kind or failure.masked or facts.is_self_contradiction:
         return ""
@@ -339,7 +339,7 @@ def _where(facts: KnownFacts) -> str:
         operators = [node.partition(" ")[0] for node in piece.nodes]
         return piece.joined(operators) if len(operators) <= _MOST_NODES else f"a part of {len(operators)} nodes"
     if facts.rounding is not None and facts.rounding.leaves_out:
-        return facts.rounding.casts
+        return among_casts(facts.rounding.leaves_out)
     if layers is not None and layers.alone:
         return first_of(layers.alone, _MOST_NODES)
     together = layers.together if layers is not None else ()
@@ -471,7 +471,7 @@ def _causes(facts: KnownFacts) -> Iterator[str]:
         if known.avoid:
             yield f"{AVOIDS}{'; or: '.join(each.rstrip('.') for each in known.avoid)}."
     if settings is not None and settings.tried and not settings.switches:
-        yield f"With none of the {settings.tried} settings that were tried does it pass every time."
+        yield f"None of the {settings.tried} settings that were tried makes it pass every time."
     if mending and not sole_optimizer(facts):
         yield f"It goes away {', or '.join(switch.text for switch in mending)}."
     for switch in settings.switches if settings is not None else ():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,7 @@ def _attribute(node: onnx.NodeProto, name: str) -> int:
     return next((each.i for each in node.attribute if each.name == name), 0)
 
 
-Elements = Callable[[Array], Any]
+Elements: TypeAlias = Callable[[Array], Any]
 """Which elements of a value have no defined result."""
 
 UNDEFINED = ("refused", "least", "zero", "greatest")
@@ -142,9 +142,7 @@ _OPPOSITE = UndefinedRule(text="overflows: the type has no such positive number"
 
 RULES: Mapping[str, UndefinedRule] = {
     "Abs": _OPPOSITE,
-    "BitShift": UndefinedRule(
-        text="shifts by as many bits as the type has, or more", of=_too_many_bits, place=1, until=28
-    ),
+    "BitShift": _SHIFT,
     "Cast": _CAST,
     "CastLike": _CAST,
     "Div": _DIVISOR,

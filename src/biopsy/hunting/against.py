@@ -79,10 +79,10 @@ def changes(now: _Tree, before: _Tree) -> HuntChanges:
             new.append(bug["name"])
     answers = {(model["model"], cell["engine"]): cell["kind"] for model in now["models"] for cell in model["cells"]}
     for old in left:
-        right: set[object] = {*JUDGED, *BUGS}
+        right: set[object] = {*JUDGED, *BUGS, "refuted"}
         if old["kind"] in COSTS:  # which it may still be, unless it was measured now with this limit or a lower one
             is_measured = 0 < (now.get(old["kind"]) or 0) <= (before.get(old["kind"]) or inf)
-            right = {*JUDGED} if is_measured else set()
+            right = {*JUDGED, "refuted"} if is_measured else set()
         kinds = [answers.get((model, engine)) for model in old["models"] for engine in old["engines"]]
         (gone if all(kind in right for kind in kinds) else unknown).append(old["name"])
     return HuntChanges(new=tuple(new), changed=changed, still=tuple(still), gone=tuple(gone), open=tuple(unknown))

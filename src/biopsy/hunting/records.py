@@ -129,12 +129,11 @@ def worst(kinds: Iterable[Kind]) -> Kind:
 class BugExamination:
     """What the diagnosis of one member says of a bug: the ``verdict`` in words, which ``confirmed`` or ``refuted`` it.
 
-    It is not confirmed without the smallest part: only that shows whether the standard defines a result there.
-
-    It is ``cut_short`` if its limit of time left a question open. ``piece`` is the file of the smallest part that
-    fails, ``nodes`` are its first nodes, ``known`` the known failure that it looks like, with its ``issue``, ``switch``
-    what avoids it, ``right_with`` the same engine with settings that do, as a spec. ``page`` shows it, ``bundle`` is
-    fit to be sent. Files are relative to the folder of the hunt.
+    It is ``cut_short`` if its limit of time left a question open. If it was cut short before the smallest part was
+    known, it confirms nothing: only that part shows whether the standard defines a result there. ``piece`` is the file
+    of the smallest part that fails, ``nodes`` are its first nodes, ``known`` the known failure that it looks like, with
+    its ``issue``, ``switch`` what avoids it, ``right_with`` the same engine with settings that do, as a spec. ``page``
+    shows it, ``bundle`` is fit to be sent. Files are relative to the folder of the hunt.
     """
 
     verdict: str

@@ -40,8 +40,8 @@ class HuntQuestion:
     """What to hunt in: ``places`` are folders, files and patterns, ``engines`` specs, ``folder`` keeps what is found.
 
     ``seconds`` and ``memory`` (bytes) limit each model, ``per_bug`` (seconds) the diagnosis of each bug (0: there is
-    none), ``max_time`` (seconds) everything; None for no limit. ``limits`` are those of what the last engine may need,
-    as multiples of what the first does: see ``limits_of``. ``jobs`` models are tried at once, by default one per
+    none), ``max_time`` (seconds) everything; None for no limit. ``limits``, by kind (``limits_of``), are how many times
+    the time or memory of the first engine the last one may need. ``jobs`` models are tried at once, by default one per
     processor, or as many as other machines have room for. ``fresh`` starts over.
     """
 

@@ -81,7 +81,7 @@ def open_locked(path: Path, patience: float, *, mode: int = PRIVATE, shared: boo
 
 
 def take(path: Path, *, mode: int = PRIVATE, shared: bool = False) -> int | None:
-    """One attempt of ``open_locked``; None if the file was removed or renamed before it was locked."""
+    """Open and lock a file, without waiting; None if it was removed or renamed before it was locked."""
     with ExitStack() as stack:
         descriptor = open_own(path, mode=mode)
         stack.callback(os.close, descriptor)

@@ -332,8 +332,8 @@ def weigh_original(oracle: Oracle, trial: Trial, verdict: VerdictFile) -> ErrorS
     times = "" if rounding.times is None else f", {rounding.times:.3g} times the rounding error of a plain run"
     reason = f" ({rounding.reason})" if rounding.reason else ""
     text = (
-        f"the original's error is only rounding{times}{reason}.{advice} The result will show where engines round"
-        " differently, and no bug"
+        f"the original's error is only rounding, by float64{times}{reason}.{advice} The result may show no bug, but"
+        " where engines round differently"
     )
     oracle.listener(events.Remark(text, warning=True))
     return error_size(mismatches, rounding)

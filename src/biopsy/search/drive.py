@@ -243,7 +243,7 @@ _LEAST_TRUST = 0.6
 
 @dataclass(eq=False)
 class Part(Generic[Item]):
-    """Adjacent items. ``is_needed``: whether any of them alone is needed; None while unknown."""
+    """Adjacent items. ``is_needed``: whether one of them is needed by itself; None while that is not known."""
 
     items: tuple[Item, ...]
     is_needed: bool | None = None

@@ -169,7 +169,7 @@ _TIE = 2.0**-50
 _PRODUCTS: Mapping[str, tuple[int, int, int | None]] = {
     "linear": (1, 0, 2), "mm": (1, 1, None), "matmul": (1, 1, None), "addmm": (2, 1, 0),
 }  # fmt: skip
-"""Products with a matrix: its place, its axis that is the last one of the result, and the place of a summand."""
+"""Products with a matrix: its place, its axis that becomes the last one of the result, and the place of a summand."""
 
 _AT_ONCE = 1 << 22
 """The elements of a large weight that are widened at once."""
@@ -179,8 +179,8 @@ _AT_ONCE = 1 << 22
 class _Float64:
     """Runs single nodes of a program in float64; with a ``generator``, with operands moved by roundings.
 
-    ``weights`` are the nodes that are parameters, or computed from one alone, each with whether it is large. Such a
-    one is widened in parts where it is multiplied, since all of it takes twice the memory of the weight.
+    ``weights`` are the nodes that are parameters, or computed from one alone, each with whether it is large. A large
+    one is widened in parts where it is multiplied: all of it would take twice its memory.
     """
 
     generator: Any = None
@@ -236,8 +236,9 @@ class _Float64:
         """The result of a node from values in float64, but for a large matrix, which is multiplied in parts."""
         args, kwargs = imported("torch.fx.node").map_arg((node.args, node.kwargs), value_of)
         args, kwargs = imported("torch.utils._pytree").tree_map(_wide_type, (args, dict(kwargs)))
-        matrix = self._large_matrix(node)
-        return wide(node.target(*args, **kwargs) if matrix is None else _product(node.target, _name(node), args))
+        if self._large_matrix(node) is None:
+            return wide(node.target(*args, **kwargs))
+        return wide(_product(node.target, _name(node), args, kwargs))
 
     def _large_matrix(self, node: Any) -> Any:
         """The large weight by which a product multiplies, if it is one of two dimensions; None if there is none."""
@@ -278,7 +279,7 @@ class _Float64:
         return numbers.to(value.device).mul_(2).sub_(1)
 
 
-def _product(target: Any, name: str, args: Sequence[Any]) -> Any:
+def _product(target: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The product with a large matrix, some of its rows or columns after the other."""
     place, axis, of_summand = _PRODUCTS[name]
     matrix, number = args[place], args[place].shape[axis]
@@ -288,8 +289,8 @@ def _product(target: Any, name: str, args: Sequence[Any]) -> Any:
         part[place] = wide(matrix.narrow(axis, start, size))
         if of_summand is not None and len(args) > of_summand and args[of_summand] is not None:
             summand = args[of_summand]
-            part[of_summand] = summand.narrow(-1, start, size) if summand.shape[-1] == number else summand
-        parts.append(target(*part))
+            part[of_summand] = summand.narrow(-1, start, size) if summand.shape[-1:] == (number,) else summand
+        parts.append(target(*part, **kwargs))
     return imported().cat(parts, -1)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from biopsy import events
 from biopsy.checks.outcome import Evidence
 from biopsy.findings.bundle.failure import ObservedFailure, exclusions
-from biopsy.findings.bundle.job import Observation
+from biopsy.findings.bundle.job import EarlierFindings, Observation
 from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.findings.search_history import SearchHistory
 
@@ -15,7 +15,7 @@ SHOWN = Reproduction(reproduced="alone", status=1, output="")
 
 def excluded(runs: int, how_often: str = "") -> list[tuple[str, bool]]:
     observation = Observation(evidence=Evidence(status=1), reason="exit status 1", runs=runs)
-    return list(exclusions(observation, FAILURE, SHOWN, how_often))
+    return list(exclusions(observation, FAILURE, SHOWN, EarlierFindings(how_often=how_often)))
 
 
 def test_chance_is_excluded_only_for_what_failed_each_time() -> None:
@@ -25,8 +25,16 @@ def test_chance_is_excluded_only_for_what_failed_each_time() -> None:
 
 def test_a_script_that_passed_once_does_not_exclude_it() -> None:
     observation = Observation(evidence=Evidence(status=1), reason="exit status 1", runs=1)
-    ((cause, is_open),) = exclusions(observation, FAILURE, replace(SHOWN, steady=False))
+    ((cause, is_open),) = exclusions(observation, FAILURE, replace(SHOWN, steady=False), EarlierFindings())
     assert cause.startswith("chance (") and is_open
+
+
+def test_an_engine_that_is_wrong_too_shows_nothing_of_the_model() -> None:
+    observation = Observation(evidence=Evidence(status=1), reason="exit status 1", runs=1)
+    against = replace(FAILURE, against="onnxrt")
+    for both_wrong in (True, False):
+        *_, (cause, is_open) = exclusions(observation, against, SHOWN, EarlierFindings(both_wrong=both_wrong))
+        assert (is_open, "wrong too, by float64" in cause) == (both_wrong, both_wrong)
 
 
 def test_it_is_not_excluded_for_a_flaky_failure_that_showed_in_the_first_run() -> None:

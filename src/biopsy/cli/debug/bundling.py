@@ -59,7 +59,7 @@ def pack(
     """Write the bundle and show what is in it. Raises CheckError if its script does not show the failure.
 
     ``own`` are the options of a check that is ``biopsy run``; ``words``, those of ``words_to_hide``, must not occur in
-    the bundle. ``width`` is that of the words before the lines.
+    the bundle. ``width`` is that of the column of words at the left.
     """
     from biopsy.findings.bundle.disclosures import without_words_of
     from biopsy.findings.bundle.make import make_bundle

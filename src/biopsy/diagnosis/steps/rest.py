@@ -29,14 +29,7 @@ from biopsy.diagnosis.context import (
     fails,
     passes,
 )
-from biopsy.diagnosis.facts import (
-    FurtherPiece,
-    KnownFacts,
-    ModelFailure,
-    RestFacts,
-    RoundingFacts,
-    UndefinedFacts,
-)
+from biopsy.diagnosis.facts import FurtherPiece, KnownFacts, ModelFailure, RestFacts, UndefinedFacts, among_casts
 from biopsy.diagnosis.question import Words, feeds_in, feeds_of, without_weights_folder
 from biopsy.diagnosis.steps.parts import NOT_SHOWN, examined, exceeds_rounding, no_inner_tensors, reduce_to
 from biopsy.diagnosis.steps.rounding import engine_without_casts, judged_by_float64, narrowing_casts
@@ -215,7 +208,7 @@ class _Rest:
         feeds = feeds_in(command.input_files) if isinstance(command, OwnRun) else ()
         engine, doubt = engine_without_casts(index, feeds, self._failure, self._context)
         if engine:
-            casts = RoundingFacts(verdicts=(), leaves_out=tuple(narrowing_casts(index))).casts
+            casts = among_casts(list(narrowing_casts(index)))
             reason = f"{full_title(engine, '')} leaves out the rounding of {casts}"
             return replace(rest, answer="another", reason=reason)
         return replace(rest, answer="unknown" if doubt else "rounding", reason=doubt)

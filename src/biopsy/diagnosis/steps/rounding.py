@@ -40,6 +40,7 @@ from biopsy.diagnosis.facts import (
     RoundingFacts,
     Steadiness,
     UndefinedFacts,
+    among_casts,
 )
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
@@ -196,7 +197,8 @@ def _line(rounding: RoundingFacts, undefined: UndefinedFacts | None) -> str:
     if not rounding.verdicts:
         return f"NaN or infinity is not rounding{inputs or ' · it is not known which engine is wrong'}"
     if rounding.leaves_out:
-        return f"no: {rounding.wrong[0]} leaves out the rounding of {rounding.casts}, by float64 with it and without"
+        casts = among_casts(rounding.leaves_out)
+        return f"no: {rounding.wrong[0]} leaves out the rounding of {casts}, by float64 with it and without"
     if rounding.is_rounding:
         return f"yes, by float64{times}{inputs}"
     if rounding.exceeds_rounding:

@@ -15,8 +15,9 @@ from onnx import numpy_helper
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.comparison import metrics
+from biopsy.comparison.mismatch import COSTS
 from biopsy.comparison.noise import judge_noise
-from biopsy.diagnosis.context import UNKNOWN_COMPARISON, StepAnswer, StepContext, TimeUpError, diagnosis_step, passes
+from biopsy.diagnosis.context import StepAnswer, StepContext, TimeUpError, diagnosis_step, passes
 from biopsy.diagnosis.facts import FailingPiece, FaultBeforeEngines, KnownFacts, ModelFailure, UndefinedFacts
 from biopsy.diagnosis.question import feeds_in, feeds_of, path_of, with_inputs, without_weights_folder
 from biopsy.diagnosis.steps.rounding import outputs_agree, outputs_of
@@ -43,8 +44,8 @@ from biopsy.tensors.types import is_text
     unless=lambda facts, context: {
         "nothing fails": facts.failure is None or facts.is_masked,
         "no engine is at fault": facts.fault is not None,
-        UNKNOWN_COMPARISON: context.question.check is not None,
         "it does not depend on values": facts.failure and not _may_be_of_values(facts.failure),
+        "with a check of the user's, it is asked of the piece": context.question.check is not None,
         "it has no operator with results that may be undefined": facts.failure
         and not has_rules(context.question.index),
     },
@@ -59,7 +60,8 @@ def defined(facts: KnownFacts, context: StepContext) -> StepAnswer:
     line = "yes, on these inputs"
     if undefined is not None:
         failure = excused(failure, undefined)
-        extents = {True: undefined.extent, False: "; other elements differ too", None: ""}
+        not_known = "; whether all that differs comes of that is not known"
+        extents = {True: undefined.extent, False: "; other elements differ too", None: not_known}
         line = f"no: {undefined.text}{extents[undefined.explains]}"
     return StepAnswer(replace(facts, undefined=undefined, failure=failure), line)
 
@@ -71,9 +73,9 @@ def excused(failure: ModelFailure, undefined: UndefinedFacts) -> ModelFailure:
 
 
 def _may_be_of_values(failure: ModelFailure) -> bool:
-    """Whether undefined values may cause it: they excuse no crash."""
+    """Whether undefined values may cause it: they excuse no crash, and no engine that is slow."""
     stage, kind = failure.report.stage, failure.report.kind
-    return stage in ("run", "compare") and not errors.is_crash(stage, kind)
+    return stage in ("run", "compare") and kind not in COSTS and not errors.is_crash(stage, kind)
 
 
 _OF_INTEGERS = frozenset({"Abs", "Div", "Mod", "Neg"})
@@ -216,8 +218,10 @@ def undefined_results(
             if given is None or is_text(right) or any(each.shape != right.shape for each in (given, wide, *others)):
                 return known
             depends = np.logical_or.reduce([metrics.differing(wide, each) for each in others])
-            given, wide = np.where(depends, right, given), np.where(depends, right, wide)
-            if judge_noise(name, sample, given, right, wide).verdict == "bug":
+            actual_rest, right_rest, wide_rest = (
+                np.where(depends, each.dtype.type(0), each) for each in (given, right, wide)
+            )
+            if judge_noise(name, sample, actual_rest, right_rest, wide_rest).verdict == "bug":
                 return replace(known, explains=False)
-            explains = explains and (outputs_agree(name, given, right, context) or None)
+            explains = explains and (outputs_agree(name, actual_rest, right_rest, context) or None)
     return replace(known, explains=explains)

@@ -15,7 +15,7 @@ from biopsy.comparison.mismatch import COSTS, NOT_FINITE, form_text, worst_of
 from biopsy.comparison.runs import compare_runs
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import title_of
-from biopsy.findings.bundle.job import BundleJob, Observation, RunQuestion
+from biopsy.findings.bundle.job import BundleJob, EarlierFindings, Observation, RunQuestion
 from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.questions.layers.question import Judge
 from biopsy.tensors.files import read_results
@@ -171,9 +171,9 @@ def _agrees(judge: Judge, actual: RunnerResult, expected: RunnerResult) -> bool:
 
 
 def exclusions(
-    observation: Observation, failure: ObservedFailure, reproduction: Reproduction, how_often: str = ""
+    observation: Observation, failure: ObservedFailure, reproduction: Reproduction, earlier: EarlierFindings
 ) -> Iterator[tuple[str, bool]]:
-    """Each cause that was looked at, and whether it is still open. ``how_often`` is that of ``EarlierFindings``."""
+    """Each cause that was looked at, and whether it is still open."""
     rounding = observation.evidence.verdict.rounding
     if failure.kind == "comparison" and failure.name == "mismatch" and rounding is not None:
         times = "" if rounding.times is None else f"{rounding.times:.3g} times the rounding error of a plain run, "
@@ -181,8 +181,8 @@ def exclusions(
             yield f"rounding ({times}measured against float64 in the attached model)", False
         else:
             yield f"rounding ({rounding.reason or f'{times}measured against float64 in the attached model'})", True
-    if how_often:
-        yield f"chance ({how_often})", True
+    if earlier.how_often:
+        yield f"chance ({earlier.how_often})", True
     elif not reproduction.steady:
         yield "chance (reproduce.py fails in some runs and not in others)", True
     elif observation.runs > 1:
@@ -190,7 +190,9 @@ def exclusions(
     elif reproduction.reproduced != "not":
         yield "chance (it failed in the check and in reproduce.py, each in a process of its own)", False
     engine = failure.engine
-    if engine is not None and failure.against.partition(":")[0] == engine.name:
+    if earlier.both_wrong:
+        yield f"the model ({failure.against!r} is wrong too, by float64)", True
+    elif engine is not None and failure.against.partition(":")[0] == engine.name:
         yield f"the model ({failure.against!r}, the same engine, gives the expected values)", False
     elif failure.against and failure.against != GOLDEN:
         yield f"the model ({failure.against!r} gives the expected values)", False

@@ -47,6 +47,7 @@ class EarlierFindings:
     in a sentence or two), ``cause`` (what it depends on) and ``workaround`` (what was tried and passed). ``how_often``
     says how many runs a flaky failure shows in; "" if it is not known to be flaky. ``links`` are references in these
     words to bugs of biopsy's own catalogue, each with its address. ``form`` are the words on a wrong shape or type.
+    ``both_wrong``: by float64, what the engine was compared with is wrong too.
     """
 
     title: str = ""
@@ -54,6 +55,7 @@ class EarlierFindings:
     how_often: str = ""
     links: Mapping[str, str] = field(default_factory=dict)
     form: str = ""
+    both_wrong: bool = False
 
     def of_form(self, worst: Mismatch | None) -> EarlierFindings:
         """The same findings with the shape or type that the packed model gives, which may have other sizes."""

@@ -117,7 +117,7 @@ def make_bundle(job: BundleJob) -> Bundle:
             reproduction=reproduction,
             script=script.contents[SCRIPT].decode(),
             versions=versions_tree([] if job.run is None else [engine.label for engine in job.run.engines]),
-            excluded=list(exclusions(observation, failure, reproduction, job.earlier.how_often)),
+            excluded=list(exclusions(observation, failure, reproduction, job.earlier)),
             earlier=job.earlier,
             settings=job.settings if job.secrets is None or not job.settings else "not told here",
             remarks=[f"left out: {text}" for text in script.left_out],

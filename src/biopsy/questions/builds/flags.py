@@ -172,7 +172,7 @@ class SettingProbe:
         return self._runs.failure.reference is not None and self._runs.failure.reference.kind in COSTS
 
     def once(self, change: SettingChange, description: str, *, cold: bool = False) -> Judged:
-        """One run. Raises CheckError if the check cannot be started."""
+        """Run the check once with a change of settings. Raises CheckError if it cannot be started."""
         check = self._check.with_change(change, cold=cold)
         self.flags = replace(self.flags, checks=self._runs.checks + 1)
 

@@ -266,12 +266,12 @@ class ReleaseSearch:
                 next_steps=["write {python} in it, in the place of python", "or have it run BIOPSY_PYTHON"],
             )
         if findings.answer == "no release tried fails":
-            others = " and in one of each other release" if len(findings.tried) > 1 else ""
+            others = " or in one run of each other release" if len(findings.tried) > 1 else ""
             ends = findings.tried[0].release, findings.tried[-1].release
             left_out = first_of([release.version for release in self._span.left_out_between(*ends)], _MOST_NAMED)
             raise errors.OriginalPasses(
                 f"{findings.text}{f'; not tried: {left_out}' if left_out else ''}: the failure did not show in "
-                f"{count(start.runs, 'run')} of {start.release.version}{others}; a rare one may be in them",
+                f"{count(start.runs, 'run')} of {start.release.version}{others}; a rare failure may still be there",
                 next_steps=[start.hint or f"run it by hand: {self._line(self._span.releases[self._span.start])}"],
             )
 

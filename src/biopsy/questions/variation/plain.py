@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_UP, Context
 from functools import partial
 from typing import Any
 
@@ -126,12 +127,17 @@ def _plainer(values: Array) -> Iterator[Callable[[Array], Array]]:
     if values.dtype.kind in "iu":
         yield _counted
     elif math.isfinite(farthest := float(values.flat[np.abs(values.astype(np.float64)).argmax()])) and farthest:
-        digit = 10.0 ** math.floor(math.log10(abs(farthest)))
-        yield partial(_repeated, (math.copysign(math.ceil(abs(farthest) / digit), farthest) * digit,))
+        number = float(_away_from_zero.create_decimal_from_float(farthest))
+        with np.errstate(over="ignore"):
+            is_finite = np.isfinite(np.float64(np.array(number, values.dtype)))
+        if is_finite:
+            yield partial(_repeated, (number,))
     if values.size <= FEW and values.dtype.kind == "f":
         for decimals in (0, 1, 2):
             yield partial(_rounded, decimals)
 
+
+_away_from_zero = Context(prec=1, rounding=ROUND_UP)
 
 _SHORT = 4
 """Characters of a number that needs no rounding to be read."""

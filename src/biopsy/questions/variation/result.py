@@ -211,17 +211,17 @@ def condition_of(examination: ExaminedFeature) -> str:
         return _condition_on_number(examination)
     is_all = feature.is_closed and len(examination.answers) == len(feature.alternatives)
     if is_all or (not failing and count_kinds(passing) >= _KINDS_TO_BE_ALONE):
-        stated = [change for change in failing if change.kind not in _UNSTATED]  # a default is one of the values
+        stated = [change for change in failing if change.kind not in _RESTATED]  # a default is one of the values
         return series(list(dict.fromkeys([feature.present, *_values_in_words(stated, passing)])), "or")
     return f"not {series(_values_in_words(passing, failing), 'or')}"
 
 
-_UNSTATED = ("left out", "written out")
+_RESTATED = ("left out", "written out")
 """The kinds of change that state a value otherwise."""
 
 
 def _values_in_words(changes: Sequence[Alternative], others: Sequence[Alternative]) -> list[str]:
-    """The new values, each once, and how they are made only where ``others``, with another answer, have the same."""
+    """The new values, each once; with how they are made where ``others`` have the same value and another answer."""
     ambiguous = {change.text.partition(" (")[0] for change in others}
     short = ((change.text, change.text.partition(" (")[0]) for change in changes)
     return list(dict.fromkeys(text if value in ambiguous else value for text, value in short))

@@ -15,6 +15,7 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnRun
 from biopsy.checks.judge import RUNS_TO_TELL_APART, Signature, signature_of
 from biopsy.checks.outcome import Check, Judged, Outcome
+from biopsy.comparison.mismatch import COSTS
 from biopsy.engines.runner import Inputs, feeds_for
 from biopsy.model.external import byte_size, external_tensors
 from biopsy.model.index import ModelIndex
@@ -198,7 +199,7 @@ class VariationTask:
         self._job = job
         self._flakiness = Flakiness(oracle, job.search.repeating)
         self._trial_maker: TrialMaker | None = None
-        self._wrong: int | None = None
+        self._wrong_place: int | None = None
         self._examinations: list[ExaminedFeature] = []
         self._variation = Variation()
         self._tried: set[tuple[int, bytes]] = set()
@@ -264,10 +265,10 @@ class VariationTask:
             return
         bits = COARSE if is_no_comparison(reference) else AS_FLOAT32 if self._oracle.failure.original else EXACT
         self._examinations = [ExaminedFeature(feature) for feature in features_of(self._trial_maker, bits)]
-        if reference.stage == "compare":
+        if reference.stage == "compare" and reference.kind not in COSTS:
             unchanged = self._trial_maker.unchanged
             answers = ((number, self._alone(number, unchanged)) for number in (1, 0))
-            self._wrong = next((number for number, answer in answers if answer is Outcome.OTHER_FAILURE), None)
+            self._wrong_place = next((number for number, answer in answers if answer is Outcome.OTHER_FAILURE), None)
 
     def search(self) -> bool:
         """Check every change, as far as the budget allows."""
@@ -381,7 +382,7 @@ class VariationTask:
         That is not asked again for each change ``of_values`` alone, which are many.
         """
         answer = _ANSWERS.get(self._oracle.judge(trial).outcome, "neither")
-        number = None if of_values or answer != "fails" else self._wrong
+        number = None if of_values or answer != "fails" else self._wrong_place
         return "passes" if number is not None and self._alone(number, trial) is Outcome.PASSES else answer
 
     def _alone(self, number: int, trial: Trial) -> Outcome | None:

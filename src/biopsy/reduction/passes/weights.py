@@ -190,7 +190,7 @@ def is_filled(tensor: onnx.TensorProto) -> bool:
 
 
 def are_filled(numbers: Sequence[float]) -> bool:
-    """Whether the numbers of an attribute are all ones, or ``small_numbers``."""
+    """Whether the numbers of an attribute are already plain: all ones, or ``small_numbers``."""
     return list(numbers) in ([1.0] * len(numbers), small_numbers(len(numbers)))
 
 
