@@ -33,7 +33,7 @@ from biopsy.processes.own_process import processors
 from biopsy.questions.builds.settings import ENGINE_PLACE, SETTINGS_PLACE
 from biopsy.questions.layers.question import Judge
 from biopsy.questions.transformations.question import parse_tool
-from biopsy.text import is_refused, line_of
+from biopsy.text import first_of, is_refused, line_of
 
 
 def question_of(options: DiagnoseOptions, console: Console, held: ExitStack) -> DiagnosisQuestion:
@@ -129,6 +129,9 @@ def _samples(
             line = line_of(["biopsy", *options.words])
             steps = [sizes if is_refused(line) else f"{line} {sizes}", *others]
             raise errors.UsageError(error.summary, details=error.details, next_steps=steps) from error
+    has_value = {index.names[tensor] for tensor in index.inputs if tensor in index.weights}
+    if unfed := sorted(has_value & {name for feed in inputs.given or () for name in feed}):
+        console.warn(f"the values given for {first_of(list(map(repr, unfed)), 3)} are not fed: the model has its own")
     folder = held.enter_context(held_folder(options.folder, beside=options.dir is None, warn=console.warn))
     if options.check is None:
         return resolved_samples(index, inputs, folder, options.load_inputs or ()), folder

@@ -249,6 +249,9 @@ def _undefined(text: str, facts: KnownFacts, question: DiagnosisQuestion, piece:
     where = f"the ONNX standard defines no result where {text}"
     rest, part = facts.rest, facts.piece
     is_whole = part is None or len(part.kept) == len(question.index.nodes)
+    if facts.undefined is not None and facts.undefined.explains is False:
+        ask = "keep the model from such values, and ask again"
+        return "unknown", f"Only a part of the failure is explained: {where}. Other elements differ too: {ask}."
     if not is_whole and (rest is None or rest.answer not in ("passes", "rounding")):
         why = "" if rest is None else f" ({rest.reason})" if rest.reason else ""
         fails = rest is not None and rest.answer in ("fails", "another")

@@ -39,13 +39,13 @@ class UndefinedRule:
 
     ``of`` gives these elements for a node and the values of its inputs, None for one that is not known; that of
     ``place`` is. It returns None if no element is known to be undefined. With ``instead`` in their place, the result is
-    defined. ``elementwise``: each concerns only the elements of the result at its place.
+    defined; None if no number does that. ``elementwise``: each concerns only the elements of the result at its place.
     """
 
     text: str
     of: Callable[[onnx.NodeProto, Sequence[Any]], Elements | None]
     place: int = 0
-    instead: int = 0
+    instead: int | None = 0
     elementwise: bool = True
     until: float = math.inf
 
@@ -79,7 +79,7 @@ def with_undefined(node: onnx.NodeProto, opset: int, run: Callable[..., Any], ch
             of = repr(node.name) if node.name else f"of {node.output[0]!r}"
             raise UndefinedResultError(f"{node.op_type} {of} {rule.text}")
         mask, read = is_undefined(values[rule.place]), values[rule.place]
-        defined = np.where(mask, read.dtype.type(rule.instead), read)
+        defined = np.where(mask, read.dtype.type(rule.instead or 0), read)
         (result,) = run(*values[: rule.place], defined, *values[rule.place + 1 :], **context)
         limits = np.iinfo(result.dtype)
         instead = {"least": limits.min, "zero": 0, "greatest": limits.max}[choice]
@@ -133,6 +133,11 @@ def _too_many_bits(node: onnx.NodeProto, inputs: Sequence[Any]) -> Elements | No
     return lambda bits: bits >= 8 * bits.dtype.itemsize
 
 
+def _of_any_order(node: onnx.NodeProto, inputs: Sequence[Any]) -> Elements | None:
+    is_sorted = next((each.i for each in node.attribute if each.name == "sorted"), 1)
+    return None if is_sorted else lambda values: np.ones(values.shape, bool)
+
+
 _CAST = UndefinedRule(text="casts NaN or a value out of range to an integer type", of=_outside)
 _DIVISOR = UndefinedRule(text="divides an integer by zero", of=_zero, place=1, instead=1)
 _INDEX = UndefinedRule(text="has an index out of bounds", of=_out_of_bounds, place=1, elementwise=False)
@@ -153,4 +158,5 @@ RULES: Mapping[str, UndefinedRule] = {
     "Neg": _OPPOSITE,
     "ScatterElements": _INDEX,
     "ScatterND": _INDICES,
+    "TopK": UndefinedRule(text="gives values in any order", of=_of_any_order, instead=None, elementwise=False),
 }

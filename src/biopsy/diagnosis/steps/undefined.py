@@ -179,7 +179,7 @@ def undefined_values(model: onnx.ModelProto, labels: Sequence[str], feeds: Seque
             continue
         for feed in feeds:
             is_undefined = rule.elements(node, [value_of(name, feed) for name in node.input])
-            if is_undefined is not None:
+            if is_undefined is not None and rule.instead is not None:
                 text, tensor = f"{label} {rule.text}", node.input[rule.place]
                 yield UndefinedValues(text=text, tensor=tensor, is_undefined=is_undefined, instead=rule.instead)
                 break

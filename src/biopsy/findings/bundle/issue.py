@@ -15,6 +15,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from biopsy.checks.judge import status_text
 from biopsy.findings.bundle.failure import GOLDEN, ObservedFailure
 from biopsy.findings.bundle.job import EarlierFindings
 from biopsy.findings.bundle.reproduction import Reproduction
@@ -129,12 +130,15 @@ def _description(facts: IssueFacts, allowance: Allowance) -> Iterator[DocumentBl
 
 def _steps(facts: IssueFacts, allowance: Allowance) -> Iterator[DocumentBlock]:
     lines = _without_docstring(facts.script).strip().splitlines()
+    printed = telling_lines(facts.reproduction.output, allowance.output)
+    ends = "It prints:" if printed else f"It prints nothing, and ends with {status_text(facts.reproduction.status)}."
     if len(lines) <= allowance.script:
         yield Listing(lines=lines, language="python")
-        yield Passage(text="It prints:")
+        yield Passage(text=ends)
     else:
-        yield Passage(text="Unpack the attached files and run 'python reproduce.py'. It prints:")
-    yield _listing(telling_lines(facts.reproduction.output, allowance.output), allowance.output)
+        yield Passage(text=f"Unpack the attached files and run 'python reproduce.py'. {ends}")
+    if printed:
+        yield _listing(printed, allowance.output)
     if facts.members:
         yield Passage(text=f"Attached: {', '.join(map(repr, facts.members))}.")
     if facts.remarks:
