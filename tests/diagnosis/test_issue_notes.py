@@ -63,6 +63,14 @@ def test_a_shape_is_that_of_the_model_that_is_attached() -> None:
     assert earlier.of_form(None) == earlier.of_form(worst(1.0)) == earlier
 
 
+def test_a_shape_that_only_a_piece_declares_is_not_called_right() -> None:
+    told = Mismatch(output="y", kind="shape-mismatch", form="[8]", expected_form="[1, 8]")
+    wrong = replace(failure("shape-mismatch"), mismatch=told)
+    earlier = of_model(facts(failure=wrong, rounding=None, piece=replace(piece("Div 'd'"), error=ErrorSize(told))))
+    attached = earlier.of_form(replace(told, form="[2]", declared_form="[2]"))
+    assert "'y' of shape [2] where [1, 8] is expected" in attached.in_full and "right" not in attached.in_full
+
+
 def test_the_user_s_own_code_is_not_told() -> None:
     known = replace(BOTH, piece=replace(SMALL, places=("secret.py:3 in Model.forward",)))
     assert "secret.py" in verdict_of(known, (), question()).in_full

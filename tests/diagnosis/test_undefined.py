@@ -13,7 +13,7 @@ from biopsy import errors, events
 from biopsy.diagnosis.context import StepContext
 from biopsy.diagnosis.facts import KnownFacts, RestFacts, UndefinedFacts
 from biopsy.diagnosis.question import Words
-from biopsy.diagnosis.steps.undefined import excused, undefined_in, undefined_results, undefined_values
+from biopsy.diagnosis.steps.undefined import excused, has_rules, undefined_in, undefined_results, undefined_values
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.diagnosis.ways_out import ways_out
 from biopsy.engines.base import ModelInput
@@ -196,6 +196,27 @@ def test_what_is_not_defined_is_seen_in_a_body_and_excuses_only_what_depends_on_
         assert found is not None and found.explains is explains
         assert found.text == f"Cast of {tensor!r} casts NaN or a value out of range to an integer type"
         assert undefined_results(index, [{**feeds[0], "x": np.float32([4, 1, 9, 16])}], failing, context) is None
+
+
+def test_a_piece_that_is_undefined_explains_no_other_element(tmp_path: Path) -> None:
+    known = replace(divided(tmp_path, 0), rest=RestFacts(answer="passes"))
+    assert verdict_of(known, (), question(tmp_path)).kind == "undefined"
+    known = replace(known, undefined=UndefinedFacts(text="Div 'd' divides an integer by zero", explains=False))
+    verdict = verdict_of(known, (), question(tmp_path))
+    assert verdict.kind == "unknown" and "Other elements differ too" in verdict.text
+
+
+@pytest.mark.parametrize(("is_sorted", "is_defined"), [(1, True), (0, False)])
+def test_what_may_come_in_any_order_blames_nobody(tmp_path: Path, is_sorted: int, is_defined: bool) -> None:
+    text = f"""<ir_version: 9, opset_import: ["" : 17]> g (float[5] x) => (float[3] y, int64[3] places)
+    <int64[1] k = {{3}}> {{ y, places = TopK <sorted: int = {is_sorted}> (x, k) }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    index, feeds = index_file(tmp_path / "model.onnx"), [{"x": np.float32([1, 5, 2, 4, 3])}]
+    assert has_rules(index)
+    with StepContext(question(tmp_path), events.ignore) as context:
+        found = undefined_results(index, feeds, replace(failure(), suspect="onnxrt"), context)
+    assert (found is None) == is_defined
+    assert is_defined or (found is not None and found.explains is None)
 
 
 def test_without_a_piece_no_engine_is_accused_of_what_may_be_undefined(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
+from biopsy.checks.words import as_word
 from biopsy.comparison.mismatch import error_text
 from biopsy.diagnosis.context import NOT_ASKED, PERSON, TIME, DiagnosisStep, StepContext, TimeUpError, is_user_interrupt
 from biopsy.diagnosis.evidence import PLAN, EvidenceFile, KnownSteps, identity_of
@@ -130,13 +131,7 @@ class _PlanRun:
             kept = f": {stop.message}; kept {stop.kept}" if isinstance(stop, errors.Interrupted) and stop.kept else ""
             return "stopped", f"interrupted{kept}"
         except errors.VacuousCheck as error:
-            raise errors.VacuousCheck(
-                "a model of one Identity node fails this check in the same way: the check fails on anything, and "
-                "nothing can be said of the model.",
-                details=error.details,
-                kept=f"{self._context.question.folder}, with what the check printed",
-                next_steps=error.next_steps[:1],
-            ) from error
+            raise _vacuous(error, self._context.question) from error
         except errors.BiopsyError as error:
             if self._facts == KnownFacts():
                 raise
@@ -234,3 +229,22 @@ def _measured(examined: Tree, numbers: Sequence[int | None]) -> MeasuredErrors:
             if number is not None and layer.get(kind) is not None:
                 of_kind[number] = layer[kind]["tolerance_ratio"]
     return MeasuredErrors(**ratios)
+
+
+def _vacuous(error: errors.VacuousCheck, question: DiagnosisQuestion) -> errors.VacuousCheck:
+    """The error of a check that fails on anything; without a check of the user's, engines or inputs are the reason."""
+    if question.check is not None:
+        message = "the check fails on anything, and nothing can be said of the model."
+        next_steps = list(error.next_steps[:1])
+    else:
+        message = "an engine is wrong whatever a model computes, or the inputs hold what never passes, such as NaN."
+        look = [
+            f"biopsy inspect data {as_word(path)} --show-values    the inputs" for path in question.samples.files[:1]
+        ]
+        next_steps = ["biopsy doctor    whether an engine works at all", *look]
+    return errors.VacuousCheck(
+        f"a model of one Identity node fails this check in the same way: {message}",
+        details=error.details,
+        kept=f"{question.folder}, with what the check printed",
+        next_steps=next_steps,
+    )

@@ -96,6 +96,22 @@ def test_open_sizes_are_asked_for_by_name_and_nothing_is_left_behind(here, capsy
     assert not (here / "found").exists()
 
 
+def test_open_sizes_of_several_inputs_are_one_line_to_type(here, capsys) -> None:
+    adds = helper.make_node("Add", ["a", "b"], ["y"])
+    save(model([adds], [info("a", ("N", 4)), info("b", ("N", 4))], [info("y", None)]), here / "model.onnx")
+    assert diagnose("--onnxrt") == 2
+    assert "--onnxrt --input-shapes 'a:[1,4]' 'b:[1,4]'\n" in capsys.readouterr().err
+
+
+def test_a_value_that_is_given_and_not_fed_is_told(here, capsys) -> None:
+    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    ends = [info("x", (4, 4)), info("w", (4, 4))], [info("y", None)]
+    save(model([product], *ends, [matrix("w", 4, 4)]), here / "model.onnx")
+    np.savez("in.npz", x=np.ones((4, 4), np.float32), w=np.ones((4, 4), np.float32))
+    diagnose("--onnxrt", "--load-inputs", "in.npz")
+    assert "the values given for 'w' are not fed: the model has its own" in capsys.readouterr().err
+
+
 def test_a_picture_of_one_pixel_is_the_fault_of_the_inputs(here) -> None:
     save(image_model(), here / "model.onnx")
     assert diagnose("--onnxrt", "--input-shapes", "x:[1,3,1,1]") == 1

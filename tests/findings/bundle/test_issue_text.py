@@ -76,6 +76,12 @@ def printed_in(text: str) -> str:
     return text.partition("It prints:")[2].partition("```text\n")[2].partition("\n```")[0]
 
 
+def test_of_a_script_that_prints_nothing_its_end_is_told() -> None:
+    crashed = Reproduction(reproduced="alone", status=-8, output="")
+    text = issue_text(replace(facts("onnxrt"), reproduction=crashed))
+    assert "It prints nothing, and ends with signal SIGFPE." in text and "It prints:" not in text
+
+
 def test_what_a_script_prints_is_cut_between_lines_that_tell_nothing() -> None:
     rows = [f"       [{row}, {row}]," for row in range(40)]
     numpy = ["AssertionError: ", "Not equal to tolerance rtol=1e-05", "", "Mismatched elements: 2 / 80 (2.5%)"]

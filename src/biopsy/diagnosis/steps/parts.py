@@ -12,7 +12,7 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.comparison.mismatch import ONE_SIDED, special_of
+from biopsy.comparison.mismatch import ONE_SIDED, ErrorSize, special_of
 from biopsy.comparison.noise import DEFAULT_RATIO
 from biopsy.diagnosis.context import (
     NO_PIECE,
@@ -171,7 +171,7 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
         inputs=None if reduction.inputs is None else str(reduction.inputs),
         **{key: getattr(reduction, key) for key in ("nodes", "reads", "kept", "nodes_before", "signature", "stopped")},
         other_failures=tuple(reduction.other_failures.items()),
-        error=reduction.error_after,
+        error=_as_declared(reduction.error_after, question.index),
         types=tuple(_types_of_ends(reduction.output)),
         places=tuple(dict.fromkeys(str(source) for source in reduction.sources if source is not None)),
     )
@@ -213,6 +213,16 @@ def _types_of_ends(path: Path) -> Iterator[tuple[str, str]]:
 
 
 _OPEN_SHAPE = re.compile(r" \[(?:\?, )*\?\]")
+
+
+def _as_declared(error: ErrorSize | None, index: ModelIndex) -> ErrorSize | None:
+    """The error of a piece, without a shape that only the piece declares: inference found it, and may be wrong."""
+    if error is None or error.worst is None or error.worst.kind != "shape-mismatch":
+        return error
+    declared = index.declared_type(error.worst.output)
+    if isinstance(declared, TensorType) and declared.is_static:
+        return error
+    return replace(error, worst=replace(error.worst, declared_form=""))
 
 
 def _reads_nan(piece: FailingPiece) -> bool:

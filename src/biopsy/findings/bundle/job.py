@@ -61,7 +61,8 @@ class EarlierFindings:
         """The same findings with the shape or type that the packed model gives, which may have other sizes."""
         if worst is None or not worst.is_of_form or not self.form:
             return self
-        given = form_text(worst, "")
+        is_declared = " right" in self.form  # else only the packed model declares it, as onnx infers it
+        given = form_text(worst if is_declared else replace(worst, declared_form=""), "")
         notes = [replace(note, text=note.text.replace(self.form, given)) for note in self.notes]
         return replace(self, title=self.title.replace(self.form, given), notes=notes)
 
