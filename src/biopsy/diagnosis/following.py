@@ -32,7 +32,7 @@ from biopsy.diagnosis.verdict import (
     worst_mismatch,
 )
 from biopsy.diagnosis.ways_out import ELSEWHERE, check_line
-from biopsy.engines.registry import create
+from biopsy.engines.registry import create, full_title
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
 from biopsy.findings.bundle.make import ISSUE, make_bundle
 from biopsy.findings.page.document import reports_of
@@ -99,6 +99,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
     elif facts.fault is not None or verdict.kind in ("rounding", "precision"):
         no_issue = f"the verdict is that no engine is at fault ({verdict.kind})"
     model, worst = question.model if piece is None else Path(piece.plain or piece.path), worst_mismatch(facts)
+    trusted = full_title(failure.trusted, "") if failure.trusted else ""
     given = None if piece is None else inputs_file(model) if piece.plain else path_of(piece.inputs)
     return BundleJob(
         target=target,
@@ -115,7 +116,8 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
             how_often="" if facts.steadiness is None else facts.steadiness.how_often,
             both_wrong=facts.rounding is not None and failure.trusted in facts.rounding.wrong,
             links=links,
-            form=form_text(failure.by_suspect(worst), "") if worst is not None and worst.is_of_form else "",
+            form=form_text(failure.by_suspect(worst), trusted) if worst is not None and worst.is_of_form else "",
+            against=trusted,
         ),
         no_issue=no_issue,
         # Float64 with the rounding of Casts is no judge of an engine that leaves it out.

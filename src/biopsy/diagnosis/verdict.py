@@ -251,6 +251,7 @@ def _undefined(text: str, facts: KnownFacts, question: DiagnosisQuestion, piece:
     is_whole = part is None or len(part.kept) == len(question.index.nodes)
     if facts.undefined is not None and facts.undefined.explains is False:
         ask = "keep the model from such values, and ask again"
+        where = f"the ONNX standard defines no result where {facts.undefined.text}"
         return "unknown", f"Only a part of the failure is explained: {where}. Other elements differ too: {ask}."
     if not is_whole and (rest is None or rest.answer not in ("passes", "rounding")):
         why = "" if rest is None else f" ({rest.reason})" if rest.reason else ""

@@ -46,8 +46,9 @@ class EarlierFindings:
     ``title`` is the failure in a line; "" if the check alone tells it. ``notes`` have the labels ``found`` (what fails,
     in a sentence or two), ``cause`` (what it depends on) and ``workaround`` (what was tried and passed). ``how_often``
     says how many runs a flaky failure shows in; "" if it is not known to be flaky. ``links`` are references in these
-    words to bugs of biopsy's own catalogue, each with its address. ``form`` are the words on a wrong shape or type.
-    ``both_wrong``: by float64, what the engine was compared with is wrong too.
+    words to bugs of biopsy's own catalogue, each with its address. ``form`` are the words on a wrong shape or type;
+    they name ``against`` as the engine that gives another. ``both_wrong``: by float64, what the engine was compared
+    with is wrong too.
     """
 
     title: str = ""
@@ -55,6 +56,7 @@ class EarlierFindings:
     how_often: str = ""
     links: Mapping[str, str] = field(default_factory=dict)
     form: str = ""
+    against: str = ""
     both_wrong: bool = False
 
     def of_form(self, worst: Mismatch | None) -> EarlierFindings:
@@ -62,7 +64,7 @@ class EarlierFindings:
         if worst is None or not worst.is_of_form or not self.form:
             return self
         is_declared = " right" in self.form  # else only the packed model declares it, as onnx infers it
-        given = form_text(worst if is_declared else replace(worst, declared_form=""), "")
+        given = form_text(worst if is_declared else replace(worst, declared_form=""), self.against)
         notes = [replace(note, text=note.text.replace(self.form, given)) for note in self.notes]
         return replace(self, title=self.title.replace(self.form, given), notes=notes)
 
