@@ -10,10 +10,10 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_800,
+    "code": 62_860,
     "modules": 388,
-    "functions": 5_732,
-    "used_once": 518,
+    "functions": 5_735,
+    "used_once": 521,
     "inner_imports": 389,
     "namespaces": 33,
     "options": 33,
