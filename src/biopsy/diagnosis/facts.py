@@ -11,9 +11,7 @@ from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate
 from biopsy.comparison.mismatch import ONE_SIDED, ErrorSize, Mismatch
 from biopsy.findings.verdict import Verdict
 from biopsy.questions.builds.flags import Switch
-from biopsy.text import first_of, html_table, printable
-
-_MOST_CASTS = 3
+from biopsy.text import html_table, printable
 
 Outcome = Literal["done", "skipped", "stopped", "failed"]
 """The end of a step: answered; not asked; ended by a limit or a person; impossible to answer."""
@@ -163,11 +161,6 @@ class NarrowerFacts:
     rounded: Literal["inputs", "results", "both"] = "both"
     left: float | None = None
     tried: int = 0
-
-
-def among_casts(labels: Sequence[str]) -> str:
-    """The Casts among which are those that are left out, in words."""
-    return f"{'one or more of ' if len(labels) > 1 else ''}{first_of(labels, _MOST_CASTS)}"
 
 
 @dataclass(frozen=True, kw_only=True)

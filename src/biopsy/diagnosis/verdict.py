@@ -10,7 +10,7 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.comparison.mismatch import COSTS, FORMS, NOT_FINITE, Mismatch, form_text, special_of
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, is_exact_by_default
 from biopsy.diagnosis.context import LEAVES_OPEN, NOT_ASKED
-from biopsy.diagnosis.facts import KnownFacts, ModelFailure, StepReport, among_casts
+from biopsy.diagnosis.facts import KnownFacts, ModelFailure, StepReport
 from biopsy.diagnosis.question import (
     TOLERANCES,
     DiagnosisQuestion,
@@ -18,7 +18,7 @@ from biopsy.diagnosis.question import (
 )
 from biopsy.diagnosis.steps.causes import releases as release_step
 from biopsy.diagnosis.steps.rest import NOTHING_LEFT, grouped
-from biopsy.diagnosis.steps.rounding import narrowing_casts
+from biopsy.diagnosis.steps.rounding import among_casts, narrowing_casts
 from biopsy.diagnosis.ways_out import ways_out
 from biopsy.engines import registry
 from biopsy.engines.registry import full_title, parse_spec

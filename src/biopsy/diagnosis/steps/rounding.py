@@ -40,7 +40,6 @@ from biopsy.diagnosis.facts import (
     RoundingFacts,
     Steadiness,
     UndefinedFacts,
-    among_casts,
 )
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
@@ -69,6 +68,14 @@ def low_precision(index: ModelIndex) -> Literal["fp16", "bf16"] | None:
     kinds = [index.tensor_type(tensor) for tensor in (*index.fed_inputs(), *index.outputs)]
     elems = {kind.elem for kind in kinds if kind is not None} | {weight.kind.elem for weight in index.weights.values()}
     return "fp16" if FLOAT16 in elems else "bf16" if BFLOAT16 in elems else None
+
+
+_MOST_CASTS = 3
+
+
+def among_casts(labels: Sequence[str]) -> str:
+    """The Casts among which are those that are left out, in words."""
+    return f"{'one or more of ' if len(labels) > 1 else ''}{first_of(labels, _MOST_CASTS)}"
 
 
 def narrowing_casts(index: ModelIndex) -> Iterator[str]:
