@@ -173,13 +173,8 @@ def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> 
     size = measure(replace(facts, piece=None, layers=None), question)
     yield Note(label="found", text=_in_bundle(f"{sentence(subject(facts, question))}{size}", question))
     known, varies = facts.known_bug, None if facts.piece is None else facts.piece.variation
-    if varies:
-        what = (
-            "the failing part, before it was made plain,"
-            if facts.piece is not None and facts.piece.plain
-            else "the attached model"
-        )
-        yield Note(label="found", text=f"As far as was tried, {what} {varies}.")
+    if varies and facts.piece is not None and not facts.piece.plain:  # the plain model was not varied itself
+        yield Note(label="found", text=f"As far as was tried, the attached model {varies}.")
     nodes = next(nodes_reason(facts), "")  # the script shows them
     unpublished = (f"It {known.sentence}.", AVOIDS) if known is not None and not known.issue else ()
     untold = (FROM_PLACES, *unpublished)  # the user's own code, and entries of the catalogue without an address
