@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -83,26 +84,38 @@ def fed(*nodes: onnx.NodeProto, weights: Sequence[onnx.TensorProto] = ()) -> Fed
     return FedModel(onnx.shape_inference.infer_shapes(made), [{"x": np.ones((64, 48), np.float32)}])
 
 
-def test_sizes_that_hold_no_value_that_fails_shrink_once_all_values_do() -> None:
-    """It fails where any value is above 400, as one of many does; the sizes alone would lose it."""
-    values = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
-    values[6, 5] = 512.0
-    base = FedModel(
-        model([helper.make_node("Abs", ["x"], ["y"])], [info("x", (8, 8))], [info("y", (8, 8))]), [{"x": values}]
-    )
+LEAST = np.iinfo(np.int32).min
+
+
+@pytest.mark.parametrize(
+    ("dtype", "extreme", "does_fail", "plain"),
+    [
+        ("float32", 512, lambda values: values.max() > 400, 600),
+        ("int32", LEAST, lambda values: values.min() == LEAST, LEAST),
+    ],
+)
+def test_sizes_that_hold_no_value_that_fails_shrink_once_all_values_do(
+    dtype: str, extreme: int, does_fail: Callable[[Any], bool], plain: int
+) -> None:
+    """It fails for one value of many; the sizes alone would lose it."""
+    values = np.linspace(-9, 9, 64).astype(dtype).reshape(8, 8)
+    values[6, 5] = extreme
+    elem = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    ends = [info("x", (8, 8), elem)], [info("y", (8, 8), elem)]
+    base = FedModel(model([helper.make_node("Abs", ["x"], ["y"])], *ends), [{"x": values}])
     found = [base]
 
     def fails(edit: Edit, description: str) -> bool:
         edited = edit(base)
         assert edited is not None and edited.feeds is not None
-        if edited.feeds[0]["x"].max() > 400:
+        if does_fail(edited.feeds[0]["x"]):
             found.append(edited)
         return found[-1] is edited
 
     with contextlib.closing(Validity(base.model)) as validity:
         make_plain(base, [ExaminedFeature(feature) for feature in size_features(base, validity)], fails)
     assert found[-1].feeds is not None
-    np.testing.assert_array_equal(found[-1].feeds[0]["x"], np.full((2, 2), 600, np.float32))
+    np.testing.assert_array_equal(found[-1].feeds[0]["x"], np.full((2, 2), plain, dtype))
 
 
 def test_an_axis_of_a_plain_model_has_more_than_one_element_where_that_fails_too() -> None:

@@ -126,6 +126,7 @@ def _plainer(values: Array) -> Iterator[Callable[[Array], Array]]:
             yield partial(_repeated, pattern)
     if values.dtype.kind in "iu":
         yield _counted
+        yield from (partial(_repeated, (int(extreme),)) for extreme in (values.min(), values.max()))
     elif math.isfinite(farthest := float(values.flat[np.abs(values.astype(np.float64)).argmax()])) and farthest:
         number = float(_away_from_zero.create_decimal_from_float(farthest))
         with np.errstate(over="ignore"):
