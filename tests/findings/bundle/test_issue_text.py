@@ -63,6 +63,14 @@ def test_it_says_what_happens_what_was_excluded_and_on_what() -> None:
     assert "- Processor: " in text
 
 
+@pytest.mark.parametrize(("against", "is_named"), [("onnxrt:optimization=none", True), ("", False)])
+def test_what_gives_the_expected_values_is_named_with_its_version(against: str, is_named: bool) -> None:
+    given = facts("openvino")
+    versions = versions_tree(["openvino", "onnxrt"])
+    compared = replace(given, failure=replace(given.failure, against=against), versions=versions)
+    assert ("onnxruntime " in issue_text(compared)) == is_named
+
+
 def test_it_is_short_however_much_is_known() -> None:
     long = "\n".join(f"line {number}" for number in range(200))
     notes = [Note(label="found", text="It is wrong."), *(Note(label="cause", text="why") for _ in range(50))]

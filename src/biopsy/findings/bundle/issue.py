@@ -7,6 +7,7 @@ evidence is in the report beside it.
 from __future__ import annotations
 
 import ast
+import contextlib
 import platform
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,9 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from biopsy import errors
 from biopsy.checks.judge import status_text
+from biopsy.engines.registry import create
 from biopsy.findings.bundle.failure import GOLDEN, ObservedFailure
 from biopsy.findings.bundle.job import EarlierFindings
 from biopsy.findings.bundle.reproduction import Reproduction
@@ -199,8 +202,12 @@ def _fact(name: str) -> Callable[[IssueFacts], str]:
 
 
 def _packages(facts: IssueFacts) -> str:
-    engine = facts.failure.engine
-    needed = {"numpy", "onnx", *(() if engine is None else engine.distributions)}
+    engine, against = facts.failure.engine, facts.failure.against
+    engines = [] if engine is None else [engine]
+    if against and against != GOLDEN:  # what gives the expected values
+        with contextlib.suppress(errors.BiopsyError):
+            engines.append(create(against))
+    needed = {"numpy", "onnx", *(name for each in engines for name in each.distributions)}
     packages: Mapping[str, str] = facts.versions["packages"]
     return ", ".join(f"{name} {version}" for name, version in packages.items() if engine is None or name in needed)
 
