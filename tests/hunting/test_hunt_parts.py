@@ -123,6 +123,23 @@ def test_a_diagnosis_that_ends_before_the_smallest_part_accuses_no_engine(
     assert bug.text == ("It is wrong." if piece else "1.5 of 'y'")
 
 
+@pytest.mark.parametrize(
+    ("engine", "trusted", "words"),
+    [
+        ("onnxrt", "reference", "--engine reference --engine onnxrt"),
+        ("reference", "onnxrt", "--check biopsy run {} --engine onnxrt --engine reference"),
+        ("reference", "expected", "--engine reference"),
+        ("reference", "", "--engine reference"),
+    ],
+)
+def test_the_reference_evaluator_is_compared_with_another_engine_by_a_check_alone(
+    tmp_path: Path, engine: str, trusted: str, words: str
+) -> None:
+    cell = MatrixCell(engine=engine, kind="wrong", trusted=trusted)
+    (group,) = groups_of([ModelResult(model="m.onnx", state="", cells=(cell,), nodes=99)])
+    assert Examiner(folder=tmp_path).bug(group).line == f"biopsy diagnose m.onnx {words}"
+
+
 def test_a_failed_diagnosis_says_why_and_a_killed_one_that_its_time_was_over(tmp_path: Path) -> None:
     cell = MatrixCell(engine="onnxrt", kind="wrong", trusted="reference")
     (group,) = groups_of([ModelResult(model=str(tmp_path / "gone.onnx"), state="", cells=(cell,))])

@@ -173,13 +173,11 @@ class Examiner:
         if (limit := self.limits.get(cell.kind)) is not None:
             yield from ("--check", "biopsy", *words_of_cost("{}", cell.trusted, cell.engine, cell.kind, limit, file))
             return
-        engines = [w for spec in filter(None, (engine_for(cell.trusted), cell.engine)) for w in ("--engine", spec)]
-        if (
-            parse_spec(cell.engine).name == parse_spec(EXACT).name
-        ):  # float64 is its code, and no witness in its own case
-            yield from ("--check", "biopsy", "run", "{}", *engines)
-        else:
-            yield from engines
+        engines = list(dict.fromkeys(filter(None, (engine_for(cell.trusted), cell.engine))))
+        if len(engines) > 1 and parse_spec(cell.engine).name == parse_spec(EXACT).name:
+            yield from ("--check", "biopsy", "run", "{}")  # float64 is its code, and no witness in its own case
+        for spec in engines:
+            yield from ("--engine", spec)
         if file is not None:
             yield from ("--load-inputs", as_word(file))
 
