@@ -109,6 +109,11 @@ class Mismatch:
         return self.kind in FORMS
 
     @property
+    def is_as_declared(self) -> bool:
+        """Whether this side gives the type or the shape that the model declares."""
+        return self.is_of_form and self.form == self.declared_form != ""
+
+    @property
     def from_other_side(self) -> Mismatch:
         """The same as the other side sees it."""
         kind = ONE_SIDED.get(self.kind, self.kind)

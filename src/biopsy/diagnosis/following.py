@@ -11,7 +11,6 @@ from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
-from biopsy.comparison.mismatch import form_text
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
@@ -116,7 +115,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
             how_often="" if facts.steadiness is None else facts.steadiness.how_often,
             both_wrong=facts.rounding is not None and failure.trusted in facts.rounding.wrong,
             links=links,
-            form=form_text(failure.by_suspect(worst), trusted) if worst is not None and worst.is_of_form else "",
+            mismatch=failure.by_suspect(worst) if worst is not None and worst.is_of_form else None,
             against=trusted,
         ),
         no_issue=no_issue,

@@ -79,8 +79,8 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
     # The engine always fails to load, build or run the model, or crashes; or another one is right by float64,
     # or gives the shape or type that the model declares.
     is_refused = failure.report.stage != "compare" and not facts.is_flaky
-    worst = None if failure.mismatch is None else failure.by_suspect(failure.mismatch)
-    is_declared = worst is not None and worst.is_of_form and "" != worst.expected_form == worst.declared_form
+    of_trusted = failure.mismatch and failure.by_suspect(failure.mismatch).from_other_side
+    is_declared = of_trusted is not None and of_trusted.is_as_declared
     is_blamed = is_declared or (rounding is not None and rounding.blames(failure.suspect, failure.trusted))
     is_of_engine = facts.fault not in ("invalid", "undefined") and facts.may_be_undefined is None
     is_shown = question.check is None and is_of_engine and (is_refused or is_blamed)

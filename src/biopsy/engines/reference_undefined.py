@@ -18,8 +18,8 @@ from biopsy.tensors.results import Array
 from biopsy.tensors.types import is_float
 
 
-def _attribute(node: onnx.NodeProto, name: str) -> int:
-    return next((each.i for each in node.attribute if each.name == name), 0)
+def _attribute(node: onnx.NodeProto, name: str, default: int = 0) -> int:
+    return next((each.i for each in node.attribute if each.name == name), default)
 
 
 Elements: TypeAlias = Callable[[Array], Any]
@@ -134,8 +134,7 @@ def _too_many_bits(node: onnx.NodeProto, inputs: Sequence[Any]) -> Elements | No
 
 
 def _of_any_order(node: onnx.NodeProto, inputs: Sequence[Any]) -> Elements | None:
-    is_sorted = next((each.i for each in node.attribute if each.name == "sorted"), 1)
-    return None if is_sorted else lambda values: np.ones(values.shape, bool)
+    return None if _attribute(node, "sorted", 1) else lambda values: np.ones(values.shape, bool)
 
 
 _CAST = UndefinedRule(text="casts NaN or a value out of range to an integer type", of=_outside)

@@ -287,7 +287,7 @@ class _HuntRun:
             refuted=refuted,
             seconds=seconds,
             stopped=self.stopped,
-            left=len(self._models) - len(tried) + sum(map(bool, map(self._unmeasured, self._swept()))),
+            left=len(self._models) - len(tried) + sum(1 for each in self._swept() if self._unmeasured(each)),
             slower=self._question.limits.get(SLOWER),
             larger=self._question.limits.get(LARGER),
         )

@@ -60,9 +60,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 def _blames_trusted(failure: ModelFailure) -> bool:
     """Whether the suspect gives the type or shape that the model declares, so that the trusted engine is wrong."""
-    worst = failure.mismatch
-    is_of_form = failure.trusted is not None and worst is not None and worst.is_of_form
-    return is_of_form and worst is not None and worst.declared_form == worst.form != ""
+    return failure.trusted is not None and failure.mismatch is not None and failure.mismatch.is_as_declared
 
 
 _RUNS = 8

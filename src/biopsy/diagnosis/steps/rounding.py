@@ -197,11 +197,11 @@ def with_corrected_suspect(failure: ModelFailure, rounding: RoundingFacts) -> Mo
 
 
 def _line(rounding: RoundingFacts, undefined: UndefinedFacts | None) -> str:
+    if undefined is not None and undefined.explains is not False:
+        return f"not judged: ONNX defines no result where {undefined.text}"
     times = "" if rounding.times is None else f" · {rounding.times:.3g} times the rounding error of a plain run"
     inputs = f" · {len(rounding.verdicts)} of {rounding.inputs} sets of inputs fail" if rounding.inputs > 1 else ""
     inputs += f" · wrong: {', '.join(rounding.wrong)}" if rounding.wrong else ""
-    if undefined is not None and undefined.explains is not False:
-        return f"not judged: ONNX defines no result where {undefined.text}"
     if not rounding.verdicts:
         return f"NaN or infinity is not rounding{inputs or ' · it is not known which engine is wrong'}"
     if rounding.leaves_out:

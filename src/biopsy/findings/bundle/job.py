@@ -46,27 +46,28 @@ class EarlierFindings:
     ``title`` is the failure in a line; "" if the check alone tells it. ``notes`` have the labels ``found`` (what fails,
     in a sentence or two), ``cause`` (what it depends on) and ``workaround`` (what was tried and passed). ``how_often``
     says how many runs a flaky failure shows in; "" if it is not known to be flaky. ``links`` are references in these
-    words to bugs of biopsy's own catalogue, each with its address. ``form`` are the words on a wrong shape or type;
-    they name ``against`` as the engine that gives another. ``both_wrong``: by float64, what the engine was compared
-    with is wrong too.
+    words to bugs of biopsy's own catalogue, each with its address. ``mismatch`` is the wrong shape or type that
+    they tell; they name ``against`` as the engine that gives another. ``both_wrong``: by float64, what the engine was
+    compared with is wrong too.
     """
 
     title: str = ""
     notes: Sequence[Note] = ()
     how_often: str = ""
     links: Mapping[str, str] = field(default_factory=dict)
-    form: str = ""
+    mismatch: Mismatch | None = None
     against: str = ""
     both_wrong: bool = False
 
     def of_form(self, worst: Mismatch | None) -> EarlierFindings:
         """The same findings with the shape or type that the packed model gives, which may have other sizes."""
-        if worst is None or not worst.is_of_form or not self.form:
+        if worst is None or not worst.is_of_form or self.mismatch is None:
             return self
-        is_declared = " right" in self.form  # else only the packed model declares it, as onnx infers it
-        given = form_text(worst if is_declared else replace(worst, declared_form=""), self.against)
-        notes = [replace(note, text=note.text.replace(self.form, given)) for note in self.notes]
-        return replace(self, title=self.title.replace(self.form, given), notes=notes)
+        if not self.mismatch.declared_form:  # only the packed model declares one, as onnx infers it
+            worst = replace(worst, declared_form="")
+        before, now = (form_text(each, self.against) for each in (self.mismatch, worst))
+        notes = [replace(note, text=note.text.replace(before, now)) for note in self.notes]
+        return replace(self, title=self.title.replace(before, now), notes=notes)
 
 
 @dataclass(frozen=True, kw_only=True)
