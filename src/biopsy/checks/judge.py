@@ -450,6 +450,6 @@ class RunTally:
 
     @property
     def undecided(self) -> dict[Outcome, int]:
-        """How many runs had each other outcome."""
+        """How many runs ended with each outcome that is neither a pass nor a failure."""
         decided = {Outcome.PASSES, Outcome.REPRODUCES}
         return {outcome: times for outcome, times in self.outcomes.items() if outcome not in decided}

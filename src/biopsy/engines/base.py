@@ -177,7 +177,7 @@ class Imports:
         """End another interpreter; it starts again when something is asked of it."""
 
     def warm(self) -> None:
-        """Use an interpreter that is warmed up from now on, until ``serve``."""
+        """From now on, use an interpreter that has been warmed up; see ``serve``."""
 
     def serve(self, trial: Callable[[], None]) -> None:
         """Give each fork of this process a fork of the warmed interpreter, if ``trial`` works in the first one."""

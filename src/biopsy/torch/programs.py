@@ -1,5 +1,5 @@
-"""The operator at which a captured program raises, and the one whose decomposition, by the exporter, gives something
-else than the operator itself.
+"""Finds the operator at which a captured program raises, and the one whose decomposition by the exporter gives another
+result than the operator itself.
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ class ReleaseSearch:
             )
 
     def _require_a_check_that_may_pass(self) -> None:
-        """Raise VacuousCheck if no release passes, and so does having no release, or a model of one Identity node."""
+        """Raise VacuousCheck if the check fails with every release, and also without any or on one Identity node."""
         if self._options.allow_vacuous or any(tried.side is False for tried in self._tried.values()):
             return
         failing = self._failing

@@ -1,6 +1,6 @@
 """The verdict on a transformed model, compared with the model itself in the same engine with the same inputs.
 
-What a correct conversion errs by is not a failure. The yardstick of converters to float16 and of quantizers is a model
+The error of a correct conversion is not a failure. The yardstick of converters to float16 and of quantizers is a model
 of which every value is rounded to that type, as plain float32 is the yardstick of optimizers. Values are rounded where
 they are stored, between the nodes of the main graph.
 """

@@ -221,7 +221,7 @@ _RESTATED = ("left out", "written out")
 
 
 def _values_in_words(changes: Sequence[Alternative], others: Sequence[Alternative]) -> list[str]:
-    """The new values, each once; with how they are made where ``others`` have the same value and another answer."""
+    """Each new value once, with how it was made where ``others`` have the same value and another answer."""
     ambiguous = {change.text.partition(" (")[0] for change in others}
     short = ((change.text, change.text.partition(" (")[0]) for change in changes)
     return list(dict.fromkeys(text if value in ambiguous else value for text, value in short))
