@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_850,
+    "code": 62_965,
     "modules": 378,
-    "functions": 5_735,
+    "functions": 5_745,
     "used_once": 521,
     "inner_imports": 385,
     "namespaces": 33,
