@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import IO, Any, NoReturn, TypeAlias
 
 from biopsy import errors
@@ -110,6 +111,7 @@ _OF_THIS_TEST = "PYTEST_CURRENT_TEST"
 """An environment variable that pytest changes for each test; no engine looks at it."""
 
 
+@dataclass
 class Zygote:
     """A process of which later children of ``module`` are forks, so that they need not import what all need.
 
@@ -118,22 +120,18 @@ class Zygote:
     they are loaded. The zygote calls ``main`` without words, which calls ``serve_children``.
     """
 
-    def __init__(self, module: str) -> None:
-        self._module = module
-        self._lock = threading.Lock()
-        self._forget()
-
-    def _forget(self) -> None:
-        self._owner = os.getpid()
-        self._children = 0
-        self._server: ForkServer | None = None
-        self._environment: Mapping[str, str] = {}
+    module: str
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _owner: int = field(default_factory=os.getpid)
+    _children: int = 0
+    _server: ForkServer | None = None
+    _environment: Mapping[str, str] = field(default_factory=dict)
 
     def forked(self, words: Sequence[str]) -> tuple[Fork, Streams] | None:
         """A fork that is given these words, and our ends of its streams; None if none can be made now."""
         with self._lock:
-            if self._owner != os.getpid():
-                self._forget()  # the zygote belongs to the process that this is a fork of
+            if self._owner != os.getpid():  # the zygote belongs to the process that this is a fork of
+                self._owner, self._children, self._server = os.getpid(), 0, None
             self._children += 1
             environment = {name: value for name, value in os.environ.items() if name != _OF_THIS_TEST}
             try:
@@ -142,7 +140,7 @@ class Zygote:
                         return _forked(self._server, words)
                 elif self._children == _FIRST_WITH_ZYGOTE and sys.platform == "linux":
                     self._environment = environment
-                    self._server = ForkServer(own_python(self._module), connections=_MOST_FORKS)
+                    self._server = ForkServer(own_python(self.module), connections=_MOST_FORKS)
             except ServerGoneError:
                 self.close()
         return None
@@ -151,7 +149,7 @@ class Zygote:
         """End the zygote and its forks; a later child begins as the first one did."""
         if self._server is not None:
             self._server.close()
-        self._forget()
+        self._children, self._server = 0, None
 
 
 def _forked(server: ForkServer, words: Sequence[str]) -> tuple[Fork, Streams] | None:
