@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from biopsy.questions.releases.findings import ReleaseFindings as ReleaseFindings
     from biopsy.questions.transformations.question import TransformationFindings as TransformationFindings
     from biopsy.questions.variation.result import Variation as Variation
-    from biopsy.questions.workarounds.result import Workarounds as Workarounds
+    from biopsy.questions.workarounds.question import Workarounds as Workarounds
     from biopsy.tensors.results import Iteration as Iteration
     from biopsy.tensors.results import RunnerResult as RunnerResult
 
@@ -142,7 +142,7 @@ _HOMES = {
         "RunnerResult",
     ),
     "biopsy.questions.variation.result": ("Variation",),
-    "biopsy.questions.workarounds.result": ("Workarounds",),
+    "biopsy.questions.workarounds.question": ("Workarounds",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

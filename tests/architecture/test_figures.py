@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_965,
-    "modules": 378,
-    "functions": 5_745,
+    "code": 62_955,
+    "modules": 375,
+    "functions": 5_741,
     "used_once": 521,
     "inner_imports": 385,
     "namespaces": 33,

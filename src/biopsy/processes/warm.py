@@ -402,7 +402,7 @@ class ForkOfWaiting:
         self._lifeline.close()
 
 
-_ZYGOTE = "biopsy.cli.zygote"
+ZYGOTE = "biopsy.cli.zygote"
 """The name of a module in a higher layer, which must not be imported here."""
 
 
@@ -428,7 +428,7 @@ class Warming:
             lifeline, fork_end = socket.socketpair()
             words, descriptors = [str(fork_end.fileno()), *words], [*descriptors, fork_end.fileno()]
             try:
-                waiting.append(WaitingProcess(_ZYGOTE, words, environment=environment, descriptors=descriptors))
+                waiting.append(WaitingProcess(ZYGOTE, words, environment=environment, descriptors=descriptors))
             except BaseException:
                 lifeline.close()
                 raise

@@ -22,9 +22,8 @@ from biopsy.tensors.results import Array
 from biopsy.torch.arrays import as_array, as_tensor, imported, leaves_of
 from biopsy.torch.calls import Arguments, leaves_of_call
 from biopsy.torch.evaluation import COMPUTED, OnnxModel
-from biopsy.torch.facts import ModuleLine
+from biopsy.torch.facts import NO_LINE, ModuleLine, place_of_stack
 from biopsy.torch.noise import Noise, Outputs, has_steps, values_in_float64
-from biopsy.torch.places import NO_LINE, place_of_stack
 from biopsy.torch.recording import flat_inputs, named_values
 
 _MUCH_LARGER = 16

@@ -68,10 +68,9 @@ from biopsy.torch.exporting import (
     translate,
     weights_beside,
 )
-from biopsy.torch.facts import Blame, FurtherFault, ModuleLine, TorchDiagnosis, rounding_text
+from biopsy.torch.facts import Blame, FurtherFault, ModuleLine, TorchDiagnosis, place_of_node, rounding_text
 from biopsy.torch.location import LOCATING, Locator, place_of_failure
 from biopsy.torch.noise import noise_of_outputs
-from biopsy.torch.places import place_of_node
 from biopsy.torch.recording import input_values, random_nodes, record
 
 

@@ -50,8 +50,16 @@ from biopsy.torch.evaluation import (
     accusation_of,
     difference,
 )
-from biopsy.torch.facts import GOLDEN, FurtherFault, GoldenCount, ModuleLine, SmallestPiece
-from biopsy.torch.places import lines_of, node_of_exception, place_of_node
+from biopsy.torch.facts import (
+    GOLDEN,
+    FurtherFault,
+    GoldenCount,
+    ModuleLine,
+    SmallestPiece,
+    lines_of,
+    node_of_exception,
+    place_of_node,
+)
 from biopsy.torch.recording import TorchRecording, record, values_of_nodes
 
 _Answer = TypeVar("_Answer")
