@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from biopsy.model.demonstration import demonstration_model
+from biopsy.cli.demo import demonstration_model
 from support import bug
 from support.models import chain, save
 from support.pages import ROOT, blocks

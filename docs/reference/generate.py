@@ -18,10 +18,9 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from biopsy.cli.arguments.absent_options import absent_options
 from biopsy.cli.commands import COMMANDS, find, why_absent
 from biopsy.cli.help_text import short_help_examples
-from biopsy.cli.parser import Parser
+from biopsy.cli.parser import Parser, absent_options
 from biopsy.cli.parser import parser_of as whole_parser_of
 from biopsy.engines import registry
 from biopsy.questions.workarounds.spellings.table import BARRIERS, FAMILIES

@@ -74,9 +74,9 @@ if TYPE_CHECKING:
     from biopsy.questions.layers.findings import LayerFindings as LayerFindings
     from biopsy.questions.precision.search import PrecisionResult as PrecisionResult
     from biopsy.questions.releases.findings import ReleaseFindings as ReleaseFindings
-    from biopsy.questions.transformations.findings import TransformationFindings as TransformationFindings
+    from biopsy.questions.transformations.question import TransformationFindings as TransformationFindings
     from biopsy.questions.variation.result import Variation as Variation
-    from biopsy.questions.workarounds.result import Workarounds as Workarounds
+    from biopsy.questions.workarounds.question import Workarounds as Workarounds
     from biopsy.tensors.results import Iteration as Iteration
     from biopsy.tensors.results import RunnerResult as RunnerResult
 
@@ -111,7 +111,7 @@ _HOMES = {
         "vary",
     ),
     "biopsy.questions.releases.findings": ("ReleaseFindings",),
-    "biopsy.questions.transformations.findings": ("TransformationFindings",),
+    "biopsy.questions.transformations.question": ("TransformationFindings",),
     "biopsy.checks.judge": ("Rules",),
     "biopsy.checks.outcome": ("Outcome",),
     "biopsy.comparison.compare": ("OutputComparison",),
@@ -142,7 +142,7 @@ _HOMES = {
         "RunnerResult",
     ),
     "biopsy.questions.variation.result": ("Variation",),
-    "biopsy.questions.workarounds.result": ("Workarounds",),
+    "biopsy.questions.workarounds.question": ("Workarounds",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

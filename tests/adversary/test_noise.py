@@ -15,10 +15,10 @@ from onnx import helper, numpy_helper
 
 from biopsy.cli.app import main
 from biopsy.cli.console import Console
+from biopsy.cli.demo import demonstration_model
 from biopsy.cli.run.noise import judge_noise as judge_noise_of
 from biopsy.comparison.noise import closest, is_doubtful, judge_noise
 from biopsy.engines.base import Engine, ModelInput
-from biopsy.model.demonstration import demonstration_model
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.generate import differ, roundings_off
 from biopsy.tensors.results import Array, Iteration, RunnerResult

@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 import biopsy
 from biopsy import events
 from biopsy.cli.app import main
-from biopsy.model.demonstration import CULPRITS, demonstration_model
+from biopsy.cli.demo import CULPRITS, demonstration_model
 from support.bug import skip_without_it
 
 CHANNELS = 16

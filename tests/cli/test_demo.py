@@ -8,7 +8,7 @@ import pytest
 
 from biopsy.cli import demo
 from biopsy.cli.app import main
-from biopsy.model.demonstration import CULPRITS, SEARCHED_FOR, demonstration_model
+from biopsy.cli.demo import CULPRITS, SEARCHED_FOR, demonstration_model
 from support.bug import skip_without_it
 
 Told = pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from biopsy.hunting.gallery import gallery_of
+from biopsy.hunting.hunt import gallery_of
 from biopsy.hunting.records import Bug, BugExamination, Hunt, Kind, MatrixCell, ModelResult
 from support.browser import browser, shown
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from biopsy.hunting.against import changes
+from biopsy.hunting.hunt import changes
 from support.command_line import typed
 from support.hunts import RULES, ZOO, hunt, kinds, read, unary, zoo
 from support.models import info, model, weight

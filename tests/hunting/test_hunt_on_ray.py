@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from biopsy import errors, events
-from biopsy.hunting import elsewhere, sweep
+from biopsy.hunting import sweep
 from biopsy.hunting.hunt import hunt
 from biopsy.hunting.sweep import HuntQuestion
 from support.hunts import ZOO, unary, zoo
@@ -95,7 +95,7 @@ def test_a_machine_with_another_release_of_an_engine_is_refused(
     tmp_path: Path, ray_workers: RayWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zoo(tmp_path / "zoo", {"good": ZOO["good"]})
-    monkeypatch.setattr(elsewhere, "releases_of", lambda engines: dict.fromkeys(engines, "0.1"))
+    assert sweep.releases_of(["onnxrt"]) != {"onnxrt": "0.1"}
+    monkeypatch.setattr(sweep, "releases_of", lambda engines: dict.fromkeys(engines, "0.1"))
     with pytest.raises(errors.CheckError, match="other releases"):
         hunt(replace(question(tmp_path, "there"), engines=("onnxrt",)), machines=ray_workers)
-    assert sweep.releases_of(["onnxrt"]) != {"onnxrt": "0.1"}

@@ -20,14 +20,11 @@ from biopsy.engines.registry import PLAIN
 from biopsy.engines.worker import TIMES_THE_MODEL, memory_for, whole_size
 from biopsy.findings.verdict import Verdict, Workaround
 from biopsy.hunting import bugs
-from biopsy.hunting.against import read_hunt
 from biopsy.hunting.bugs import Examiner, Group, groups_of
-from biopsy.hunting.elsewhere import ModelPreparation
-from biopsy.hunting.gallery import gallery_of
-from biopsy.hunting.hunt import hunt
+from biopsy.hunting.hunt import gallery_of, hunt, read_hunt
 from biopsy.hunting.models import FoundModel, find_models
 from biopsy.hunting.records import Bug, BugExamination, Hunt, MatrixCell, ModelResult
-from biopsy.hunting.sweep import HuntQuestion, Sweeper, releases_of
+from biopsy.hunting.sweep import HuntQuestion, ModelPreparation, Sweeper, releases_of
 from biopsy.hunting.vote import EXPECTED, Vote, engine_for
 from biopsy.model.index import index_bytes
 from biopsy.processes.watch import Stop

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.hunting.against import changes
+from biopsy.hunting.hunt import changes
 from support.hunts import hunt, kinds, read, unary, zoo
 from support.planting import planted as planted
 

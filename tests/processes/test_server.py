@@ -5,16 +5,18 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from itertools import count
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 from biopsy import errors
 from biopsy.processes import server as module
-from biopsy.processes.server import Server, ServerEndedError, _Child
+from biopsy.processes.server import Server, ServerEndedError, Zygote, _Child
 from biopsy.processes.watch import Limits
 from support.command_line import is_alive, wait_until
 from support.instructions import before_instruction
@@ -26,9 +28,11 @@ LONG_REQUEST = {"text": "x" * (4 << 20)}
 ANSWERS = """
 import os, signal, subprocess, sys, time
 from biopsy import errors
-from biopsy.processes.server import Serving
+from biopsy.processes.server import Serving, serve_children
 
 def main():
+    if len(sys.argv) == 1:
+        serve_children(main, 2)
     serving = Serving()
     print("this is not an answer", flush=True)
     return serving.serve(answer)
@@ -43,6 +47,8 @@ def answer(request, note):
     if task == "crash":
         print("last words", flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
+    if task == "sleep":
+        time.sleep(600)
     if task == "exit":
         os._exit(7)
     if task == "hang":
@@ -60,9 +66,10 @@ def answer(request, note):
         block = bytearray(300 << 20)
         time.sleep(600)
     if task == "interrupt":
-        os.kill(os.getppid(), signal.SIGINT)
+        os.kill(request["parent"], signal.SIGINT)
         time.sleep(600)
-    return {"pid": os.getpid(), "length": len(request.get("text", ""))}
+    place = {"parent": os.getppid(), "folder": os.getcwd()}
+    return {"pid": os.getpid(), "length": len(request.get("text", "")), **place}
 """
 
 RAW = """
@@ -78,11 +85,78 @@ def main():
 INSTANT_ANSWER = r"""sys.stdout.buffer.write(b'{"answer": {}}\n'); sys.stdout.flush()"""
 
 
-@pytest.fixture
-def server(child_module: Callable[[str], str]) -> Iterator[Server]:
-    server = Server(child_module(ANSWERS))
+Make: TypeAlias = Callable[[], Server]
+
+
+@pytest.fixture(params=["started", "forked"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server whose child is a process of its own, or a fork of one that has imported what children need."""
+    if request.param == "forked":
+        server = request.getfixturevalue("forking")()
+    else:
+        server = Server(request.getfixturevalue("child_module")(ANSWERS), "a word")
     yield server
     server.close()
+
+
+@pytest.fixture
+def forking(child_module: Callable[[str], str]) -> Iterator[Make]:
+    """Makes servers whose children are forks of one process, if they can be."""
+    name = child_module(ANSWERS)
+    zygote = Zygote(name)
+    assert wait_until(lambda: is_a_fork(Server(name, "a word", zygote=zygote)), 60)
+    yield lambda: Server(name, "a word", zygote=zygote)
+    zygote.close()
+
+
+def is_a_fork(server: Server) -> bool:
+    with closing(server):
+        return parent_of_child(server) != os.getpid()
+
+
+def parent_of_child(server: Server) -> int:
+    return int(server.ask({"task": ""})["parent"])
+
+
+def test_children_are_forks_of_one_process_from_the_third_on_at_the_latest(forking: Make) -> None:
+    with closing(forking()) as first, closing(forking()) as second:
+        assert parent_of_child(first) == parent_of_child(second) != os.getpid()
+        assert first.ask({"task": ""})["pid"] != second.ask({"task": ""})["pid"]
+
+
+def test_a_fork_works_in_the_current_folder(forking: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with closing(forking()) as server:
+        assert server.ask({"task": ""})["folder"] == str(tmp_path)
+
+
+def test_where_the_environment_has_changed_a_child_is_no_fork(forking: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert not is_a_fork(forking())
+    monkeypatch.undo()
+
+
+def test_as_many_children_as_wanted_run_at_once(forking: Make) -> None:
+    with ExitStack() as running:
+        servers = [running.enter_context(closing(forking())) for _ in range(10)]
+        assert len({server.ask({"task": ""})["pid"] for server in servers}) == 10
+
+
+def test_a_fork_dies_with_the_process_that_it_is_of_and_others_are_made(forking: Make) -> None:
+    with closing(forking()) as server:
+        os.kill(parent_of_child(server), signal.SIGKILL)
+        assert ended(server, {"task": "sleep"}).ended.status == -signal.SIGKILL
+        assert server.ask({"task": ""})["length"] == 0
+    assert wait_until(lambda: is_a_fork(forking()), 60)
+
+
+def test_the_process_that_is_forked_ends_when_no_fork_has_been_needed_for_a_while(forking: Make) -> None:
+    with closing(forking()) as server:
+        parent = parent_of_child(server)
+        time.sleep(2.5)
+        assert is_alive(parent)
+    assert wait_until(lambda: not is_alive(parent), 60)
+    assert not is_a_fork(forking())
 
 
 @pytest.fixture
@@ -229,10 +303,11 @@ def test_an_interrupt_ends_the_child_and_its_answer_is_never_taken_for_another(
     child_module: Callable[[str], str],
 ) -> None:
     code = (
+        "import os\n"
         "from biopsy.processes.server import Server\n"
-        f"server = Server({child_module(ANSWERS)!r})\n"
+        f"server = Server({child_module(ANSWERS)!r}, 'a word')\n"
         "try:\n"
-        "    server.ask({'task': 'interrupt'})\n"
+        f"    server.ask({{'task': 'interrupt', 'parent': os.getpid()}})\n"
         "except KeyboardInterrupt:\n"
         "    print('pid' in server.ask({'task': ''}))\n"
         "server.close()\n"
@@ -285,7 +360,7 @@ def test_a_child_that_hangs_ends_with_a_parent_that_is_killed(
     pids = tmp_path / "pids"
     code = (
         "from biopsy.processes.server import Server\n"
-        f"Server({child_module(ANSWERS)!r}).ask({{'task': 'hang', 'pids': {str(pids)!r}}})\n"
+        f"Server({child_module(ANSWERS)!r}, 'a word').ask({{'task': 'hang', 'pids': {str(pids)!r}}})\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
     try:

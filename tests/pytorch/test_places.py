@@ -12,8 +12,7 @@ import biopsy.torch  # noqa: E402
 from biopsy import errors  # noqa: E402
 from biopsy.torch.calls import Arguments, preserved  # noqa: E402
 from biopsy.torch.exporting import CannotCaptureError, capture  # noqa: E402
-from biopsy.torch.facts import ModuleLine  # noqa: E402
-from biopsy.torch.places import place_of_node  # noqa: E402
+from biopsy.torch.facts import ModuleLine, place_of_node  # noqa: E402
 from support.pytorch_faults import Mlp, shifted  # noqa: E402
 from support.pytorch_places import BY_NAME, Planted  # noqa: E402
 

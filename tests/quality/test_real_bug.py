@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import biopsy
-from biopsy.model.demonstration import CULPRITS, demonstration_model
+from biopsy.cli.demo import CULPRITS, demonstration_model
 from support.bug import OFF, ON, disagrees, skip_without_it
 
 

@@ -202,7 +202,7 @@ CASES: dict[str, list[str]] = {
     "reduce quiet check": [*REDUCE, "--hide-fail-output", *check("relu", "{}")],
     "reduce regex": [*REDUCE, "--fail-regex", "forged", *check("relu", "{}")],
     "reduce simplify": [*REDUCE, "--simplify", "--anonymize", "-v", *check("relu", "{}")],
-    "reduce by run": [*REDUCE, "--check", sys.executable, "-m", "biopsy", "run", "{}", "--reference", "--engine", FAKE],
+    "reduce by run": [*REDUCE, "--check", "biopsy", "run", "{}", "--reference", "--engine", FAKE],
     "reduce no program": [*REDUCE, "--check", hostile("prog"), "{}"],
     "reduce quoted program": [*REDUCE, "--check", "a b" + HOSTILE, "{}"],
     "reduce mark": [*REDUCE, "--mark-intermediate", *check("relu", "{}")],

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import biopsy
-from biopsy.model.demonstration import demonstration_model
+from biopsy.cli.demo import demonstration_model
 
 OFF, ON = "onnxrt:optimization=none,threads=1", "onnxrt:threads=1"
 

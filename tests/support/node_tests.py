@@ -93,13 +93,13 @@ class Ran:
 
 def warm_up(*engines: str) -> None:
     """Load the engines, so that every command after it is a fork without start-up."""
-    from biopsy.cli import cold_start, zygote
+    from biopsy.cli import zygote
     from biopsy.cli.run.options import own_run
 
     words = [word for engine in engines for word in ("--engine", engine)]
     args = own_run(["biopsy", "run", "model.onnx", *words])
     assert args is not None
-    zygote.warm_up(args, cold_start.load(args))
+    zygote.warm_up(args, zygote.load(args))
 
 
 def run_forked(folder: Path, words: Sequence[str], limit: int = 120) -> Ran:

@@ -12,8 +12,12 @@ from biopsy import events
 from biopsy.api.running import checked_feeds, inputs_of
 from biopsy.model.index import index_file
 from biopsy.questions.transformations.find import find_transformation
-from biopsy.questions.transformations.findings import TransformationFindings
-from biopsy.questions.transformations.question import SameEngine, TransformationQuestion, parse_tool
+from biopsy.questions.transformations.question import (
+    SameEngine,
+    TransformationFindings,
+    TransformationQuestion,
+    parse_tool,
+)
 
 HEAD = '<ir_version: 9, opset_import: ["" : 17]>'
 

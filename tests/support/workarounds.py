@@ -13,8 +13,7 @@ from biopsy.engines.runner import Inputs, feeds_for
 from biopsy.model.index import index_file
 from biopsy.questions.builds.settings import CheckTemplate
 from biopsy.questions.workarounds.find import find_workarounds
-from biopsy.questions.workarounds.question import Kind, WhatIsRight, WorkaroundQuestion
-from biopsy.questions.workarounds.result import Workarounds
+from biopsy.questions.workarounds.question import Kind, WhatIsRight, WorkaroundQuestion, Workarounds
 
 OWN_RUN = ("biopsy", "run", "{}", "--engine", PLAIN[0], "--engine", "{engine}")
 

@@ -63,9 +63,9 @@ from biopsy.questions.workarounds.question import (
     PatchedFile,
     WhatIsRight,
     WorkaroundQuestion,
+    Workarounds,
     comparison_template,
 )
-from biopsy.questions.workarounds.result import Workarounds
 from biopsy.session.trial import Budget
 from biopsy.tensors.files import write_feeds
 

@@ -49,11 +49,11 @@ from biopsy.questions.precision.plan import Cost
 from biopsy.questions.precision.search import Direction, Mode, PrecisionJob, PrecisionResult
 from biopsy.questions.precision.task import run_job
 from biopsy.questions.transformations.find import find_transformation
-from biopsy.questions.transformations.findings import TransformationFindings
 from biopsy.questions.transformations.question import (
     CommandQuestion,
     SameEngine,
     ToolPackages,
+    TransformationFindings,
     TransformationQuestion,
     parse_tool,
     tool_python,

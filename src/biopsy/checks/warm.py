@@ -18,7 +18,7 @@ from biopsy.checks.outcome import Evidence
 from biopsy.processes.process import IN_ORDER, CannotStartError
 from biopsy.processes.reading import FileState, state_at
 from biopsy.processes.reaper import VERDICT_VARIABLE
-from biopsy.processes.warm import ForkServer, ServerGoneError, WaitingProcess, Warming, start_script_server
+from biopsy.processes.warm import ZYGOTE, ForkServer, ServerGoneError, WaitingProcess, Warming, start_script_server
 from biopsy.processes.watch import Ended, Stop
 
 
@@ -139,9 +139,6 @@ class ZygoteStarter(ForkStarter):
 # same, and has seen no candidate: until it gets its words, it opens neither the model nor a file that they name, and
 # its limits count from then on.
 
-_PROCESS = "biopsy.cli.cold_start"
-"""Named, not imported: the command line is a layer above this one."""
-
 MOST_SECONDS = 30.0
 """Greatest age of a process when it is foreseen: what it has loaded could be out of date later."""
 
@@ -175,7 +172,7 @@ class PreloadedStarter(ProcessStarter):
                 self._waiting.close()
                 self._waiting = None
             try:
-                self._waiting = self._waiting or WaitingProcess(_PROCESS, words)
+                self._waiting = self._waiting or WaitingProcess(ZYGOTE, ["-1", *words])
             except CannotStartError:
                 return  # the check reports it, if it cannot be started then either
             self._waiting.expect()

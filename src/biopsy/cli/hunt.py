@@ -23,7 +23,7 @@ from biopsy.hunting.records import BUGS, JUDGED, NOT_JUDGED, PAGE, RESULT, Hunt
 from biopsy.text import count, first_of, line_of, shortened
 
 if TYPE_CHECKING:
-    from biopsy.hunting.against import HuntChanges
+    from biopsy.hunting.hunt import HuntChanges
 
 EPILOG = """\
 Every model runs in all engines, with the inputs that lie beside it (test_data_set_N, NAME.npz, .safetensors, .json, or
@@ -166,8 +166,7 @@ def derived_files(options: HuntOptions) -> types.Derived:
 @HuntOptions.reading
 def execute(options: HuntOptions, console: Console) -> int:
     """Hunt; returns 0 if nothing was found and everything compared, 1 for a bug, 4 if not everything was compared."""
-    from biopsy.hunting.against import changes, read_hunt
-    from biopsy.hunting.hunt import hunt
+    from biopsy.hunting.hunt import changes, hunt, read_hunt
     from biopsy.hunting.sweep import HuntQuestion, limits_of
 
     before = None if options.against is None else read_hunt(options.against)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from biopsy import errors
 from biopsy.checks.words import FORMATS, HELP, LEVELS, VERSION
-from biopsy.cli.arguments import absent_options, types
+from biopsy.cli.arguments import types
 from biopsy.cli.arguments.declared import Declaration, Options, option, switch
 from biopsy.cli.arguments.groups import CommandLimits
 from biopsy.cli.arguments.types import READ, Derived, FileKind
@@ -118,7 +119,7 @@ def parser_of(program: str, command: Command) -> Parser:
     module = importlib.import_module(command.module)
     parser.epilog = getattr(module, "EPILOG", None)
     module.configure(parser)
-    absent_options.add(parser, " ".join(command.words))
+    _add_absent_options(parser, " ".join(command.words))
     if command.may_crash:
         CommandLimits.add(parser, timeout=command.default_timeout or "no limit")
     add_options(parser)
@@ -370,3 +371,64 @@ def require_no_file_twice(parser: argparse.ArgumentParser, args: argparse.Namesp
             )
     purposes += _weights_of_the_model(purposes, getattr(args, "external_data_dir", None))
     require_distinct([*purposes, *purposes_of_check(args)])
+
+
+_ABSENT_OPTIONS = Path(__file__).parent / "arguments" / "absent_options.txt"
+"""Options of Polygraphy that a command lacks: some are refused with a reason, others are accepted without effect. Its
+first lines say how it is read."""
+
+
+class AbsentOption(NamedTuple):
+    """Spellings of an option, why it is missing, and what to type ``instead``; "" if it is accepted without effect."""
+
+    options: tuple[str, ...]
+    why: str
+    instead: str = ""
+    takes_value: bool = True
+
+
+@cache
+def absent_options() -> dict[str, list[AbsentOption]]:
+    """The rows by command, such as ``debug reduce``."""
+    rows: dict[str, list[AbsentOption]] = {}
+    commands: list[str] = []
+    for line in re.sub(r"\n +", " ", _ABSENT_OPTIONS.read_text(encoding="utf-8")).splitlines():
+        if line.startswith("["):
+            commands = line.strip("[]").split(", ")
+        elif line and not line.startswith("#"):
+            left, why, instead = (*line.split(" | "), "")[:3]
+            options = tuple(word for word in left.split() if word.startswith("-"))
+            row = AbsentOption(options, why, instead, takes_value=bool(instead) or len(left.split()) > len(options))
+            for command in commands:
+                rows.setdefault(command, []).append(row)
+    return rows
+
+
+class _Absent(argparse.Action):
+    """Raises UsageError, or adds a warning to ``without_effect``."""
+
+    def __init__(self, *args: Any, row: AbsentOption, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._row = row
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        if self._row.instead:
+            raise errors.UsageError(f"{option} is not available: {self._row.why}", next_steps=[self._row.instead])
+        namespace.without_effect = (*namespace.without_effect, f"{option} has no effect: {self._row.why}")
+
+
+def _add_absent_options(parser: argparse.ArgumentParser, command: str) -> None:
+    """Add the options that only Polygraphy's command of this name has; the help does not show them."""
+    parser.set_defaults(without_effect=())
+    for row in absent_options().get(command, ()):
+        parser.add_argument(
+            *row.options,
+            action=_Absent,
+            row=row,
+            dest=argparse.SUPPRESS,
+            default=argparse.SUPPRESS,
+            nargs="*" if row.instead else None if row.takes_value else 0,
+            help=argparse.SUPPRESS,
+        )

@@ -7,6 +7,7 @@ This file has both ends of the conversation; ``processes.server`` carries the re
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,11 +16,11 @@ from typing import Any, cast
 
 from biopsy import errors
 from biopsy.engines.base import Capabilities, GivenTensors, ModelInput
-from biopsy.engines.registry import create, find_class, parse_spec
+from biopsy.engines.registry import PLAIN, create, find_class, parse_spec
 from biopsy.model.external import files_referred_to
 from biopsy.model.extract import mark_outputs
 from biopsy.model.load import read_bytes
-from biopsy.processes.server import Note, Request, Server, ServerEndedError, Serving
+from biopsy.processes.server import Note, Request, Server, ServerEndedError, Serving, Zygote, serve_children
 from biopsy.processes.watch import Limits, engine_death
 from biopsy.processes.writing import write_whole
 from biopsy.tensors.results import Array, Feed, release
@@ -48,6 +49,8 @@ def whole_size(model: ModelInput, *others: Path) -> int:
     return len(data) + sum(file.stat().st_size for file in files if file.is_file())
 
 
+_ZYGOTE = Zygote(__name__)
+
 CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
 """Errors that mean that one model cannot be run, and nothing about others."""
 
@@ -67,7 +70,7 @@ class Worker:
         self._timeout = timeout
         self._memory = memory
         self._first_size: int | None = None
-        self._server = Server(__name__, engine)
+        self._server = Server(__name__, engine, zygote=_ZYGOTE)
         self._numbers = itertools.count()
 
     def __enter__(self) -> Worker:
@@ -174,7 +177,16 @@ class Worker:
 
 
 def main() -> int:
-    """Answer requests to the engine that the first argument names. This is the child's side."""
+    """Answer requests to the engine that the first argument names; without one, serve forks that do.
+
+    This is the child's side.
+    """
+    if len(sys.argv) == 1:
+        importlib.import_module("biopsy.engines.runner")
+        for plain in PLAIN:
+            with contextlib.suppress(Exception):  # a fork will raise it again
+                type(create(plain)).version()  # imports its package
+        serve_children(main)
     serving = Serving()
     engine = sys.argv[1]
     with contextlib.suppress(Exception):  # an error is raised again when a model is run

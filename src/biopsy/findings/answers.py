@@ -29,8 +29,8 @@ from biopsy.questions.builds.flags import Flags
 from biopsy.questions.known_failures.lookup import KnownLookup
 from biopsy.questions.layers.findings import Engines, LayerFindings, layers_tree
 from biopsy.questions.releases.findings import ReleaseFindings
-from biopsy.questions.transformations.findings import TransformationFindings
-from biopsy.questions.workarounds.result import Workarounds
+from biopsy.questions.transformations.question import TransformationFindings
+from biopsy.questions.workarounds.question import Workarounds
 from biopsy.records import plain, plain_of
 from biopsy.text import count, first_of
 

@@ -188,7 +188,7 @@ class ForkLoop:
         descriptors: list[int],
         *,
         before_fork: Callable[[], int] = lambda: 0,
-        idle: Callable[[], None] = lambda: None,
+        idle: Callable[[], object] = lambda: None,
         listening: int | None = None,
     ) -> None:
         self._clients = [_Client(descriptor) for descriptor in descriptors]

@@ -2,6 +2,7 @@
 for each request; and errors as JSON.
 
 A child stays, since starting one costs more than most requests. If a request ends it, the next request starts another.
+Where a process needs one child of a module after the other, they become forks of one that has imported what all need.
 Requests and answers are JSON, one object a line; before its answer, the child may send notes about its progress. The
 asking end never blocks on a read or write, so that a child that does not read or answer cannot exceed the limits.
 """
@@ -11,21 +12,27 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias
+from dataclasses import dataclass, field
+from typing import IO, Any, NoReturn, TypeAlias
 
 from biopsy import errors
 from biopsy.processes.forks import ForkLoop, connections_of_environment
 from biopsy.processes.own_process import own_python
 from biopsy.processes.process import Process
+from biopsy.processes.warm import Fork, ForkServer, ServerGoneError
 from biopsy.processes.watch import Cause, Ended, KeptOutput, Limits, Watch
 
 LONGEST_ANSWER = 256 << 20
 """Bytes of the longest answer that is read."""
 
 _KEPT = 1 << 16  # bytes kept of the beginning of the child's output, and as many of the end
+Streams: TypeAlias = tuple[IO[bytes], IO[bytes], IO[bytes]]
+
 _LAST_WAIT = 2.0  # seconds for a child to end that has closed its answers
 
 
@@ -41,18 +48,32 @@ class ServerEndedError(Exception):
 class Server:
     """A process that calls ``main`` of one of biopsy's modules with these words, which answers requests.
 
-    ``environment`` is added to that of this process.
+    ``environment`` is added to that of this process. ``zygote`` may make a fork instead.
     """
 
-    def __init__(self, module: str, *words: str, environment: Mapping[str, str] | None = None) -> None:
-        self._words = [*own_python(module), *words]
+    def __init__(
+        self,
+        module: str,
+        *words: str,
+        environment: Mapping[str, str] | None = None,
+        zygote: Zygote | None = None,
+    ) -> None:
+        self._module = module
+        self._words = words
         self._environment = environment
+        self._zygote = zygote
         self._child: _Child | None = None
 
     def start(self) -> None:
         """Start the process, if there is none, without waiting for it. Raises CannotStartError."""
         if self._child is None:
-            self._child = _Child(self._words, self._environment)
+            forked = None if self._zygote is None else self._zygote.forked(self._words)
+            self._child = _Child(*(forked or self._started()))
+
+    def _started(self) -> tuple[Process, Streams]:
+        words, pipe = [*own_python(self._module), *self._words], subprocess.PIPE
+        process = Process(words, stdin=pipe, stdout=pipe, stderr=pipe, environment=self._environment, patient=False)
+        return process, process.streams
 
     def ask(self, request: Mapping[str, Any], limits: Limits | None = None) -> dict[str, Any]:
         """The answer to a request. Raises the error that the child raised, and CannotStartError.
@@ -84,13 +105,74 @@ class Server:
             child.end("stop")
 
 
+_FIRST_WITH_ZYGOTE = 2
+_MOST_FORKS = 8
+_OF_THIS_TEST = "PYTEST_CURRENT_TEST"
+"""An environment variable that pytest changes for each test; no engine looks at it."""
+
+
+@dataclass
+class Zygote:
+    """A process of which later children of ``module`` are forks, so that they need not import what all need.
+
+    The first child is started by itself, since many commands need no other; the second starts the zygote as well. A
+    child whose environment would be another than the zygote's is started by itself, too: libraries read variables when
+    they are loaded. The zygote calls ``main`` without words, which calls ``serve_children``.
+    """
+
+    module: str
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _owner: int = field(default_factory=os.getpid)
+    _children: int = 0
+    _server: ForkServer | None = None
+    _environment: Mapping[str, str] = field(default_factory=dict)
+
+    def forked(self, words: Sequence[str]) -> tuple[Fork, Streams] | None:
+        """A fork that is given these words, and our ends of its streams; None if none can be made now."""
+        with self._lock:
+            if self._owner != os.getpid():  # the zygote belongs to the process that this is a fork of
+                self._owner, self._children, self._server = os.getpid(), 0, None
+            self._children += 1
+            environment = {name: value for name, value in os.environ.items() if name != _OF_THIS_TEST}
+            try:
+                if self._server is not None:
+                    if environment == self._environment and self._server.is_warm(0.0):
+                        return _forked(self._server, words)
+                elif self._children == _FIRST_WITH_ZYGOTE and sys.platform == "linux":
+                    self._environment = environment
+                    self._server = ForkServer(own_python(self.module), connections=_MOST_FORKS)
+            except ServerGoneError:
+                self.close()
+        return None
+
+    def close(self) -> None:
+        """End the zygote and its forks; a later child begins as the first one did."""
+        if self._server is not None:
+            self._server.close()
+        self._children, self._server = 0, None
+
+
+def _forked(server: ForkServer, words: Sequence[str]) -> tuple[Fork, Streams] | None:
+    """A fork of the server, with our ends of its streams; None if it has too many. Raises ServerGoneError."""
+    (stdin, into), (answers, stdout), (output, stderr) = (os.pipe() for _ in range(3))
+    streams = (os.fdopen(into, "wb", 0), os.fdopen(answers, "rb", 0), os.fdopen(output, "rb", 0))
+    folder, fork = os.open(".", os.O_RDONLY), None
+    try:
+        fork = server.begin({"words": words}, stderr, stdin, stdout, folder)
+    finally:
+        for descriptor in (stdin, stdout, stderr, folder):
+            os.close(descriptor)
+        for stream in () if fork is not None else streams:
+            stream.close()
+    return None if fork is None else (fork, streams)
+
+
 class _Child:
     """One process, and what it has sent."""
 
-    def __init__(self, words: list[str], environment: Mapping[str, str] | None) -> None:
-        pipe = subprocess.PIPE
-        self._process = Process(words, stdin=pipe, stdout=pipe, stderr=pipe, environment=environment, patient=False)
-        self._streams = self._process.streams
+    def __init__(self, process: Process | Fork, streams: Streams) -> None:
+        self._process = process
+        self._streams = streams
         for stream in self._streams:
             os.set_blocking(stream.fileno(), False)
         self._printed = KeptOutput(_KEPT)
@@ -177,14 +259,47 @@ class Serving:
         self._answers.flush()
 
 
-def serve_forks(task: Callable[[Request], int], connections: Sequence[int] | None = None) -> NoReturn:
+def serve_children(main: Callable[[], int], ends_after: int = 30) -> NoReturn:
+    """The other end of a ``Zygote``: call ``main`` in each fork, as in a process of its own.
+
+    It ends these seconds after its last fork.
+    """
+
+    def child(request: Request) -> int:
+        stdin, stdout, folder = request["descriptors"]
+        os.fchdir(folder)
+        os.dup2(stdin, 0)
+        os.dup2(stdout, 1)
+        for descriptor in (stdin, stdout, folder):
+            os.close(descriptor)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()  # else all forks would draw the same numbers
+        sys.argv[1:] = request["words"]
+        return main()
+
+    serve_forks(child, ends_after=ends_after)
+
+
+def serve_forks(
+    task: Callable[[Request], int], connections: Sequence[int] | None = None, *, ends_after: int = 0
+) -> NoReturn:
     """The child's end of a ``ForkServer``: run a task in a fork for each request, which ends with the task's status.
 
-    It ends when all connections are closed. ``connections`` are the descriptors that the environment named, if they
-    have been taken from it already.
+    It ends when all connections are closed, or ``ends_after`` seconds after its last fork. ``connections`` are the
+    descriptors that the environment named, if they have been taken from it already.
     """
-    loop = ForkLoop(connections_of_environment() if connections is None else list(connections))
+
+    def go_on() -> int:
+        signal.alarm(0)
+        return 0
+
+    loop = ForkLoop(
+        connections_of_environment() if connections is None else list(connections),
+        before_fork=go_on,
+        idle=lambda: signal.alarm(ends_after),
+    )
     gc.collect()
+    signal.alarm(ends_after)
     gc.freeze()  # so that garbage collection in forks does not copy the shared memory
     request = loop.next_request()
     status = 4

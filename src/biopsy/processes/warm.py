@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy.processes import cleanup
-from biopsy.processes.forks import CONNECTIONS_VARIABLE, FORK_VARIABLE, MARK, STATE_VARIABLE, UNMARKED
+from biopsy.processes.forks import CONNECTIONS_VARIABLE, FORK_VARIABLE, MARK, STATE_VARIABLE, UNMARKED, end_group
 from biopsy.processes.own_process import own_python
 from biopsy.processes.process import CannotStartError, PrintingProcess, Process, run_with_own_mark
 from biopsy.processes.watch import Ended, Limits, Pipe, Stop, attend, readable
@@ -103,18 +104,29 @@ class ForkServer:
         def run(mark: str) -> Ended:
             with Pipe() as pipe:
                 pid, generation = connection.ask({**request, MARK: mark}, pipe.writing)
-                fork = _Fork(pid, connection)
+                fork = Fork(pid, connection)
                 pipe.close_writing()
                 begun(generation)
                 try:
-                    return attend(fork, pipe.reading, limits, stop)
+                    ended = attend(fork, pipe.reading, limits, stop)
                 finally:
                     fork.close()
+                if fork.is_lost:
+                    raise ServerGoneError
+                return ended
 
         try:
             return run_with_own_mark(run)
         finally:
             self._free.put(connection)
+
+    def begin(self, request: Mapping[str, Any], *descriptors: int) -> Fork | None:
+        """Serve a request in a fork that the caller watches; None if too many are running. Raises ServerGoneError."""
+        try:
+            connection = self._free.get_nowait()
+        except queue.Empty:
+            return None
+        return Fork(connection.ask(request, *descriptors)[0], connection, self._free.put)
 
     def kill(self) -> None:
         """Kill the server, which closes every connection and thereby ends its fork."""
@@ -201,32 +213,60 @@ class Connection:
         return answer
 
 
-class _Fork:
-    """A fork of the server. It has nothing to clean up, so it is killed without SIGTERM before."""
+class Fork:
+    """A fork of the server, which is used like a ``Process``. It has nothing to clean up, so it gets no SIGTERM first.
+
+    ``is_lost``: the server has gone, and the fork with it. ``free`` gets the connection once the fork has ended.
+    """
 
     patient = False
 
-    def __init__(self, pid: int, connection: Connection) -> None:
+    def __init__(self, pid: int, connection: Connection, free: Callable[[Connection], None] = lambda _: None) -> None:
         self.pid = pid
+        self.is_lost = False
         self._connection = connection
+        self._free = free
+        self._status: int | None = None
         self._entry = cleanup.group(pid)
         cleanup.register(*self._entry)
 
     def fileno(self) -> int | None:
+        """A descriptor that is readable once it has ended."""
         return self._connection.fileno()
 
     def status(self) -> int | None:
-        try:
-            status = self._connection.answer(0).get("status")
-        except TimeoutError:
-            return None
-        if not isinstance(status, int):
-            raise ServerGoneError
-        return status
+        """Its status if it has ended, else None."""
+        if self._status is None:
+            try:
+                status = self._connection.answer(0).get("status")
+            except TimeoutError:
+                return None
+            except ServerGoneError:
+                status = None
+            self.is_lost = not isinstance(status, int)
+            if self.is_lost:
+                end_group(self.pid)
+            self._status = status if isinstance(status, int) else -signal.SIGKILL
+        return self._status
+
+    def wait(self, seconds: float) -> int | None:
+        """Its status once it has ended; None after these seconds."""
+        if self._status is None:
+            readable([self._connection.fileno()], seconds)
+        return self.status()
+
+    def kill(self) -> int:
+        """Kill it and its group; returns its status once it has ended."""
+        if self.status() is None:
+            end_group(self.pid)
+        status = self.wait(_LAST_WAIT)
+        return -signal.SIGKILL if status is None else status
 
     def close(self) -> None:
         """Take it off the list: it has ended, and its number may soon be another process's."""
         cleanup.unregister(*self._entry)
+        if self._status is not None and not self.is_lost:
+            self._free(self._connection)
 
 
 _HERE = str(Path(__file__).with_name("script_start"))
@@ -362,7 +402,7 @@ class ForkOfWaiting:
         self._lifeline.close()
 
 
-_ZYGOTE = "biopsy.cli.zygote"
+ZYGOTE = "biopsy.cli.zygote"
 """The name of a module in a higher layer, which must not be imported here."""
 
 
@@ -388,7 +428,7 @@ class Warming:
             lifeline, fork_end = socket.socketpair()
             words, descriptors = [str(fork_end.fileno()), *words], [*descriptors, fork_end.fileno()]
             try:
-                waiting.append(WaitingProcess(_ZYGOTE, words, environment=environment, descriptors=descriptors))
+                waiting.append(WaitingProcess(ZYGOTE, words, environment=environment, descriptors=descriptors))
             except BaseException:
                 lifeline.close()
                 raise

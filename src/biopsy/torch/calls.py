@@ -26,7 +26,7 @@ from biopsy import errors
 from biopsy.tensors.files import read_feeds
 from biopsy.text import did_you_mean, first_line, first_of, shortened
 from biopsy.torch.arrays import Leaf, as_tensor, imported, leaves_of
-from biopsy.torch.places import place_of_exception
+from biopsy.torch.facts import place_of_exception
 
 _LONGEST = 500
 

@@ -37,9 +37,9 @@ from biopsy.torch.calls import (
     require_evaluation,
     training_hint,
 )
-from biopsy.torch.cutting import apart
 from biopsy.torch.deviation import (
     FAST_PATH,
+    apart,
     fast_part,
     origin_of_change,
     origin_of_variation,
@@ -68,11 +68,9 @@ from biopsy.torch.exporting import (
     translate,
     weights_beside,
 )
-from biopsy.torch.facts import Blame, FurtherFault, ModuleLine, TorchDiagnosis, rounding_text
-from biopsy.torch.location import LOCATING, Locator
+from biopsy.torch.facts import Blame, FurtherFault, ModuleLine, TorchDiagnosis, place_of_node, rounding_text
+from biopsy.torch.location import LOCATING, Locator, place_of_failure
 from biopsy.torch.noise import noise_of_outputs
-from biopsy.torch.places import place_of_node
-from biopsy.torch.programs import place_of_failure
 from biopsy.torch.recording import input_values, random_nodes, record
 
 

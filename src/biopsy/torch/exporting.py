@@ -24,8 +24,15 @@ from biopsy.processes.writing import cannot_write, make_folders_of
 from biopsy.text import did_you_mean, line_of
 from biopsy.torch.arrays import imported
 from biopsy.torch.calls import Arguments, ModuleState, exception_text, preserved, user_code
-from biopsy.torch.facts import ExporterPart, ModuleLine
-from biopsy.torch.places import first_within, node_of_exception, place_of_exception, place_of_node, place_of_stack
+from biopsy.torch.facts import (
+    ExporterPart,
+    ModuleLine,
+    first_within,
+    node_of_exception,
+    place_of_exception,
+    place_of_node,
+    place_of_stack,
+)
 
 _MOST_INSIDE = 1 << 26
 """The most bytes of weights in the file of the model itself, which is serialized as a whole."""

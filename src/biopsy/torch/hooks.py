@@ -29,7 +29,7 @@ from biopsy.tensors.results import Array, same_values
 from biopsy.torch.arrays import as_array, imported, leaves_of, type_in_model
 from biopsy.torch.calls import Arguments, arguments_of, exception_text, preserved, require_evaluation, user_code
 from biopsy.torch.exporting import read_model
-from biopsy.torch.places import place_of_exception
+from biopsy.torch.facts import place_of_exception
 from biopsy.torch.recording import RecordingFile, TorchRecording, require_safetensors, require_some
 
 _KEEP_ORDER = frozenset(

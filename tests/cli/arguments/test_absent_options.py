@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from biopsy.cli.app import main
-from biopsy.cli.arguments.absent_options import absent_options
 from biopsy.cli.commands import COMMANDS, find, why_absent
-from biopsy.cli.parser import parser_of
+from biopsy.cli.parser import absent_options, parser_of
 from support.models import chain, save
 
 Captured = pytest.CaptureFixture[str]

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from biopsy.cli.app import main
-from biopsy.model.demonstration import demonstration_model
+from biopsy.cli.demo import demonstration_model
 from support import bug
 from support.bundles import run_script, unpacked
 from support.models import chain, info, model, save

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.models import transformer
 from biopsy.cli.app import main
+from biopsy.cli.demo import demonstration_model
 from biopsy.engines.registry import EngineSpec, parse_spec
-from biopsy.model.demonstration import demonstration_model
 from support import bug
 from support.models import chain, save
 

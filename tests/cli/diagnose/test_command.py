@@ -15,8 +15,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from biopsy.cli.app import main
+from biopsy.cli.demo import demonstration_model
 from biopsy.diagnosis.evidence import held_folder
-from biopsy.model.demonstration import demonstration_model
 from support import bug
 from support.command_line import end_of, started, wait_until
 from support.models import chain, info, model, save

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 from biopsy.cli.app import main
-from biopsy.model.demonstration import demonstration_model
+from biopsy.cli.demo import demonstration_model
 from biopsy.tensors.files import read_feeds, read_results, write_feeds, write_results
 from biopsy.tensors.results import Iteration, RunnerResult
 from support.bug import skip_without_it

@@ -14,11 +14,11 @@ from biopsy.tensors.results import Iteration, RunnerResult
 
 _CHECK = """
 import os, sys
-from biopsy.cli import cold_start, zygote
+from biopsy.cli import zygote
 from biopsy.cli.run.options import own_run
 words = sys.argv[1:]
 args = own_run(words)
-zygote.warm_up(args, cold_start.load(args))
+zygote.warm_up(args, zygote.load(args))
 before = set(sys.modules)
 status = zygote._check({"words": words, "BIOPSY_VERDICT": "verdict.json"})
 print(status, *sorted(set(sys.modules) - before))

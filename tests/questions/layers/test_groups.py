@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
+from biopsy.cli.demo import CULPRITS, demonstration_model
 from biopsy.comparison.tolerance import Tolerances
-from biopsy.model.demonstration import CULPRITS, demonstration_model
 from biopsy.questions.layers.question import Judge
 from support.bug import skip_without_it
 from support.examinations import growing, labels

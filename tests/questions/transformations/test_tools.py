@@ -10,8 +10,7 @@ import onnx
 import pytest
 
 from biopsy import errors
-from biopsy.questions.transformations.findings import TransformationFindings
-from biopsy.questions.transformations.question import ToolPackages, parse_tool, tool_python
+from biopsy.questions.transformations.question import ToolPackages, TransformationFindings, parse_tool, tool_python
 from biopsy.questions.transformations.tools import TOOLS, WrongSettingError
 from support.transformations import CAST_OF_INTEGERS, asked, graph
 

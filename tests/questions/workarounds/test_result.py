@@ -3,8 +3,7 @@
 import pytest
 
 from biopsy.engines.latency import Latency
-from biopsy.questions.workarounds.question import Kind
-from biopsy.questions.workarounds.result import FailureRate, Trust, VerifiedChange, Workarounds
+from biopsy.questions.workarounds.question import FailureRate, Kind, Trust, VerifiedChange, Workarounds
 
 
 def change(kind: Kind, ratio: float = 1.0, nodes: int = 0) -> VerifiedChange:

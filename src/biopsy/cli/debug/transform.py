@@ -33,14 +33,17 @@ from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.load import require_file
 from biopsy.processes.watch import Limits
 from biopsy.processes.writing import require_writable
-from biopsy.questions.transformations.findings import INTERRUPTION, PassFindings, TransformationFindings, after_file
 from biopsy.questions.transformations.question import (
     CONTROL,
+    INTERRUPTION,
     STAGE,
     CommandQuestion,
+    PassFindings,
     SameEngine,
     ToolPackages,
+    TransformationFindings,
     TransformationQuestion,
+    after_file,
     parse_tool,
     tool_python,
 )

@@ -42,12 +42,13 @@ from biopsy.questions.layers.question import Judge
 from biopsy.questions.workarounds.question import (
     KINDS,
     PatchedFile,
+    VerifiedChange,
     WhatIsRight,
     WorkaroundQuestion,
+    Workarounds,
     comparison_template,
     golden_of,
 )
-from biopsy.questions.workarounds.result import VerifiedChange, Workarounds
 from biopsy.text import count, first_of, is_refused, series
 
 REST_OPTIONS = checks.REST_OPTIONS

@@ -24,7 +24,6 @@ from biopsy.findings.page import failure, model_map, sections
 from biopsy.findings.page.drawing import Drawing, Graph
 from biopsy.findings.page.piece import piece_blocks
 from biopsy.findings.page.reading import Branch
-from biopsy.findings.page.search import search_blocks
 from biopsy.findings.page.sections import LABELS, top
 from biopsy.findings.page.wording import cut
 from biopsy.findings.report import Tree
@@ -45,7 +44,7 @@ _SECTIONS: Sequence[tuple[str, str | None, str, Callable[[Branch], Iterable[Docu
     ("run", "run", "What ran", failure.run_blocks),
     ("map", "whole", "The whole model", model_map.map_blocks),
     ("layers", "layers", "Layer by layer", model_map.layers_blocks),
-    ("search", "search", "The course of the search", search_blocks),
+    ("search", "search", "The course of the search", failure.search_blocks),
     ("settings", "settings", "Settings and optimizers", sections.settings),
     ("releases", "releases", "Releases", sections.releases),
     ("transformation", "transformation", "Before and after", sections.transformation),

@@ -32,8 +32,7 @@ from biopsy.processes.own_process import other_python, own_python
 from biopsy.processes.reading import read_plain
 from biopsy.processes.warm import ForkServer, ServerGoneError
 from biopsy.processes.watch import Ended, Limits, Stop, signal_name
-from biopsy.questions.transformations.findings import PassFindings
-from biopsy.questions.transformations.question import PASSES, SOURCE, TARGET, CommandQuestion, ToolSpec
+from biopsy.questions.transformations.question import PASSES, SOURCE, TARGET, CommandQuestion, PassFindings, ToolSpec
 from biopsy.questions.transformations.tools import Omission, TransformOrder
 from biopsy.questions.transformations.verdict import CannotTellError, EngineVerdicts, Runs
 from biopsy.search.drive import drive, first_that

@@ -38,24 +38,22 @@ from biopsy.questions.transformations.check import (
     judge_with,
     written,
 )
-from biopsy.questions.transformations.findings import (
-    INTERRUPTION,
-    Fault,
-    JudgedIn,
-    PassFindings,
-    Piece,
-    SecondOpinion,
-    TransformationFindings,
-    after_file,
-)
 from biopsy.questions.transformations.question import (
     CONTROL,
+    INTERRUPTION,
     PASSES,
     SOURCE,
     STAGE,
     CommandQuestion,
+    Fault,
+    JudgedIn,
+    PassFindings,
+    Piece,
     SameEngine,
+    SecondOpinion,
+    TransformationFindings,
     TransformationQuestion,
+    after_file,
 )
 from biopsy.questions.transformations.verdict import EngineVerdicts
 from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job

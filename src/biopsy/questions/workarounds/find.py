@@ -23,8 +23,17 @@ from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.builds.flags import STAGE, SettingProbe, switches_of
 from biopsy.questions.builds.settings import VARIABLE, SettingChange, VariedCheck, varied_check
 from biopsy.questions.workarounds.changes import MODEL_KINDS, candidates_of, releases_to_try
-from biopsy.questions.workarounds.question import ChangeCandidate, Kind, WorkaroundQuestion
-from biopsy.questions.workarounds.result import FailureRate, TriedChange, Trust, VerifiedChange, Workarounds, labels
+from biopsy.questions.workarounds.question import (
+    ChangeCandidate,
+    FailureRate,
+    Kind,
+    TriedChange,
+    Trust,
+    VerifiedChange,
+    WorkaroundQuestion,
+    Workarounds,
+    labels,
+)
 from biopsy.questions.workarounds.trusted_values import trusted_values
 from biopsy.questions.workarounds.verification import ChangeTrials
 from biopsy.reduction.reduce import RecordingOptions, ReductionJob, run_job

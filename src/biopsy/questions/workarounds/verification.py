@@ -28,8 +28,14 @@ from biopsy.processes.writing import write_whole
 from biopsy.questions.builds.flags import SettingProbe
 from biopsy.questions.builds.settings import SettingChange
 from biopsy.questions.lint.specification import lost_validity
-from biopsy.questions.workarounds.question import ChangeCandidate, WorkaroundQuestion, interface_objection, patched
-from biopsy.questions.workarounds.result import VerifiedChange, labels
+from biopsy.questions.workarounds.question import (
+    ChangeCandidate,
+    VerifiedChange,
+    WorkaroundQuestion,
+    interface_objection,
+    labels,
+    patched,
+)
 from biopsy.questions.workarounds.trusted_values import CANNOT_RUN, TrustedValues
 from biopsy.reduction.passes.common import described
 from biopsy.text import count, first_line, printable
