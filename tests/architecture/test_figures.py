@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_860,
-    "modules": 388,
-    "functions": 5_735,
+    "code": 62_920,
+    "modules": 389,
+    "functions": 5_745,
     "used_once": 521,
     "inner_imports": 389,
     "namespaces": 33,
