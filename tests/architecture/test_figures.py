@@ -10,11 +10,11 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_955,
-    "modules": 375,
-    "functions": 5_741,
-    "used_once": 521,
-    "inner_imports": 385,
+    "code": 63_060,
+    "modules": 376,
+    "functions": 5_754,
+    "used_once": 524,
+    "inner_imports": 386,
     "namespaces": 33,
     "options": 33,
     "percentile_90": 40,

@@ -179,10 +179,10 @@ def run_mismatches(actual: RunnerResult, expected: RunnerResult, comparison: Run
 WRONG_ALIKE = "both sides are wrong by more than that, in the same way: --compare-with noise shows it"
 
 _AS_GREAT = 3.0
-"""A difference may be this many times the changes by perturbed inputs, since there are only a few such runs."""
+"""A difference may be this many times the changes in perturbed runs, since there are only a few of them."""
 
 Perturbed = Callable[[], Iterator[RunnerResult]]
-"""Yields a few exact runs with inputs changed by the size of a rounding."""
+"""Yields a few runs like the exact one, with what may have been rounded changed by the size of a rounding."""
 
 
 def explained(
@@ -194,9 +194,9 @@ def explained(
     of zero: two engines that fuse the same nodes in the same wrong way do not differ.
 
     A step (Floor, Greater, ArgMax, QuantizeLinear) turns a rounding error into a great one or none. So other
-    differences are compared with exact runs on ``perturbed`` inputs: they may be as great as the changes there (a
-    backward error, Wilkinson 1963, of rounding size), and an element of a discrete output may differ if it changes in
-    one of these runs.
+    differences are compared with ``perturbed`` runs: they may be as great as the changes there (a backward error,
+    Wilkinson 1963, of rounding size), and an element of a discrete output may differ if it changes in one of these
+    runs.
 
     Raises CannotCompare if the runs have no output in common.
     """
@@ -250,7 +250,7 @@ def _is_perturbation(
     exact: RunnerResult,
     perturbed: Perturbed,
 ) -> bool:
-    """Whether perturbed inputs cause differences like all of these."""
+    """Whether perturbed runs have differences like all of these."""
     outputs = []
     for output in unexplained:
         sides = [run.iterations[output.iteration].outputs[output.name] for run in (actual, expected, exact)]
@@ -266,7 +266,7 @@ def _is_perturbation(
 
 
 class _PerturbedOutput:
-    """The difference between two sides of one output, and the changes by perturbed inputs so far."""
+    """The difference between two sides of one output, and the changes in perturbed runs so far."""
 
     def __init__(self, actual: Array, expected: Array, exact: Array) -> None:
         self._exact = exact

@@ -13,6 +13,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.engines.base import BuiltModel, Capabilities, Engine, ModelInput, Option, Session, switch
 from biopsy.engines.reference_float64 import ROUNDINGS, evaluator_class, single_inside, widened
+from biopsy.engines.reference_moved import SEEDS, Movement, digits_of
 from biopsy.engines.reference_undefined import UNDEFINED
 from biopsy.model import external, load, walk
 from biopsy.model.external import is_external, span_of
@@ -49,6 +50,12 @@ class Reference(Engine):
             "an index out of bounds), or give a number there",
             choices=UNDEFINED,
         ),
+        Option(
+            "moved",
+            "with float64, move what the type of the model's inputs, or that of rounded, cannot hold exactly by ten "
+            "roundings, in the directions of this number",
+            choices=SEEDS,
+        ),
     )
 
     @classmethod
@@ -83,17 +90,20 @@ class Reference(Engine):
             message = f"not tried: onnx {self.version()} computes with the bits of {types} as if they were integers"
             raise self.failure(message, "load", "UnsupportedType")
 
-    def _evaluator(self, proto: onnx.ModelProto) -> Any:
+    def _evaluator(self, proto: onnx.ModelProto, index: ModelIndex) -> Any:
         """The evaluator of a model, perhaps of another release."""
-        wide = self.options["float64"]
-        for name in () if wide else ("rounded", "undefined"):
+        wide, rounded, seed = (self.options[name] for name in ("float64", "rounded", "moved"))
+        for name in () if wide else ("rounded", "undefined", "moved"):
             if choice := self.options[name]:
                 raise errors.UsageError(
                     f"engine 'reference': {name} needs float64", next_steps=[f"reference:float64,{name}={choice}"]
                 )
         if self.imports.is_here:
+            if wide and seed:
+                movement = Movement(digits_of([rounded] if rounded else _dtypes(index)), int(seed))
+                return evaluator_class(undefined=self.options["undefined"], movement=movement)(proto)
             if wide:
-                return evaluator_class(self.options["rounded"], self.options["undefined"])(proto)
+                return evaluator_class(rounded, self.options["undefined"])(proto)
             from onnx.reference import ReferenceEvaluator
 
             return ReferenceEvaluator(proto)
@@ -117,7 +127,7 @@ class Reference(Engine):
         try:
             name_conditions(proto)
             stack_outputs(proto)
-            evaluator = self._evaluator(proto)
+            evaluator = self._evaluator(proto, index)
             evaluator.rt_inits_.update(weights)
         except (errors.UsageError, errors.EngineMissing):
             raise
@@ -129,6 +139,10 @@ class Reference(Engine):
             remark = f"onnx computes {', '.join(operators)} in float32 inside, in spite of float64"
             remarks = [remark] if operators else []
         return ReferenceSession(evaluator, index, remarks)
+
+
+def _dtypes(index: ModelIndex) -> list[str]:
+    return [kind.dtype for kind in index.fed_types().values() if isinstance(kind, TensorType)]
 
 
 _NOT_IN_NUMPY = frozenset(ELEM_OF_DTYPE.values()) - frozenset(range(1, 16))

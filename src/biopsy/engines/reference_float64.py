@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from biopsy.engines.reference_moved import Movement
 from biopsy.engines.reference_undefined import with_undefined
 from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Array
@@ -80,11 +81,12 @@ def _rounding(choice: str | None, where: str) -> Callable[[Any], Any]:
 
 
 @cache
-def evaluator_class(rounding: str | None = None, undefined: str | None = None) -> Any:
+def evaluator_class(rounding: str | None = None, undefined: str | None = None, movement: Movement | None = None) -> Any:
     """The evaluator's class, defined at the first call, since onnx is imported only then.
 
     ``rounding`` is one of ``ROUNDINGS``: with it, the class simulates computing in a narrower type, with wider sums.
-    ``undefined`` is one of ``UNDEFINED``, for results that ONNX does not define.
+    ``undefined`` is one of ``UNDEFINED``, for results that ONNX does not define. With ``movement``, results that a
+    narrower type cannot hold are moved.
     """
     from onnx.reference import ReferenceEvaluator
 
@@ -101,15 +103,15 @@ def evaluator_class(rounding: str | None = None, undefined: str | None = None) -
             super()._init()
             self.rt_inits_ = {name: widened(value) for name, value in self.rt_inits_.items()}
             for node in self.rt_nodes_:
-                _widen(node, rounding)
+                _widen(node, rounding, movement)
                 if undefined and hasattr(node, "onnx_node"):
                     node.run = with_undefined(node.onnx_node, node.run_params["opsets"].get("", 1), node.run, undefined)
 
     return WideEvaluator
 
 
-def _widen(node: Any, rounding: str | None) -> None:
-    """Make a node of the evaluator compute in float64 and return float64, rounded as ``rounding`` says."""
+def _widen(node: Any, rounding: str | None, movement: Movement | None) -> None:
+    """Make a node of the evaluator compute in float64 and return float64, rounded or moved as is wanted."""
     of_inputs, of_results = _rounding(rounding, "inputs"), _rounding(rounding, "results")
     proto = getattr(node, "onnx_node", None)
     op_type = proto.op_type if proto is not None and proto.domain == "" else ""
@@ -121,15 +123,20 @@ def _widen(node: Any, rounding: str | None) -> None:
     original = node.run
     replacement = _REPLACEMENTS.get(op_type)
 
-    def run(*values: Any, **context: Any) -> Any:
-        inputs = tuple(of_inputs(widened(value)) for value in values)  # mapped weights are narrow until here
+    def compute(*inputs: Any, **context: Any) -> tuple[Any, ...]:
         if replacement is not None and not context:
             results = replacement(node, *inputs)
         else:
             results = original(*inputs, **context)
             if op_type == "Cast" and _is_narrow(results[0]):  # in a function, ``to`` may refer to its attribute
                 results = (np.asarray(inputs[0]).astype(np.float64),)
-        return tuple(of_results(widened(value)) for value in results)
+        return tuple(map(widened, results))
+
+    computed = compute if movement is None else movement.around(node, op_type, compute)
+
+    def run(*values: Any, **context: Any) -> Any:
+        inputs = (of_inputs(widened(value)) for value in values)  # mapped weights are narrow until here
+        return tuple(map(of_results, computed(*inputs, **context)))
 
     node.run = run
 

@@ -305,3 +305,6 @@ The second is used if the first cannot run a model or is in doubt.
 
 EXACT = "reference:float64"
 """The engine that computes in float64 whatever floating type the model declares."""
+
+MOVED = tuple(f"{EXACT},moved={seed}" for seed in range(4))
+"""The same engine, with what float32 rounds moved by roundings: what differs among these may be rounding."""

@@ -1,8 +1,8 @@
-"""The runs that an engine's error is measured with: float64 and plain float32, or inputs moved by roundings."""
+"""The runs that an engine's error is measured with: float64 and plain float32, or values moved by roundings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -11,7 +11,7 @@ from biopsy.comparison.mismatch import Rounding
 from biopsy.comparison.mismatch_size import explained, only
 from biopsy.comparison.noise import DEFAULT_RATIO, closest, is_doubtful
 from biopsy.comparison.runs import RunComparison
-from biopsy.engines.registry import EXACT, PLAIN, create
+from biopsy.engines.registry import EXACT, MOVED, PLAIN, create
 from biopsy.tensors.results import RunnerResult
 from biopsy.text import first_line
 
@@ -19,8 +19,8 @@ WIDER = 10.0
 """Factor for limits where float64 cannot run: inputs moved by one rounding show only a part of the noise."""
 
 Run: TypeAlias = Callable[..., RunnerResult]
-"""Runs an engine on one model and one set of inputs, called with (engine), or with (engine, roundings, seed)
-to move the inputs by a number of roundings first. Raises CannotCompare if that changes no input."""
+"""Runs an engine on one model and one set of inputs, called with (engine), or with (engine, roundings) to move the
+inputs by a number of roundings first. Raises CannotCompare if that changes no input."""
 
 
 @dataclass(frozen=True)
@@ -78,27 +78,13 @@ def yardstick_of(run: Run, warn: Callable[[str], None], *, or_sensitivity: bool)
     return Yardstick(best, exact, plain.runner if best.runner == plain.runner else other.runner)
 
 
-_ROUNDINGS = 10
-_PERTURBED = 4
-"""Runs with perturbed inputs: a value near a threshold lies on its other side in one of them with 94 % probability."""
-
-
 def rounding_between(pair: tuple[RunnerResult, RunnerResult], compared: RunComparison, run: Run) -> Rounding:
     """Whether rounding explains the differences; "unknown" if float64 cannot run, or lacks an output that differs."""
-
-    def perturbed() -> Iterator[RunnerResult]:
-        for seed in range(_PERTURBED):
-            try:
-                result = run(create(EXACT), _ROUNDINGS, seed)
-            except errors.CannotCompare:
-                return  # rounding changes no input, and so no output
-            yield result
-
     names = {output.name for _, output in compared.failures}
     try:
         yardstick = yardstick_of(run, lambda text: None, or_sensitivity=False)
         results = (*pair, yardstick.plain, yardstick.exact)
         actual, expected, plain, exact = (only(result, names) for result in results)
-        return explained(actual, expected, plain, exact, perturbed)
+        return explained(actual, expected, plain, exact, lambda: (run(create(spec)) for spec in MOVED))
     except errors.BiopsyError as error:
         return Rounding("unknown", reason=first_line(error.message))

@@ -99,7 +99,7 @@ class ModelTrial:
         self._engines = engines
         self._dead = dead
         self._seed = seed
-        self._ran: dict[tuple[str, int, int], RunnerResult | errors.EngineFailure] = {}
+        self._ran: dict[tuple[str, int], RunnerResult | errors.EngineFailure] = {}
         self._built: dict[str, Session | errors.EngineFailure] = {}
 
     @cached_property
@@ -158,24 +158,22 @@ class ModelTrial:
                 offers[spec].append(cell)
         return {spec: min(cells, key=_rank) for spec, cells in offers.items()}
 
-    def _run(self, engine: Engine, sample: ModelSample, roundings: int = 0, seed: int = 0) -> RunnerResult:
+    def _run(self, engine: Engine, sample: ModelSample, roundings: int = 0) -> RunnerResult:
         """The outputs of an engine for a sample, or for one moved by roundings. Raises EngineFailure, CannotCompare."""
-        key = (engine.label, roundings, seed)
+        key = (engine.label, roundings)
         if key not in self._ran:
-            self._ran[key] = self._outcome(engine, sample, roundings, seed)
+            self._ran[key] = self._outcome(engine, sample, roundings)
         outcome = self._ran[key]
         if isinstance(outcome, errors.EngineFailure):
             raise outcome
         return outcome
 
-    def _outcome(
-        self, engine: Engine, sample: ModelSample, roundings: int, seed: int
-    ) -> RunnerResult | errors.EngineFailure:
+    def _outcome(self, engine: Engine, sample: ModelSample, roundings: int) -> RunnerResult | errors.EngineFailure:
         if engine.label in self._dead:
             return engine.failure(self._dead[engine.label].text, "run", "dead")
         feed: Feed = sample.feed
         if roundings:
-            (feed,) = generate.roundings_off([sample.feed], roundings, seed)
+            (feed,) = generate.roundings_off([sample.feed], roundings)
             if not generate.differ([sample.feed], [feed]):
                 raise errors.CannotCompare("no input has a number that could be one rounding off")
         try:
@@ -204,8 +202,8 @@ class ModelTrial:
     def _vote(self, number: int, sample: ModelSample, results: Mapping[str, RunnerResult]) -> dict[str, MatrixCell]:
         """A cell for each engine that ran."""
 
-        def run(engine: Engine, roundings: int = 0, seed: int = 0) -> RunnerResult:
-            return self._run(engine, sample, roundings, seed)
+        def run(engine: Engine, roundings: int = 0) -> RunnerResult:
+            return self._run(engine, sample, roundings)
 
         def inner(name: str) -> Array | None:
             try:

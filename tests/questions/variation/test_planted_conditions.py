@@ -117,6 +117,20 @@ LAST_LARGE = ONE_LARGE[::-1, ::-1].copy()
 SAME = normal(4, 8)
 
 PLANTS = {
+    "a first dimension, and no number of dimensions": Planted(
+        "g (float[6,8] x) => (float[6,8] y) { s = Softmax<axis = -1>(x) y = Neg(s) }",
+        scaled("Softmax", rows=3),
+        {"x": normal(6, 8)},
+        ("number of rows of x",),
+        ("number of dimensions of x", "values of x", "attribute", "dtype"),
+    ),
+    "the same of two inputs of three dimensions": Planted(
+        "g (float[6,2,8] a, float[6,2,8] b) => (float[6,2,8] y) { s = Add(a, b) y = Relu(s) }",
+        scaled("Add", rows=3),
+        {"a": normal(6, 2, 8), "b": normal(6, 2, 8, seed=1)},
+        (),
+        ("number of dimensions of a = b", "attribute", "dtype"),
+    ),
     "above a threshold": Planted(RELU, scaled("Relu", above=1.5), {"x": ONE_LARGE}, ("values of x",)),
     "above a threshold, at the end": Planted(RELU, scaled("Relu", above=1.5), {"x": LAST_LARGE}, ("values of x",)),
     "above a small threshold": Planted(RELU, scaled("Relu", above=0.01), {"x": normal(4, 8)}, ("values of x",)),

@@ -54,12 +54,12 @@ class ModelExecution:
                     break
         return runs
 
-    def run_again(self, engine: Engine, roundings: int = 0, seed: int = 0) -> RunnerResult:
+    def run_again(self, engine: Engine, roundings: int = 0) -> RunnerResult:
         """The outputs of another engine for the same inputs, or for inputs moved by some ``roundings``.
 
         Raises EngineFailure, and CannotCompare if no input can be moved by a rounding.
         """
-        feeder = self.feeder.roundings_off(roundings, seed) if roundings else self.feeder
+        feeder = self.feeder.roundings_off(roundings) if roundings else self.feeder
         recorder = self.recorder([engine], None)
         result = self._run(engine, 0, feeder, recorder).result
         if recorder is not None:
@@ -275,10 +275,10 @@ class Feeder:
             save(self._save_to, self._feeds)
         return self._feeds
 
-    def roundings_off(self, count: int, seed: int = 0) -> Feeder:
+    def roundings_off(self, count: int) -> Feeder:
         """A feeder with these inputs moved by ``count`` roundings. Raises CannotCompare if none of them changes."""
         other = copy(self)
-        other._feeds = roundings_off(self._feeds or (), count, seed)
+        other._feeds = roundings_off(self._feeds or (), count)
         if not differ(self._feeds or (), other._feeds):
             raise errors.CannotCompare("no input has a number that could be one rounding off")
         return other

@@ -12,7 +12,7 @@ from biopsy.cli.run.findings import Findings
 from biopsy.comparison.describe import noise_lines
 from biopsy.comparison.mismatch_size import run_mismatches
 from biopsy.comparison.noise import DEFAULT_RATIO, NoiseReport, compare_noise, without_flips
-from biopsy.engines.registry import create
+from biopsy.engines.registry import MOVED, create
 from biopsy.engines.yardstick import Run, Yardstick, rounding_between, yardstick_of
 from biopsy.tensors.results import RunnerResult
 
@@ -27,8 +27,8 @@ def judge_noise(
 ) -> list[NoiseReport]:
     """Judge and show the outputs of every engine. Raises CannotCompare if there is nothing to measure them with.
 
-    Runs with inputs moved by roundings serve twice: as the yardstick where float64 cannot run, and to excuse outputs
-    that such a run gets as wrong as the suspect.
+    Outputs are excused that runs with values moved by roundings get as wrong as the suspect. Where float64 cannot run,
+    inputs are moved, and the same runs are the yardstick.
     """
     if not suspects:
         return []
@@ -41,7 +41,10 @@ def judge_noise(
     reports = [compare_noise(suspect, yardstick.plain, yardstick.exact, limits) for suspect in suspects]
     if any(report.failures for report in reports):
         with suppress(errors.CannotCompare, errors.EngineFailure):
-            moved = [run(create(yardstick.engine), roundings) for roundings in _CHANGES]
+            if yardstick.exact.runner == yardstick.engine:  # float64 cannot run
+                moved = [run(create(yardstick.engine), roundings) for roundings in _CHANGES]
+            else:
+                moved = [run(create(spec)) for spec in MOVED]
             reports = [
                 _without_flips(report, suspect, yardstick, moved)
                 for report, suspect in zip(reports, suspects, strict=True)
@@ -54,7 +57,7 @@ def judge_noise(
 def _without_flips(
     report: NoiseReport, suspect: RunnerResult, yardstick: Yardstick, moved: Sequence[RunnerResult]
 ) -> NoiseReport:
-    """The report, without the failures that runs with ``moved`` inputs have too."""
+    """The report, without the failures that runs with ``moved`` values have too."""
     outputs = []
     for output in report.outputs:
         results = (suspect, yardstick.plain, yardstick.exact, *moved)

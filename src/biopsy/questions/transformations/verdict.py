@@ -25,7 +25,7 @@ from biopsy.comparison.mismatch_size import explained, only, run_mismatches
 from biopsy.comparison.runs import RunComparison, compare_runs
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, Tolerances
 from biopsy.engines.base import ModelInput
-from biopsy.engines.registry import EXACT, PLAIN
+from biopsy.engines.registry import EXACT, MOVED, PLAIN
 from biopsy.engines.worker import CANNOT_RUN, Worker
 from biopsy.model import walk
 from biopsy.model.index import ModelIndex, index_file
@@ -43,9 +43,8 @@ Runs: TypeAlias = "list[dict[str, Array]]"
 
 PASSES = VerdictFile(outcome="passes")
 
-_PERTURBED_RUNS = 4
-_ROUNDINGS: Mapping[Rounds, int] = {"float32": 10, "float16": 10 << 13, "int8": 2 << 16}
-"""The size of a perturbation of inputs in ULP of float32: a few ULP of the type."""
+_ROUNDINGS_OF_INT8 = 2 << 16
+"""The size of a perturbation of inputs in ULP of float32: a few steps of int8, to which even the inputs are rounded."""
 
 
 class CannotTellError(Exception):
@@ -178,12 +177,17 @@ class EngineVerdicts:
 
     def _perturbed(self, before: ModelInput, feeds: Path, names: set[str]) -> Iterator[RunnerResult]:
         samples = read_feeds(feeds)
-        for seed in range(_PERTURBED_RUNS):
-            perturbed = roundings_off(samples, _ROUNDINGS[self._rounds_to], seed)
-            if not differ(samples, perturbed):
-                return
-            with self._file_of(perturbed) as path:
-                yield only(_result("perturbed", self._exact.run(before, path)), names)
+        for seed, spec in enumerate(MOVED):
+            if self._rounds_to != "int8":
+                with Worker(f"{spec},rounded={self._rounds_to}", self._scratch, self._comparing.timeout) as worker:
+                    runs = worker.run(before, feeds)
+            else:
+                perturbed = roundings_off(samples, _ROUNDINGS_OF_INT8, seed)
+                if not differ(samples, perturbed):
+                    return
+                with self._file_of(perturbed) as path:
+                    runs = self._exact.run(before, path)
+            yield only(_result("perturbed", runs), names)
 
     @contextlib.contextmanager
     def _file_of(self, feeds: Sequence[Feed]) -> Iterator[Path]:

@@ -283,7 +283,7 @@ def _by_operator(node: onnx.NodeProto, place: int, axis: int, rank: int) -> str:
 
 
 def rank_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
-    """The numbers of dimensions of inputs: dimensions are added in front, or the first is removed."""
+    """The numbers of dimensions of inputs: one is added or removed, in front or, where that passes, elsewhere."""
     weights = {weight.name for weight in fed.model.graph.initializer}
     ranks = {
         info.name: len(info.type.tensor_type.shape.dim)
@@ -307,42 +307,59 @@ def rank_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
             name=f"number of dimensions of {' = '.join(group)}",
             present=str(rank),
             alternatives=[
-                Alternative(kind="one more", text=f"{rank + 1} (the first of size 1)", edit=_raised(group, 1)),
-                Alternative(kind="one more", text=f"{rank + 1} (the first of size 2)", edit=_raised(group, 2)),
+                *(
+                    Alternative(
+                        kind="one more",
+                        text=f"{rank + 1} (one of size {size} more)",
+                        edit=_raised(group, size),
+                        variants=[_raised(group, size, place) for place in range(1, rank + 1)],
+                    )
+                    for size in (1, 2)
+                ),
                 Alternative(
                     kind="one less",
                     text=str(rank - 1),
                     edit=_lowered(group, 0),
-                    variants=[_lowered(group, kept) for kept in range(1, _MOST_CUTS)],
+                    variants=[
+                        *(_lowered(group, kept) for kept in range(1, _MOST_CUTS)),
+                        *(_lowered(group, 0, place) for place in range(1, rank)),
+                    ],
                 ),
                 Alternative(
                     kind="two more",
-                    text=f"{rank + 2} (the first of size 2)",
+                    text=f"{rank + 2} (two more, one of size 2)",
                     edit=chained([_raised(group, 1), _raised(group, 2)]),
+                    variants=[
+                        chained([_raised(group, 1, place), _raised(group, 2, place)]) for place in range(1, rank + 1)
+                    ],
                 ),
             ],
         )
 
 
-def _raised(group: Sequence[str], size: int) -> Edit:
-    """The edit that adds a first dimension to inputs."""
+def _raised(group: Sequence[str], size: int, place: int = 0) -> Edit:
+    """The edit that adds a dimension to inputs, the first one unless ``place`` says another."""
 
     def edit(fed: FedModel) -> FedModel | None:
         copy = fed.copied()
         for info in copy.model.graph.input:
             if info.name in group:
                 shape = info.type.tensor_type.shape
-                dims = [shape.Dimension(dim_value=size), *shape.dim]
+                dims = list(shape.dim)
+                dims.insert(place, shape.Dimension(dim_value=size))
                 del shape.dim[:]
                 shape.dim.extend(dims)
-                copy = copy.with_input(info.name, lambda values: np.repeat(values[np.newaxis], size, axis=0))
+                copy = copy.with_input(info.name, lambda values: np.repeat(np.expand_dims(values, place), size, place))
         return copy
 
     return edit
 
 
-def _lowered(group: Sequence[str], kept: int) -> Edit:
-    """The edit that removes the first dimension of inputs, keeping the element of that number."""
+def _lowered(group: Sequence[str], kept: int, place: int = 0) -> Edit:
+    """The edit that removes a dimension of inputs, the first one unless ``place`` says another.
+
+    It keeps the slice of number ``kept``.
+    """
 
     def edit(fed: FedModel) -> FedModel | None:
         copy = fed.copied()
@@ -350,10 +367,10 @@ def _lowered(group: Sequence[str], kept: int) -> Edit:
             if info.name in group:
                 dims = info.type.tensor_type.shape.dim
                 fed_shapes = [feed[info.name].shape for feed in copy.feeds or () if info.name in feed]
-                if not dims or not all(shape and shape[0] for shape in fed_shapes):
+                if len(dims) <= place or not all(len(shape) > place and shape[place] for shape in fed_shapes):
                     return None
-                del dims[0]
-                copy = copy.with_input(info.name, lambda values: values[kept % len(values)])
+                del dims[place]
+                copy = copy.with_input(info.name, lambda values: values.take(kept % values.shape[place], place))
         return copy
 
     return edit
