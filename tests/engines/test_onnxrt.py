@@ -13,6 +13,7 @@ from benchmarks.models import inception, transformer
 from biopsy import errors
 from biopsy.engines import onnxrt
 from biopsy.engines.base import ModelInput
+from biopsy.engines.onnxrt_facts import read_profile
 from biopsy.engines.registry import create
 from biopsy.tensors.types import dtype_named
 from support.models import chain, info, model, weight
@@ -273,6 +274,11 @@ def test_times_are_measured_when_a_profile_is_asked_for(tmp_path: Path, monkeypa
     assert all(layer.time_us is not None and layer.time_us >= 0 for layer in session.layers())
     assert session.layers() == session.layers()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profile_that_is_not_json_tells_no_times(tmp_path: Path):
+    (tmp_path / "profile.json").write_text('[{"cat": "Node", "name": "a "quoted" node_kernel_time", "dur": 5}]')
+    assert read_profile(tmp_path / "profile.json") == {}
 
 
 # Saving

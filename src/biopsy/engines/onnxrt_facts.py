@@ -21,7 +21,7 @@ from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.slice import identity_bytes
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.model.walk import reached
-from biopsy.slow_imports import onnx
+from biopsy.slow_imports import np, onnx
 from biopsy.text import did_you_mean, first_line
 
 
@@ -239,15 +239,22 @@ def layer_records(
 
 
 def read_profile(path: Path) -> dict[str, tuple[float, str]]:
-    """Node name -> mean microseconds and provider, from a profile that ONNX Runtime wrote."""
+    """Node name -> median microseconds and provider, from a profile that ONNX Runtime wrote.
+
+    None are known if it is not JSON: ONNX Runtime 1.20 and older do not escape quotes in names.
+    """
     durations: dict[str, list[float]] = {}
     providers: dict[str, str] = {}
-    for event in json.loads(path.read_text(encoding="utf-8")):
+    try:
+        events = json.loads(path.read_bytes())
+    except ValueError:
+        return {}
+    for event in events:
         name, _, what = event["name"].rpartition("_kernel_")
         if event.get("cat") == "Node" and name and what == "time":
             durations.setdefault(name, []).append(event["dur"])
             providers[name] = event["args"].get("provider", "")
-    return {name: (sum(each) / len(each), providers[name]) for name, each in durations.items()}
+    return {name: (float(np.median(each)), providers[name]) for name, each in durations.items()}
 
 
 class _Origins:
