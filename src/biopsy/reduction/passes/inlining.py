@@ -122,7 +122,9 @@ def _hoisted(model: onnx.ModelProto, place: Place, number: int, node: onnx.NodeP
                 refresh_types_behind(unfolded, place, outputs)
                 drop_what_died(unfolded, model)
                 if not _untyped(unfolded) - _untyped(model):  # a body need not tell the types of its outputs
-                    yield Change(unfolded, f"{body} in place of {described(node)}")
+                    conditions = filter(None, node.input[: _CONDITIONS[node.op_type]])
+                    runs_if = dict.fromkeys(conditions, body != "else_branch")
+                    yield Change(unfolded, f"{body} in place of {described(node)}", runs_if)
     if not is_control_flow(node) and (node.domain, node.op_type) in called_functions(model):
         yield Change(inlined(model, [(node.domain, node.op_type)]), f"its nodes in place of calls of {node.op_type}")
 
@@ -209,6 +211,10 @@ _UNFOLDINGS: dict[str, dict[str, Unfold]] = {
     "Scan": {"one step": unfolded_scan},
 }
 """Control-flow operator -> each way to replace it, with a description of the nodes that replace it."""
+
+_CONDITIONS = {"If": 1, "Loop": 2, "Scan": 0}
+"""Control-flow operator -> how many of its first inputs decide whether a body runs: it does if they are true or greater
+than 0; the else branch if not."""
 
 
 def _add_scalar(
