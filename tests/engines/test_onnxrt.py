@@ -266,9 +266,14 @@ def test_without_optimization_every_node_is_a_layer():
     assert [(layer.name, layer.nodes) for layer in layers] == [("n0", ("n0",)), ("n1", ("n1",)), ("n2", ("n2",))]
 
 
-def test_times_are_measured_when_a_profile_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("names", [True, False], ids=["named", "without names"])
+def test_times_are_measured_when_a_profile_is_asked_for(names: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    session = build("onnxrt:profile", chain(3).SerializeToString())
+    made = chain(3, names=names)
+    made.graph.node.insert(0, helper.make_node("Constant", [], ["c"], value_float=1.0))
+    made.graph.node.append(helper.make_node("Mul", [made.graph.output[0].name, "c"], ["y"]))
+    made.graph.output[0].name = "y"
+    session = build("onnxrt:profile", made.SerializeToString())
     for _ in range(3):
         session.run({"t0": np.zeros((2, 2), np.float32)})
     assert all(layer.time_us is not None and layer.time_us >= 0 for layer in session.layers())

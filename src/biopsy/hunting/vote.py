@@ -147,8 +147,7 @@ class Vote:
         if compared.passed:
             return VoiceDifference(kind="right")
         mismatches = run_mismatches(actual, expected, compared)
-        biggest = worst_of(mismatches)
-        kind = kind_of(mismatches)
+        biggest, kind = worst_of(mismatches), kind_of(mismatches)
         if kind == "mismatch" and self._chooses_equals(actual, expected, compared):
             return VoiceDifference(kind="tie", worst=biggest)
         if special_of(kind):
