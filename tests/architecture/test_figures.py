@@ -10,11 +10,11 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_060,
+    "code": 63_070,
     "modules": 376,
     "functions": 5_754,
-    "used_once": 524,
-    "inner_imports": 386,
+    "used_once": 521,
+    "inner_imports": 387,
     "namespaces": 33,
     "options": 33,
     "percentile_90": 40,

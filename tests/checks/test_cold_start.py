@@ -12,7 +12,7 @@ import pytest
 
 import biopsy
 from biopsy.checks import warm as cold_start
-from biopsy.checks.command import CommandCheck
+from biopsy.checks.command import ARBITER, CommandCheck
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.warm import ZygoteStarter, command_check
 from biopsy.processes.warm import Warming
@@ -83,7 +83,7 @@ def test_only_one_process_waits_whichever_check_of_the_command_foresees_it() -> 
     check = warm("--reference")
     check.foresee_cold()
     pid = waiting(check)
-    for other in (check, check.glance(), check.arbiter()):
+    for other in (check, check.glance(), check.telling(ARBITER)):
         assert other is not None
         other.foresee_cold()
         assert waiting(other) == pid

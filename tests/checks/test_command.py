@@ -10,7 +10,7 @@ import pytest
 
 from biopsy import errors
 from biopsy.checks import verdict
-from biopsy.checks.command import CommandCheck
+from biopsy.checks.command import ARBITER, PROFILER, CommandCheck
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import start_words
 from biopsy.processes.reaper import VERDICT_VARIABLE
@@ -229,8 +229,10 @@ def test_options_that_are_added_stand_before_two_dashes(words: list[str], operan
     fed = check.fed(Path("b.json")).words
     assert list(fed[:end])[-2:] == ["--load-inputs", "b.json"]
     assert "a.json" not in fed and "--load-inputs=a.json" not in fed
-    arbiter = check.arbiter()
-    assert arbiter is not None
-    for more, option in ((arbiter, "--tell-rounding"), (check.glance(), "--fail-fast")):
-        assert list(more.words[:end])[-1] == option
+    for more, option in (
+        (check.telling(ARBITER), "--tell-rounding"),
+        (check.telling(PROFILER), "--tell-slow-tensors"),
+        (check.glance(), "--fail-fast"),
+    ):
+        assert more is not None and list(more.words[:end])[-1] == option
         assert list(more.words[len(more.words) - len(operands) :]) == operands

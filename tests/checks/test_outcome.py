@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import biopsy
+from biopsy.checks.command import ARBITER
 from biopsy.checks.outcome import Check, Evidence, FunctionCheck, InteractiveCheck
 from biopsy.processes.watch import Stop
 
@@ -21,7 +22,7 @@ def test_a_check_that_writes_only_run_and_line_costs_no_attention_and_keeps_noth
     check = Passing()
     assert (check.automatic, check.stoppable, check.names_candidate) == (True, False, True)
     assert check.glance() is check.cold() is check
-    assert check.arbiter() is None
+    assert check.telling(ARBITER) is None
     for nothing in (check.start, check.close):
         nothing()
     check.expect(1.0)

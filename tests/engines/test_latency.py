@@ -10,9 +10,18 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from biopsy.engines.base import ModelInput
-from biopsy.engines.latency import Side, Timer, decided, in_memory, measurable_alike, side_by_side, timer
-from biopsy.engines.registry import create, parse_spec
+from biopsy.engines.base import LayerRecord, ModelInput
+from biopsy.engines.latency import (
+    Side,
+    Timer,
+    decided,
+    in_memory,
+    measurable_alike,
+    side_by_side,
+    slow_nodes,
+    timer,
+)
+from biopsy.engines.registry import create
 from biopsy.tensors.files import write_feeds
 from support.models import chain, info, model, save
 
@@ -108,12 +117,24 @@ def test_both_orders_of_loading_are_measured() -> None:
 
 def test_engines_are_measured_with_one_thread_and_at_like_places() -> None:
     labels = ("onnxrt:threads=4", f"onnxrt:python={sys.executable}", "fake")
-    four, other, fake = measurable_alike([parse_spec(label) for label in labels])
+    four, other, fake = measurable_alike(labels)
     assert (four.options["threads"], four.imports.is_here) == (4, False)
     assert (other.options["threads"], other.imports.is_here) == (1, False)
     assert fake.imports.is_here
-    [here] = measurable_alike([parse_spec("onnxrt")])
+    [here] = measurable_alike(["onnxrt"])
     assert (here.options["threads"], here.imports.is_here) == (1, True)
+
+
+def test_nodes_are_slow_by_the_layers_that_they_share(tmp_path: Path) -> None:
+    before = [layer("a", 5), layer("b", 90), layer("c", 10), layer("d", 50), layer("e", 1), layer("f", None)]
+    after = [layer("a b", 100), layer("c", 60), layer("e", 5.5), layer("f", 500), layer("", 900)]
+    assert slow_nodes(before, after) == ["f", "c"]  # "a b" takes 5 longer together, less than a tenth of 500
+    assert slow_nodes(after, before) == ["d"]
+    assert slow_nodes(before, before) == slow_nodes([], []) == []
+
+
+def layer(nodes: str, microseconds: float | None) -> LayerRecord:
+    return LayerRecord(f"layer of {nodes}", nodes=tuple(nodes.split()), time_us=microseconds)
 
 
 def test_in_another_interpreter_only_the_calls_of_the_package_count() -> None:

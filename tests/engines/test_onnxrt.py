@@ -13,6 +13,7 @@ from benchmarks.models import inception, transformer
 from biopsy import errors
 from biopsy.engines import onnxrt
 from biopsy.engines.base import ModelInput
+from biopsy.engines.onnxrt_facts import read_profile
 from biopsy.engines.registry import create
 from biopsy.tensors.types import dtype_named
 from support.models import chain, info, model, weight
@@ -265,14 +266,24 @@ def test_without_optimization_every_node_is_a_layer():
     assert [(layer.name, layer.nodes) for layer in layers] == [("n0", ("n0",)), ("n1", ("n1",)), ("n2", ("n2",))]
 
 
-def test_times_are_measured_when_a_profile_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("names", [True, False], ids=["named", "without names"])
+def test_times_are_measured_when_a_profile_is_asked_for(names: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    session = build("onnxrt:profile", chain(3).SerializeToString())
+    made = chain(3, names=names)
+    made.graph.node.insert(0, helper.make_node("Constant", [], ["c"], value_float=1.0))
+    made.graph.node.append(helper.make_node("Mul", [made.graph.output[0].name, "c"], ["y"]))
+    made.graph.output[0].name = "y"
+    session = build("onnxrt:profile", made.SerializeToString())
     for _ in range(3):
         session.run({"t0": np.zeros((2, 2), np.float32)})
     assert all(layer.time_us is not None and layer.time_us >= 0 for layer in session.layers())
     assert session.layers() == session.layers()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profile_that_is_not_json_tells_no_times(tmp_path: Path):
+    (tmp_path / "profile.json").write_text('[{"cat": "Node", "name": "a "quoted" node_kernel_time", "dur": 5}]')
+    assert read_profile(tmp_path / "profile.json") == {}
 
 
 # Saving

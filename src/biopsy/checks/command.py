@@ -31,6 +31,8 @@ from biopsy.text import ask_for, count, line_of, printable, similar
 
 ARBITER = "--tell-rounding"
 """The hidden option of ``run`` that makes it judge a mismatch against float64."""
+PROFILER = "--tell-slow-tensors"
+"""That of ``run --slower`` which makes it only report the tensors that take longer, as outputs, the worst first."""
 
 _NOTHING_CONCLUDED = frozenset({2, 4, 5})
 """Exit statuses of our own commands that are not an answer: wrong usage, nothing concluded, interrupted."""
@@ -131,10 +133,10 @@ class CommandCheck(Check):
         own = self.command
         return self._with(own.with_options("--fail-fast").words) if isinstance(own, OwnRun) else self
 
-    def arbiter(self) -> CommandCheck | None:
-        """Our own ``run``, which judges a mismatch against float64 too; None for any other command."""
+    def telling(self, option: str) -> CommandCheck | None:
+        """Our own ``run`` with an option that makes it tell more; None for any other command."""
         own = self.command
-        return self._with(own.with_options(ARBITER).words) if isinstance(own, OwnRun) else None
+        return self._with(own.with_options(option).words) if isinstance(own, OwnRun) else None
 
     def alone(self, number: int) -> CommandCheck | None:
         """``run`` of one of its two engines (``number`` is 0 or 1), held against float64.

@@ -149,8 +149,8 @@ class Check(ABC):
         """The same check, which may stop at the first thing it finds wrong."""
         return self
 
-    def arbiter(self) -> Check | None:
-        """The same check, which judges a mismatch against float64 too; None if it cannot."""
+    def telling(self, option: str) -> Check | None:
+        """The same check, which tells what a hidden option of ``run`` makes it tell; None if it cannot."""
         return None
 
     def alone(self, number: int) -> Check | None:

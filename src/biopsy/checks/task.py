@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from biopsy import errors
-from biopsy.checks.command import CommandCheck
+from biopsy.checks.command import ARBITER, CommandCheck
 from biopsy.checks.judge import status_text
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.verdict import VerdictFile
@@ -62,7 +62,7 @@ def run_check(task: Task, stop: Stop | None = None) -> Evidence:
     assert task.check is not None
     evidence = task.check.run(task.candidate, stop)
     is_doubtful = size_beside(evidence.verdict.mismatches, task.original) == "doubtful"
-    arbiter = task.check.arbiter() if is_doubtful and evidence.verdict.rounding is None else None
+    arbiter = task.check.telling(ARBITER) if is_doubtful and evidence.verdict.rounding is None else None
     if arbiter is None:
         return evidence
     second = arbiter.run(task.candidate, stop)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Number
 from typing import Any, TypeAlias
@@ -194,27 +194,24 @@ def _compared(actual: RunnerResult, expected: RunnerResult, judge: _Judge, *, fa
 
 
 def require_same_inputs(
-    feeds: Sequence[Feed],
-    expected: RunnerResult,
-    tolerances: Tolerances | None = None,
-    stats: Stats | None = None,
+    feeds: Sequence[Feed], golden: Iterable[RunnerResult], tolerances: Tolerances, stats: Stats
 ) -> None:
-    """Raise CannotCompare if ``expected`` has other values for an input than those fed.
+    """Raise CannotCompare if ``golden`` values have other values for an input than those fed.
 
     Golden values of every tensor include the inputs of a part of the model. Its outputs for other inputs prove nothing.
     """
-    tolerances, stats = tolerances or Tolerances(), stats or Stats()
     no_limits = MetricLimits(chosen=frozenset({"simple"}))
-    for number, (feed, iteration) in enumerate(zip(feeds, expected.iterations, strict=False)):
-        for name in feed.keys() & iteration.outputs.keys():
-            criteria = criteria_for(name, tolerances, stats, no_limits)
-            comparison = compare_output(name, feed[name], iteration.outputs[name], criteria, "brief")
-            if not comparison.passed:
-                raise errors.CannotCompare(
-                    f"input {name!r} of iteration {number} is fed with other values than {expected.runner} has for it"
-                    f" ({comparison.reason}): the outputs cannot be compared",
-                    next_steps=["biopsy data to-input INPUTS OUTPUTS -o LAYERWISE    then --load-inputs LAYERWISE"],
-                )
+    for expected in golden:
+        for number, (feed, iteration) in enumerate(zip(feeds, expected.iterations, strict=False)):
+            for name in feed.keys() & iteration.outputs.keys():
+                criteria = criteria_for(name, tolerances, stats, no_limits)
+                comparison = compare_output(name, feed[name], iteration.outputs[name], criteria, "brief")
+                if not comparison.passed:
+                    raise errors.CannotCompare(
+                        f"input {name!r} of iteration {number} is fed with other values than {expected.runner} has for "
+                        f"it ({comparison.reason}): the outputs cannot be compared",
+                        next_steps=["biopsy data to-input INPUTS OUTPUTS -o LAYERWISE    then --load-inputs LAYERWISE"],
+                    )
 
 
 class ComparisonFunction:

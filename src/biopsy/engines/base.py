@@ -275,7 +275,7 @@ class LayerRecord:
     """The model's nodes that it computes, by name, or as ``Relu #3`` if they have none."""
     device: str = ""
     time_us: float | None = None
-    """Microseconds of one run; the mean of several."""
+    """Microseconds of one run; the median of several."""
 
 
 class Session(ABC):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import unwrap
@@ -19,8 +19,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from biopsy import errors
-from biopsy.engines.base import RELEASE_SETTINGS, Engine, ModelInput, Session
-from biopsy.engines.registry import EngineSpec, create, find_class
+from biopsy.engines.base import RELEASE_SETTINGS, Engine, LayerRecord, ModelInput, Session
+from biopsy.engines.registry import EngineSpec, create, find_class, parse_spec
 from biopsy.engines.runner import checked_feed
 from biopsy.engines.worker import memory_for, whole_size
 from biopsy.model.load import read_bytes
@@ -49,6 +49,8 @@ _ROUNDS_OF_A_LOAD = 5
 """With two loads of both: the fewest rounds that agree by chance in less than 1 % of all cases, with some to spare."""
 
 _SECONDS_TO_DECIDE = 15.0
+
+_MOST_SLOW = 16
 
 COST_OF_A_CALL = 0.02
 """Milliseconds by which a run must be longer to count as slower: releases differ by that in what a call costs."""
@@ -203,15 +205,16 @@ def decided(load: Callable[[bool], tuple[Timer, Timer]], limit: float, seconds: 
             return latency
 
 
-def measurable_alike(specs: Sequence[EngineSpec]) -> list[Engine]:
-    """The engines of specs, with settings with which their times and their memory can be compared.
+def measurable_alike(labels: Iterable[str], **settings_of_both: str) -> list[Engine]:
+    """Engines by their labels, with settings with which their times and their memory can be compared.
 
     Each has one thread within an operator, unless it sets another number. If some run in an interpreter with another
     release, so do the others where possible: an interpreter of its own with the packages that are installed here.
     """
+    specs = [parse_spec(label) for label in labels]
     alike, elsewhere = [], any(_is_elsewhere(spec) for spec in specs)
     for spec in specs:
-        engine, settings = find_class(spec.name), dict(spec.settings)
+        engine, settings = find_class(spec.name), {**spec.settings, **settings_of_both}
         if any(option.name == "threads" for option in engine.options_declared):
             settings.setdefault("threads", "1")
         if elsewhere and engine.distributions and not _is_elsewhere(spec):
@@ -226,6 +229,26 @@ def measurable_alike(specs: Sequence[EngineSpec]) -> list[Engine]:
 
 def _is_elsewhere(spec: EngineSpec) -> bool:
     return any(key in spec.settings for key in RELEASE_SETTINGS)
+
+
+def slow_nodes(before: Sequence[LayerRecord], after: Sequence[LayerRecord]) -> list[str]:
+    """The nodes, by label, that take longer in the layers ``after`` than in those ``before``, the worst first.
+
+    Nodes that either side computes in one layer are compared together. Those that need less than a tenth of the worst
+    one's additional time are left out.
+    """
+    together: dict[str, frozenset[str]] = {}
+    for layer in (*before, *after):
+        joined = frozenset(layer.nodes).union(*(together.get(node, ()) for node in layer.nodes))
+        together.update(dict.fromkeys(joined, joined))
+    more = dict.fromkeys(together.values(), 0.0)
+    for sign, layers in ((-1, before), (1, after)):
+        for layer in layers:
+            for node in layer.nodes[:1]:
+                more[together[node]] += sign * (layer.time_us or 0)
+    worst = sorted(more, key=more.__getitem__, reverse=True)[:_MOST_SLOW]
+    slow = [nodes for nodes in worst if more[nodes] > 0 and more[nodes] >= more[worst[0]] / 10]
+    return [node for nodes in slow for node in together if node in nodes]
 
 
 def in_memory(feeds: Sequence[Feed]) -> list[Feed]:
@@ -300,16 +323,11 @@ def main() -> int:
         side = f"{request['engine']} {request['model']}"
         if "runs" in request:
             return {"seconds": loaded[side](request["runs"])}
-        loaded[side] = _prepared(request, note)
+        engine, model, feeds = requested(request)
+        note("build")
+        session = engine.build(model)
+        note("run")
+        loaded[side] = timer(engine, session, in_memory(feeds))
         return {}
 
     return Serving().serve(answer)
-
-
-def _prepared(request: Request, note: Note) -> Timer:
-    """A timer of the model, with inputs in memory."""
-    engine, model, feeds = requested(request)
-    note("build")
-    session = engine.build(model)
-    note("run")
-    return timer(engine, session, in_memory(feeds))

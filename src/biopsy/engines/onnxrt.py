@@ -37,7 +37,15 @@ from biopsy.engines.onnxrt_facts import (
 from biopsy.model import load
 from biopsy.model.external import resolve
 from biopsy.model.index import index_bytes
-from biopsy.model.tensor_type import DTYPE_OF_ELEM, MapType, OptionalType, SequenceType, TensorType, ValueType
+from biopsy.model.tensor_type import (
+    DTYPE_OF_ELEM,
+    ELEM_OF_DTYPE,
+    MapType,
+    OptionalType,
+    SequenceType,
+    TensorType,
+    ValueType,
+)
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole, written_together
 from biopsy.tensors.results import Array, Feed
@@ -343,12 +351,8 @@ def _stage(error: Exception) -> errors.Stage:
     return "load" if is_named or any(phrase in str(error) for phrase in in_model) else "build"
 
 
-_ELEM_OF_ORT = {
-    "float": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "string": 8, "bool": 9,
-    "float16": 10, "double": 11, "uint32": 12, "uint64": 13, "complex64": 14, "complex128": 15, "bfloat16": 16,
-    "float8e4m3fn": 17, "float8e4m3fnuz": 18, "float8e5m2": 19, "float8e5m2fnuz": 20, "uint4": 21, "int4": 22,
-    "float4e2m1": 23, "float8e8m0": 24, "uint2": 25, "int2": 26,
-}  # fmt: skip
+_ELEM_OF_ORT = {name.replace("_", ""): elem for name, elem in ELEM_OF_DTYPE.items()}
+_ELEM_OF_ORT |= {"float": 1, "double": 11, "float4e2m1": 23, "float8e8m0": 24}
 
 PLAIN = frozenset({*range(1, 14)})
 """Element types that the package itself returns as NumPy arrays with their true values."""

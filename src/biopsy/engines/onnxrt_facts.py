@@ -21,7 +21,7 @@ from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.slice import identity_bytes
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.model.walk import reached
-from biopsy.slow_imports import onnx
+from biopsy.slow_imports import np, onnx
 from biopsy.text import did_you_mean, first_line
 
 
@@ -220,9 +220,12 @@ def layer_records(
         elif node.output[0].startswith(_CAST_PREFIX):
             elems[node.output[0]] = 1  # between the casts that it adds, it computes in float32
     only_provider = providers[0] if len(providers) == 1 else ""
+    nodes = [node for node in index.nodes if node.op_type != "Constant"]  # those are weights there
+    places = {index.names[tensor]: place for place, node in enumerate(nodes) for tensor in node.writes}
     records = []
     for node in optimized.graph.node:
-        duration, provider = timed.get(node.name, (None, only_provider))
+        place = places.get(node.output[0].removeprefix(_CAST_PREFIX))  # in the profile, the name of a node without one
+        duration, provider = timed.get(node.name or f"{node.op_type}_{place}", (None, only_provider))
         elem = next((elems[name] for name in (*node.input, *node.output) if name in elems), 0)
         records.append(
             LayerRecord(
@@ -239,15 +242,22 @@ def layer_records(
 
 
 def read_profile(path: Path) -> dict[str, tuple[float, str]]:
-    """Node name -> mean microseconds and provider, from a profile that ONNX Runtime wrote."""
+    """Node name -> median microseconds and provider, from a profile that ONNX Runtime wrote.
+
+    None are known if it is not JSON: ONNX Runtime 1.20.1 does not escape quotes in names.
+    """
     durations: dict[str, list[float]] = {}
     providers: dict[str, str] = {}
-    for event in json.loads(path.read_text(encoding="utf-8")):
+    try:
+        events = json.loads(path.read_bytes())
+    except ValueError:
+        return {}
+    for event in events:
         name, _, what = event["name"].rpartition("_kernel_")
         if event.get("cat") == "Node" and name and what == "time":
             durations.setdefault(name, []).append(event["dur"])
             providers[name] = event["args"].get("provider", "")
-    return {name: (sum(each) / len(each), providers[name]) for name, each in durations.items()}
+    return {name: (float(np.median(each)), providers[name]) for name, each in durations.items()}
 
 
 class _Origins:

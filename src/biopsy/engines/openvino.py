@@ -285,7 +285,7 @@ class OpenVinoSession(BuiltModel):
     def layers(self) -> Sequence[LayerRecord]:
         """The layers that the device runs, from the runtime model, with their times if ``profile`` is on."""
         with _failing("build"):
-            return layer_records(self._compiled, self._index, mean_times(self._profiles or ()))
+            return layer_records(self._compiled, self._index, median_times(self._profiles or ()))
 
     def save(self, path: Path) -> None:
         """Export the compiled model as ``.blob``, or write the uncompiled one as ``.xml`` and ``.bin``."""
@@ -500,14 +500,14 @@ def refused_nodes(read: Any, supported: Mapping[str, str], device: str, index: M
     return reasons
 
 
-def mean_times(profiles: Iterable[Sequence[Any]]) -> dict[str, float]:
-    """Layer name -> mean microseconds, from the profiles of several runs."""
+def median_times(profiles: Iterable[Sequence[Any]]) -> dict[str, float]:
+    """Layer name -> median microseconds, from the profiles of several runs."""
     times: dict[str, list[float]] = {}
     for profile in profiles:
         for entry in profile:
             if str(entry.status) == "Status.EXECUTED":
                 times.setdefault(entry.node_name, []).append(entry.real_time.total_seconds() * 1e6)
-    return {name: sum(each) / len(each) for name, each in times.items()}
+    return {name: float(np.median(each)) for name, each in times.items()}
 
 
 _SUSPECTS: Mapping[str, tuple[int, str]] = {"LSTM": (7, "the peepholes"), "DFT": (2, "the axis")}

@@ -108,7 +108,8 @@ def _answer(request: Request, note: Note) -> dict[str, Any]:
     engine.warm_up()
     process = Path("/proc") / str(engine.imports.module("os").getpid())  # which may be another interpreter
     try:
-        before = _started_at(process)
+        (process / "clear_refs").write_text("5")  # man 5 proc: resets the peak
+        before = _memory(process, "VmRSS")
         note("build")
         session = engine.build(model)
         note("run")
@@ -117,12 +118,6 @@ def _answer(request: Request, note: Note) -> dict[str, Any]:
         return {"bytes": _memory(process, "VmHWM") - before}
     except OSError as error:
         raise errors.CannotCompare(f"this system does not tell the memory of a process: {error}") from error
-
-
-def _started_at(process: Path) -> int:
-    """The resident memory of a process, from which its peak is counted from now on. Raises OSError."""
-    (process / "clear_refs").write_text("5")  # man 5 proc: resets the peak
-    return _memory(process, "VmRSS")
 
 
 def _memory(process: Path, name: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -147,8 +147,7 @@ class Vote:
         if compared.passed:
             return VoiceDifference(kind="right")
         mismatches = run_mismatches(actual, expected, compared)
-        biggest = worst_of(mismatches)
-        kind = kind_of(mismatches)
+        biggest, kind = worst_of(mismatches), kind_of(mismatches)
         if kind == "mismatch" and self._chooses_equals(actual, expected, compared):
             return VoiceDifference(kind="tie", worst=biggest)
         if special_of(kind):
@@ -182,11 +181,8 @@ class Vote:
             axis = settings.get("axis", -1 if node.op_type == "TopK" else 0)
             values = self.inner(node.input[0])
             sides = [side.iterations[0].outputs[name] for side in (actual, expected)]
-            if (
-                values is None
-                or settings.get("select_last_index")
-                or any(side.dtype.kind not in "iu" for side in sides)
-            ):
+            are_places = all(side.dtype.kind in "iu" for side in sides)
+            if values is None or not are_places or settings.get("select_last_index"):
                 return False
             if not settings.get("keepdims", 1):
                 sides = [np.expand_dims(side, axis) for side in sides]
@@ -199,16 +195,10 @@ class Vote:
         return True
 
     def _cell(self, spec: str, difference: VoiceDifference, other: RunnerResult, trusted: str = "") -> MatrixCell:
-        biggest = difference.worst
-        text = "" if biggest is None else error_text(ErrorSize(biggest))
-        return MatrixCell(
-            engine=spec,
-            kind=difference.kind,
-            stage="compare",
-            failure="" if biggest is None else biggest.kind,
-            text=text,
-            trusted=trusted or other.runner,
-        )
+        cell = MatrixCell(engine=spec, kind=difference.kind, stage="compare", trusted=trusted or other.runner)
+        if difference.worst is None:
+            return cell
+        return replace(cell, failure=difference.worst.kind, text=error_text(ErrorSize(difference.worst)))
 
 
 def differ(actual: RunnerResult, expected: RunnerResult, names: Collection[str]) -> bool:

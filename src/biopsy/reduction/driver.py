@@ -130,7 +130,7 @@ class Driver:
         self, changes: Iterable[Change], stage: Stage, odds: Odds
     ) -> onnx.ModelProto | None:
         current = self.best_trial(stage, "").digest
-        waiting = unrefuted(self.best_model(), changes)
+        waiting = unrefuted(self.best_model(), filter(self._may_run, changes))
         window: list[tuple[onnx.ModelProto, Trial]] = []
         while True:
             started, at_once = time.thread_time(), self.pace.in_a_row(self.oracle.jobs, odds.chance)
@@ -198,6 +198,16 @@ class Driver:
     def best_trial(self, stage: Stage, description: str) -> Trial:
         """The best model so far as a model to check again."""
         return Trial(parts=self.best_parts(), size=self.left, stage=stage, description=description)
+
+    def _may_run(self, change: Change) -> bool:
+        """Whether no weight and no recorded value says that the nodes of a change never run in the best model."""
+        for name, truth in change.runs_if.items():
+            value = self.problem.recording.constant_value(name) if name in self.problem.index.ids else None
+            for weight in self.best_model().graph.initializer:
+                value = onnx.numpy_helper.to_array(weight) if weight.name == name else value
+            if value is not None and value.any() != truth:
+                return False
+        return True
 
     def best_model(self) -> onnx.ModelProto:
         """The best model so far as a protobuf object, without external weights."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from biopsy import errors, events
+from biopsy.checks.command import ARBITER
 from biopsy.checks.journal import FRESH
 from biopsy.checks.judge import RUNS_TO_TELL_APART, Rules, Signature, same_failure, signature_of, status_text
 from biopsy.checks.outcome import Judged, Outcome
@@ -313,7 +314,9 @@ def weigh_original(oracle: Oracle, trial: Trial, verdict: VerdictFile) -> ErrorS
     mismatches, rounding = verdict.mismatches, verdict.rounding  # as it fails now: a journal may be forged
     if kind_of(mismatches) != "mismatch":
         return None
-    arbiter = (trial.check or oracle.check).arbiter() if rounding is None and may_be_rounding(mismatches) else None
+    arbiter = (
+        (trial.check or oracle.check).telling(ARBITER) if rounding is None and may_be_rounding(mismatches) else None
+    )
     if arbiter is not None:
         asking = replace(trial, stage=ROUNDING, description="the original, judged against float64", check=arbiter)
         try:

@@ -11,10 +11,11 @@ from itertools import islice
 from pathlib import Path
 
 from biopsy import errors, events
+from biopsy.checks.command import PROFILER
 from biopsy.checks.command_line import NO_WORDS, CommandLine
 from biopsy.checks.judge import signature_of
 from biopsy.checks.outcome import Check, Judged, Outcome, require_distinct
-from biopsy.comparison.mismatch import ErrorSize, error_size
+from biopsy.comparison.mismatch import SLOWER, ErrorSize, error_size
 from biopsy.engines.registry import PLAIN
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.infer import override_input_shapes
@@ -215,25 +216,33 @@ MOST_SUSPECTS = 16
 def suspected(driver: Driver) -> tuple[int, ...]:
     """The nodes at which errors begin, in the order of the model; none if the check does not compare outputs.
 
+    If the failure is that an engine is slower, they are the nodes that take longer by its profile, the worst first.
+
     The original is checked with every tensor marked as an output; the error begins at a node that computes a wrong
     tensor from right ones. This is only a guess, since marking outputs can change what an engine does. If the tensors
     are large, parts of the model are checked one after the other until one has a wrong tensor, and the whole model is
     checked only if none has.
     """
-    problem, reference = driver.problem, driver.oracle.failure.reference
-    if reference is None or not reference.outputs or not driver.oracle.check.automatic:
+    problem, index, oracle = driver.problem, driver.problem.index, driver.oracle
+    reference = oracle.failure.reference
+    if reference is None or not (reference.outputs or reference.kind == SLOWER) or not oracle.check.automatic:
         return ()
     if not (problem.may_cut_inputs and problem.may_cut_outputs) or problem.elements > _MOST_ELEMENTS:
         return ()
+    how = "with every tensor marked as an output"
     try:
+        if reference.kind == SLOWER:
+            how, profiler = "in a run with profiles", oracle.check.telling(PROFILER)
+            trial = replace(driver.trial(problem.original, LOOK, "which nodes take longer"), check=profiler)
+            slow = () if profiler is None else oracle.again(trial).evidence.verdict.outputs
+            return tuple(index.producer[index.ids[name]] for name in slow if index.ids.get(name) in index.producer)
         is_large = problem.elements > _MOST_AT_ONCE
         in_parts = _wrong_tensors(driver, problem.runs_of_nodes(_MOST_AT_ONCE)) if is_large else set[int]()
-        return origins(problem.index, in_parts or _wrong_tensors(driver, [problem.original]))
+        return origins(index, in_parts or _wrong_tensors(driver, [problem.original]))
     except errors.CheckChanged:
         raise
     except errors.CheckError as error:  # the search does not need this check, but golden values may be damaged
-        text = f"with every tensor marked as an output, {error.message}"
-        driver.listener(events.Remark(text, warning=True))
+        driver.listener(events.Remark(f"{how}, {error.message}", warning=True))
         return ()
 
 
@@ -568,18 +577,12 @@ class ReductionTask:
         inner = index.names if self._schedule.hides_origins else index_bytes(b"".join(driver.best_parts())).ids
         left = [index.names[tensor] for tensor in tensors if index.names[tensor] in inner]
         if left:
-            such = (
-                f"the type of {left[0]!r}, between them, is"
-                if len(left) == 1
-                else (f"the types of {len(left)} tensors between them, such as {left[0]!r}, are")
+            text = (
+                f"{count(len(nodes), 'node')} could not be left out one by one: the types of tensors between them, "
+                f"such as {left[0]!r}, are not known. Declare them in the model's value_info "
+                "(onnx.helper.make_tensor_value_info), and fewer nodes may be left"
             )
-            driver.listener(
-                events.Remark(
-                    f"{count(len(nodes), 'node')} could not be left out one by one: {such} not known. Declare"
-                    f" {'it' if len(left) == 1 else 'them'} in the model's value_info"
-                    " (onnx.helper.make_tensor_value_info), and fewer nodes may be left"
-                )
-            )
+            driver.listener(events.Remark(text))
 
     def _write_model(self, parts: Sequence[bytes], path: Path, external: str | None) -> None:
         if path not in self._job.target.streams:

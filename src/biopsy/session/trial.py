@@ -96,7 +96,7 @@ IDENTITY = Stage("identity", is_remembered=False, is_iteration=False)
 """A model of one Identity node, which any meaningful check passes."""
 
 LOOK = Stage("look", is_remembered=False, is_iteration=False)
-"""The original with every tensor an output: which ones does the check call wrong?"""
+"""The original with every tensor an output, or profiled: which ones does the check call wrong, or slow?"""
 
 ROUNDING = Stage("rounding", is_remembered=False, is_iteration=False)
 """The original, judged against float64."""

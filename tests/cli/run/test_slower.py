@@ -7,8 +7,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from biopsy.cli.app import main
 from support.command_line import typed
@@ -91,6 +93,49 @@ def test_a_limit_that_cannot_be_held_is_wrong_usage(words: str) -> None:
 
 def test_a_limit_without_an_engine_is_wrong_usage(folder: Path) -> None:
     assert main(["run", "model.onnx", "--load-outputs", "a.json", "b.json", "--slower", "1.3"]) == 2
+
+
+UNOPTIMIZED = ("onnxrt", "onnxrt:optimization=none")
+
+
+def product_of_weights(nodes: int) -> onnx.ModelProto:
+    """A model with one node, in its middle, that takes long unless an engine computes it once, when it is built."""
+    made = chain(nodes, ["Relu", "Neg", "Abs"])
+    made.graph.node.insert(nodes // 2, helper.make_node("MatMul", ["w", "w"], ["product"], name="product"))
+    made.graph.node.insert(nodes // 2 + 1, helper.make_node("ReduceMax", ["product"], ["top"], name="top"))
+    made.graph.node[nodes // 2 + 2].op_type = "Add"
+    made.graph.node[nodes // 2 + 2].input.append("top")
+    made.graph.initializer.append(numpy_helper.from_array(np.ones((512, 512), np.float32), "w"))
+    return made
+
+
+def test_a_profile_tells_which_node_is_slower(verdict: Path) -> None:
+    save(product_of_weights(12), Path("model.onnx"))
+    words = [f"--engine={engine}" for engine in UNOPTIMIZED]
+    assert main(["run", "model.onnx", *words, "--slower", "1.3", "--tell-slow-tensors"]) == 1
+    written = json.loads(verdict.read_text())
+    assert (written["stage"], written["kind"], written["outputs"][0]) == ("compare", "slower", "product")
+
+
+def test_engines_without_a_profile_name_no_node(planted: Callable[..., str], verdict: Path) -> None:
+    words = ["--onnxrt", f"--engine={planted(SLOW_TANH)}", "--slower", "1.3", "--tell-slow-tensors"]
+    assert main(["run", "model.onnx", *words]) == 1
+    assert json.loads(verdict.read_text())["outputs"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "without"), [(60, 13), (1000, 17)])
+def test_the_node_that_a_profile_calls_slower_is_tried_first(nodes: int, without: int, folder: Path) -> None:
+    save(product_of_weights(nodes), folder / "model.onnx")
+    check = [word for engine in UNOPTIMIZED for word in ("--engine", engine)]
+    words = ("debug", "reduce", "model.onnx", "-o", "reduced.onnx", "--report", "report.json")
+    checks = []
+    for skipped in ([], ["--skip-pass", "suspects"]):
+        ran = typed(*words, *skipped, "--check", "biopsy", "run", "{}", *check, "--slower", "1.3", folder=folder)
+        assert ran.status == 0, ran.told
+        assert "MatMul" in [node.op_type for node in onnx.load(folder / "reduced.onnx").graph.node], ran.told
+        checks.append(len(json.loads((folder / "report.json").read_text())["search"]["checks"]))
+    assert checks[0] <= 12 and checks[1] >= without, checks
 
 
 @pytest.mark.slow

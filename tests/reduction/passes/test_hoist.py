@@ -5,8 +5,10 @@ from onnx import helper
 
 from biopsy.reduction.passes.inlining import hoist, unfolded_if, unfolded_loop, unfolded_scan
 from support.control_flow import branching, looping, scanning
-from support.models import BOOL, chain, info, model
+from support.models import BOOL, INT64, chain, info, model
 from support.passes import assert_valid, run_pass, session
+from support.reducer import Reducer
+from support.reducer import reducer as reducer
 
 X = np.array([[1, -2], [3, 0.5]], np.float32)
 
@@ -109,3 +111,33 @@ def test_a_loop_that_does_not_fit_its_body_is_left_alone() -> None:
     made.graph.node[0].input.append("x")
     assert run_pass(hoist, made).tried == []
     assert run_pass(hoist, chain(2)).tried == []
+
+
+def fails_with_mul(taken: bool | None, trips: int | None) -> onnx.ModelProto:
+    """An If or a Loop with a Mul inside; ``taken`` or ``trips`` are a weight, unless they are None: then an input."""
+    made = branching() if trips is None else looping()
+    if trips is not None:
+        made.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.array(trips, np.int64), "count"))
+        del made.graph.output[1]
+    elif taken is not None:
+        made.graph.initializer.append(onnx.numpy_helper.from_array(np.array(taken), "c"))
+        del made.graph.input[1]
+    return made
+
+
+@pytest.mark.parametrize("is_given", [True, False], ids=["given", "a weight"])
+@pytest.mark.parametrize(
+    ("taken", "trips", "left"),
+    [(True, None, "Mul"), (False, None, "If"), (None, 3, "Mul"), (None, 0, "Loop"), (None, None, "Mul")],
+)
+def test_a_body_that_never_runs_does_not_take_the_place_of_its_node(
+    taken: bool | None, trips: int | None, left: str, is_given: bool, reducer: Reducer
+) -> None:
+    made = fails_with_mul(None if is_given else taken, trips)
+    feed = {"x": X, **({"c": np.array(taken)} if is_given and taken is not None else {})}
+    if trips is not None and is_given:
+        feed["count"] = np.array(trips, np.int64)
+        made.graph.initializer.pop()
+        made.graph.input.append(info("count", (), INT64))
+    reducer(made, has_mul, inputs=None if taken is trips is None else [feed], values="free")
+    assert operators(reducer.result) == [left] and has_mul(reducer.result)

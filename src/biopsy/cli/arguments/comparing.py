@@ -239,6 +239,7 @@ class NoiseOptions(Options, title="a bug, or only rounding"):
         meaning="an error up to this many times that of a plain run counts as rounding (default: 10)",
     )
     tell_rounding: bool = switch("--tell-rounding", meaning=argparse.SUPPRESS)  # for checks of debug reduce
+    tell_slow_tensors: bool = switch("--tell-slow-tensors", meaning=argparse.SUPPRESS)  # the same
 
     def noise_ratios(self) -> dict[str, float]:
         """The largest multiple of a plain run's error that counts as rounding, by output name."""

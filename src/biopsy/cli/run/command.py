@@ -62,8 +62,7 @@ def run(options: RunOptions, console: Console) -> int:
     def require_inputs_of_golden_values(feeds: Sequence[Feed]) -> None:
         from biopsy.comparison.runs import require_same_inputs
 
-        for expected in golden:
-            require_same_inputs(feeds, expected, tolerances, stats)
+        require_same_inputs(feeds, golden, tolerances, stats)
 
     functions = functions_of(options, console)
     inputs = options.inputs()
@@ -75,6 +74,9 @@ def run(options: RunOptions, console: Console) -> int:
     require_known_names(options, model, {**names_by_option(*limits), "--noise-ratio": options.noise_ratios()})
     save_model(options, model, console)
     execution = ModelExecution(model, feeder, options, console)
+    if options.tell_slow_tensors:
+        verdict.report_mismatch(engines[-1].label, execution.slow_tensors(engines), SLOWER)
+        return 1
     recorder = execution.recorder(engines, options.save_outputs)
     runs = execution.run_all(engines, recorder)
     save_outputs(options.save_outputs, runs, recorder, console)

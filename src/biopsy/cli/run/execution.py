@@ -15,7 +15,6 @@ from biopsy.cli.console import Console
 from biopsy.cli.run.findings import EngineResult
 from biopsy.cli.run.options import RunOptions
 from biopsy.engines.base import Engine, ModelInput, Session
-from biopsy.engines.registry import parse_spec
 from biopsy.engines.runner import Inputs, casts, casts_text, checked_feed, feeds_for, run_session, runner_name
 from biopsy.model.index import index_bytes
 from biopsy.model.tensor_type import ValueType
@@ -74,7 +73,7 @@ class ModelExecution:
         """
         from biopsy.engines.latency import Timer, decided, in_memory, measurable_alike, timer
 
-        alike = measurable_alike([parse_spec(engine.label) for engine in engines])
+        alike = measurable_alike(engine.label for engine in engines)
         feeds: list[Feed] = []
 
         def loaded(engine: Engine) -> Timer:
@@ -88,6 +87,25 @@ class ModelExecution:
 
         return decided(load, limit)
 
+    def slow_tensors(self, engines: Sequence[Engine]) -> list[str]:
+        """What the nodes write in which the second engine spends more time than the first by their profiles.
+
+        Those that take most time come first; there are none if an engine has no profile. Raises EngineFailure.
+        """
+        from biopsy.engines.latency import measurable_alike, slow_nodes
+
+        if not all("profile" in engine.options for engine in engines):
+            return []
+        layers = []
+        for engine in measurable_alike((engine.label for engine in engines), profile="yes"):
+            session = built(engine, self.model, self.feeder, self.options)
+            feeds = self.feeder.feeds(session.inputs)
+            run_session(session, feeds, runner=engine.name, warm_up=_PROFILED_RUNS)
+            layers.append(session.layers())
+        index = index_bytes(self.model.data, self.model.folder)
+        written = {node.name or node.label: index.names[node.writes[0]] for node in index.nodes if node.writes}
+        return [written[label] for label in slow_nodes(*layers) if label in written]
+
     def peak_memory(self, engines: Sequence[Engine], limit: float) -> PeakMemory:
         """The memory that the second engine needs compared with the first: whether ``limit`` times.
 
@@ -100,7 +118,7 @@ class ModelExecution:
         with temporary_folder("biopsy-") as folder:
             write_whole(model := folder / "model.onnx", [self.model.data])
             write_feeds(file := folder / "inputs.json", feeds[:1])
-            alike = measurable_alike([parse_spec(engine.label) for engine in engines])
+            alike = measurable_alike(engine.label for engine in engines)
             sides = [Side(engine=each.label, model=model, folder=self.model.folder, feeds=file) for each in alike]
             return decided(sides, limit)
 
@@ -154,16 +172,11 @@ def save_outputs(path: Path | None, runs: Sequence[EngineResult], recorder: Reco
     console.note(f"outputs saved to {path}")
 
 
+_PROFILED_RUNS = 4
+
 _NEEDS_A_RUN = (
-    "load_outputs",
-    "save_outputs",
-    "save_inputs",
-    "compare_with",
-    "record_memory",
-    "validate",
-    "slower",
-    "larger",
-)
+    "load_outputs", "save_outputs", "save_inputs", "compare_with", "record_memory", "validate", "slower", "larger",
+)  # fmt: skip
 """Options that exclude --build-only."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache, partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -126,10 +126,14 @@ class NamedPass:
 
 @dataclass(frozen=True)
 class Change:
-    """A simpler model, and its description for the progress line, such as "without the unused input 'mask'"."""
+    """A simpler model, and its description for the progress line, such as "without the unused input 'mask'".
+
+    ``runs_if``: its nodes are those of a body, which runs only where these tensors, by name, are true or false.
+    """
 
     model: onnx.ModelProto
     description: str
+    runs_if: Mapping[str, bool] = field(default_factory=dict)
 
 
 ChangeSearch: TypeAlias = Search[Change, "onnx.ModelProto", None]
@@ -258,10 +262,8 @@ def fresh(name: str, taken: set[str]) -> str:
 def rename(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> None:
     """Rename the tensors that nodes read and write, also those that their bodies capture."""
     for node in nodes:
-        for field in (node.input, node.output):
-            for number, name in enumerate(field):
-                if name in names:
-                    field[number] = names[name]
+        for tensors in (node.input, node.output):
+            tensors[:] = [names.get(name, name) for name in tensors]
         for body in walk.bodies(node):
             own = walk.defined(body)
             inner = {name: other for name, other in names.items() if name not in own}

@@ -122,7 +122,10 @@ def _hoisted(model: onnx.ModelProto, place: Place, number: int, node: onnx.NodeP
                 refresh_types_behind(unfolded, place, outputs)
                 drop_what_died(unfolded, model)
                 if not _untyped(unfolded) - _untyped(model):  # a body need not tell the types of its outputs
-                    yield Change(unfolded, f"{body} in place of {described(node)}")
+                    runs_if = dict.fromkeys(
+                        filter(None, node.input[: _CONDITIONS[node.op_type]]), body != "else_branch"
+                    )
+                    yield Change(unfolded, f"{body} in place of {described(node)}", runs_if)
     if not is_control_flow(node) and (node.domain, node.op_type) in called_functions(model):
         yield Change(inlined(model, [(node.domain, node.op_type)]), f"its nodes in place of calls of {node.op_type}")
 
@@ -189,9 +192,8 @@ def unfolded_scan(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -
     first = fresh("first", taken)
     _add_scalar(model, graph, first, 7, None)
     in_axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else [0] * scanned
-    out_axes = [0] * len(node.output)
-    if "scan_output_axes" in attributes:
-        out_axes = list(attributes["scan_output_axes"].ints)
+    given = "scan_output_axes" in attributes
+    out_axes = list(attributes["scan_output_axes"].ints) if given else [0] * len(node.output)
     slices = [fresh(f"{name}_first", taken) for name in node.input[states:]]
     gathers = [
         onnx.helper.make_node("Gather", [name, first], [output], name=fresh(f"{output}_slice", taken), axis=axis)
@@ -209,6 +211,10 @@ _UNFOLDINGS: dict[str, dict[str, Unfold]] = {
     "Scan": {"one step": unfolded_scan},
 }
 """Control-flow operator -> each way to replace it, with a description of the nodes that replace it."""
+
+_CONDITIONS = {"If": 1, "Loop": 2, "Scan": 0}
+"""Control-flow operator -> how many of its first inputs decide whether a body runs: it does if they are true or greater
+than 0; the else branch if not."""
 
 
 def _add_scalar(

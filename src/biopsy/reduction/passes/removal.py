@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from biopsy.model import walk
 from biopsy.model.parts import FunctionKey
@@ -134,12 +134,8 @@ _DOCUMENTED = ("doc_string", "metadata_props")
 _MOST_NAMED = 2
 
 
-@dataclass(frozen=True)
-class Removal:
-    """An unused part of a model: its description, and the function that removes it."""
-
-    what: str
-    remove: Callable[[onnx.ModelProto], None]
+Remove: TypeAlias = "Callable[[onnx.ModelProto], None]"
+"""Removes an unused part of a model."""
 
 
 def tidy(model: onnx.ModelProto) -> ChangeSearch:
@@ -148,48 +144,45 @@ def tidy(model: onnx.ModelProto) -> ChangeSearch:
     Parts that are only used by other unused parts are removed, too.
     """
 
-    def without(model: onnx.ModelProto, gone: Sequence[Removal]) -> onnx.ModelProto:
+    def without(model: onnx.ModelProto, gone: Iterable[str]) -> onnx.ModelProto:
         reduced = copied(model)
-        for removal in gone:
-            removal.remove(reduced)
+        for what in gone:
+            removals[what](reduced)
         return reduced
 
-    removals: list[Removal] = []
+    removals: dict[str, Remove] = {}
     reduced = model
-    while new := [each for each in _unused_parts(reduced) if all(each.what != known.what for known in removals)]:
-        removals += new
+    while new := {what: remove for what, remove in _unused_parts(reduced) if what not in removals}:
+        removals |= new
         reduced = without(reduced, new)
     yield from leave_out(
-        removals,
-        lambda gone: Change(
-            without(model, gone), f"without {first_of([removal.what for removal in gone], _MOST_NAMED)}"
-        ),
+        list(removals), lambda gone: Change(without(model, gone), f"without {first_of(gone, _MOST_NAMED)}")
     )
 
 
-def _unused_parts(model: onnx.ModelProto) -> Iterator[Removal]:
-    """The unused parts that the model has, in the order in which they are removed."""
+def _unused_parts(model: onnx.ModelProto) -> Iterator[tuple[str, Remove]]:
+    """The unused parts that the model has, as descriptions, in the order in which they are removed."""
     for what, remove in _KINDS.items():
         cleaned = copied(model)
         remove(cleaned)
         if cleaned != model:
-            yield Removal(what, remove)
+            yield what, remove
     read = _read_names(model)
     unused: dict[str, None] = {}
     for graph in walk.graphs(model):
         names = (*(weight.name for weight in graph.initializer), *(s.values.name for s in graph.sparse_initializer))
         unused.update((name, None) for name in names if name not in read)
     for name in unused:
-        yield Removal(f"the unused weight {name!r}", partial(_drop_weight, name))
+        yield (f"the unused weight {name!r}", partial(_drop_weight, name))
     called = walk.called(model)
     for key in dict.fromkeys(map(walk.function_key, model.functions)):
         if key not in called:
-            yield Removal(f"the function {key[1]}, which is not called", partial(_drop_function, key))
+            yield (f"the function {key[1]}, which is not called", partial(_drop_function, key))
     # The import of ONNX's own operators stays.
     used = {walk.operator(node)[0] for node in walk.nodes(model)} | {""}
     for domain in dict.fromkeys(_domain(entry) for entry in model.opset_import):
         if domain not in used:
-            yield Removal(f"the operator set {domain}, which has no node", partial(_drop_operator_set, domain))
+            yield (f"the operator set {domain}, which has no node", partial(_drop_operator_set, domain))
 
 
 def _drop_documentation(model: onnx.ModelProto) -> None:
@@ -202,23 +195,16 @@ def _drop_documentation(model: onnx.ModelProto) -> None:
             message.ClearField(name)
 
 
-def _drop_denotations(model: onnx.ModelProto) -> None:
-    """Clear the denotations of tensors and dimensions in all types."""
+def _clear(fields: Collection[str], model: onnx.ModelProto) -> None:
+    """Clear these fields in all messages that have them."""
     for message in walk.messages(model):
-        if hasattr(message, "denotation"):
-            message.ClearField("denotation")
+        for name in set(fields).intersection(message.DESCRIPTOR.fields_by_name):
+            message.ClearField(name)
 
 
 def _drop_producer(model: onnx.ModelProto) -> None:
     for field in ("producer_name", "producer_version", "domain", "model_version"):
         model.ClearField(field)
-
-
-def _drop_devices(model: onnx.ModelProto) -> None:
-    """Clear device configurations of the model and of nodes."""
-    model.ClearField("configuration")
-    for node in walk.nodes(model):
-        node.ClearField("device_configurations")
 
 
 def _drop_stale_types(model: onnx.ModelProto) -> None:
@@ -238,15 +224,15 @@ def _drop_dead_nodes_in_bodies(model: onnx.ModelProto) -> None:
         drop_dead_nodes(body)
 
 
-_KINDS: dict[str, Callable[[onnx.ModelProto], None]] = {
+_KINDS: dict[str, Remove] = {
     "nodes in bodies that nothing reads": _drop_dead_nodes_in_bodies,  # first: other parts may only serve these
     # A node without outputs may have side effects.
     "nodes that nothing reads": lambda model: drop_dead_nodes(model.graph, lambda node: any(node.output)),
     "documentation": _drop_documentation,
     "its producer": _drop_producer,
     "training": lambda model: model.ClearField("training_info"),
-    "devices": _drop_devices,
-    "denotations": _drop_denotations,
+    "devices": partial(_clear, {"configuration", "device_configurations"}),
+    "denotations": partial(_clear, {"denotation"}),
     "fields that onnx does not know": lambda model: model.DiscardUnknownFields(),
     "types of tensors that are not there": _drop_stale_types,
 }
