@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_860,
+    "code": 62_928,
     "modules": 388,
-    "functions": 5_735,
+    "functions": 5_737,
     "used_once": 521,
     "inner_imports": 389,
     "namespaces": 33,

@@ -89,12 +89,7 @@ class ModelFailure:
         kind = ONE_SIDED.get(self.report.kind, self.report.kind)  # it is told from the side of the suspect
         swapped = replace(self, suspect=self.trusted, trusted=self.suspect, report=replace(self.report, kind=kind))
         command, trusted, suspect = parse(self.check), self.trusted, self.suspect
-        if (
-            not isinstance(command, OwnRun)
-            or trusted is None
-            or suspect is None
-            or command.engines != [trusted, suspect]
-        ):
+        if not isinstance(command, OwnRun) or not (trusted and suspect) or command.engines != [trusted, suspect]:
             return swapped
         report = replace(swapped.report, engine=trusted, signature=self.report.signature.replace(suspect, trusted))
         worst = None if self.mismatch is None else self.mismatch.from_other_side
@@ -338,6 +333,14 @@ class MendingSwitch(Switch):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShapeFacts:
+    """Whose shape is ``right`` by the definitions of the operators, if the model declares none: a ``sentence``."""
+
+    right: Literal["suspect", "trusted", ""]
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class SettingFacts:
     """The number of settings tried, and the switches. ``complete``: no other switch is as short."""
 
@@ -488,6 +491,7 @@ class KnownFacts:
     settings: SettingFacts | None = None
     precision: PrecisionFacts | None = None
     transformation: TransformationFacts | None = None
+    shapes: ShapeFacts | None = None
     changes: ChangeFacts | None = None
     releases: ReleaseFacts | None = None
     ways_out: tuple[WayOutRuns, ...] = ()
@@ -499,7 +503,7 @@ class KnownFacts:
 
     @property
     def agreeing(self) -> tuple[str, ...]:
-        """The first engines that agree, the trusted one first; empty if nothing was compared."""
+        """The first engines that agree, the trusted one first; none if nothing was compared."""
         return self.compared.rows[0] if self.compared is not None and self.compared.rows else ()
 
     @property
@@ -527,7 +531,7 @@ class KnownFacts:
     def may_be_undefined(self) -> UndefinedFacts | None:
         """What ONNX defines no result for, in the piece if there is one, if that may be all that fails."""
         known = self.undefined if self.piece is None else self.piece.undefined
-        return known if known is not None and known.explains is not False else None
+        return known if known and known.explains is not False else None
 
     @property
     def is_rounding(self) -> bool:

@@ -95,6 +95,8 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
         no_issue = "no engine was judged: the model is random"
     elif verdict.kind == "unknown":
         no_issue = "what fails is only partly known"
+    elif facts.shapes is not None and facts.shapes.right == "suspect":
+        no_issue = f"the shape that {full_title(failure.suspect or '', '')} gives is right"
     elif facts.fault is not None or verdict.kind in ("rounding", "precision"):
         no_issue = f"the verdict is that no engine is at fault ({verdict.kind})"
     model, worst = question.model if piece is None else Path(piece.plain or piece.path), worst_mismatch(facts)

@@ -77,10 +77,11 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
         text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_SHOWN)} in float32, passes."
         yield WayOut(text=text, words=without_weights_folder(failure.check), model=path)
     # The engine always fails to load, build or run the model, or crashes; or another one is right by float64,
-    # or gives the shape or type that the model declares.
+    # or gives the shape or type that the model declares, or that the definitions of its operators give.
     is_refused = failure.report.stage != "compare" and not facts.is_flaky
     of_trusted = failure.mismatch and failure.by_suspect(failure.mismatch).from_other_side
     is_declared = of_trusted is not None and of_trusted.is_as_declared
+    is_declared |= facts.shapes is not None and facts.shapes.right == "trusted"
     is_blamed = is_declared or (rounding is not None and rounding.blames(failure.suspect, failure.trusted))
     is_of_engine = facts.fault not in ("invalid", "undefined") and facts.may_be_undefined is None
     is_shown = question.check is None and is_of_engine and (is_refused or is_blamed)

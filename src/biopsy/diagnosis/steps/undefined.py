@@ -1,12 +1,17 @@
-"""Values for which the ONNX standard defines no result: no engine is wrong about what it makes of them."""
+"""What the ONNX standard says of a result that the model does not declare.
+
+It defines none for some values, so that no engine is wrong about these; and which of two shapes is right may be clear
+only in a later opset.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -15,23 +20,39 @@ from onnx import numpy_helper
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.comparison import metrics
-from biopsy.comparison.mismatch import COSTS
+from biopsy.comparison.mismatch import COSTS, FORMS
 from biopsy.comparison.noise import judge_noise
-from biopsy.diagnosis.context import StepAnswer, StepContext, TimeUpError, diagnosis_step, passes
-from biopsy.diagnosis.facts import FailingPiece, FaultBeforeEngines, KnownFacts, ModelFailure, UndefinedFacts
+from biopsy.diagnosis.context import (
+    NO_PIECE,
+    TWO_ENGINES,
+    StepAnswer,
+    StepContext,
+    TimeUpError,
+    diagnosis_step,
+    passes,
+)
+from biopsy.diagnosis.facts import (
+    FailingPiece,
+    FaultBeforeEngines,
+    KnownFacts,
+    ModelFailure,
+    ShapeFacts,
+    UndefinedFacts,
+)
 from biopsy.diagnosis.question import feeds_in, feeds_of, path_of, with_inputs, without_weights_folder
 from biopsy.diagnosis.steps.rounding import outputs_agree, outputs_of
 from biopsy.engines.reference_undefined import RULES, UNDEFINED, UndefinedResultError, rule_of
-from biopsy.engines.registry import EXACT
+from biopsy.engines.registry import EXACT, PLAIN, full_title, parse_spec
 from biopsy.engines.worker import CANNOT_RUN
 from biopsy.model.index import ModelIndex, Node, index_file
 from biopsy.model.load import parse as parse_model
 from biopsy.model.load import read_bytes
-from biopsy.model.tensor_type import FLOATS
+from biopsy.model.tensor_type import FLOATS, TensorType
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole
 from biopsy.recording.reference_run import ValuesInMemory
 from biopsy.recording.types import CutTypes
+from biopsy.reduction.result import inputs_file
 from biopsy.session.trial import until_no_pass
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array, Feed
@@ -225,3 +246,67 @@ def undefined_results(
                 return replace(known, explains=False)
             explains = explains and (outputs_agree(name, actual_rest, right_rest, context) or None)
     return replace(known, explains=explains)
+
+
+def _is_decided(facts: KnownFacts) -> bool:
+    """Whether shapes are not what differs, or the model says which is right."""
+    worst = None if facts.piece is None or facts.piece.error is None else facts.piece.error.worst
+    return worst is None or worst.kind not in FORMS or bool(worst.declared_form)
+
+
+@diagnosis_step(
+    "shape",
+    "which of the two shapes is right?",
+    unless=lambda facts, context: {
+        "no shapes differ": facts.failure is None or facts.failure.report.kind != "shape-mismatch",
+        NO_PIECE: facts.piece is None,
+        "no engine is at fault": facts.fault is not None,
+        "the model declares it": _is_decided(facts),
+        TWO_ENGINES: facts.suspect is None or facts.known_failure.trusted is None,
+    },
+    share=0.3,
+)
+def right_shape(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    """Ask the shape inference of onnx, and its reference evaluator, about the plain form of the piece.
+
+    That may be in a later opset than the model, whose text is clearer.
+    """
+    piece, failure = facts.piece, facts.known_failure
+    assert piece is not None and piece.error is not None
+    suspect, trusted, output = failure.suspect or "", failure.trusted or "", piece.error.worst.output
+    path, own = Path(piece.plain or piece.path), index_file(Path(piece.path))
+    inputs, index = inputs_file(path) if piece.plain else path_of(piece.inputs), index_file(path)
+    feeds = feeds_in([inputs]) if inputs is not None and inputs.exists() else [{}]
+    witness = PLAIN[-1]
+    try:
+        with outputs_of(index, feeds, context) as outputs_in:
+            shapes: dict[str, object] = {each: outputs_in(each)[0][output].shape for each in (suspect, trusted)}
+            if parse_spec(trusted).name != witness:
+                with contextlib.suppress(*CANNOT_RUN):
+                    shapes[witness] = outputs_in(witness)[0][output].shape
+    except CANNOT_RUN as error:
+        raise errors.CheckError(f"one of them does not run that part: {error}") from error
+
+    def whose(shape: object) -> Literal["suspect", "trusted", ""]:
+        return "suspect" if shape == shapes[suspect] else "trusted" if shape == shapes[trusted] else ""
+
+    kinds = [each.declared_type(output) for each in (index, own)]
+    inferred = [kind.shape if isinstance(kind, TensorType) and kind.is_static else None for kind in kinds]
+    # The piece itself may have other sizes than its plain form.
+    form = "" if inferred[1] is None else str(list(inferred[1]))
+    sides = {piece.error.worst.form: "suspect", piece.error.worst.expected_form: "trusted"}
+    by_inference, by_witness, by_own = whose(inferred[0]), whose(shapes.get(witness)), sides.get(form, "")
+
+    titles = {"suspect": f"the one of {full_title(suspect, '')}", "trusted": f"the one of {full_title(trusted, '')}"}
+    told = f"In opset {index.opset}, the shape inference of onnx gives {titles.get(by_inference, 'another one')}"
+    if by_witness and by_witness == by_inference:
+        told += ", and so does its reference evaluator"
+    elif by_witness:
+        told += f", and its reference evaluator {titles[by_witness]}"
+    if index.opset != own.opset:
+        told = f"It fails in opset {index.opset} as in opset {own.opset}. {told}"
+        if by_own and by_own != by_inference:
+            told += f"; in opset {own.opset}, inference gives {titles[by_own]}"
+    right = by_inference if by_witness in ("", by_inference) else ""
+    told = told if right else f"Which of the two shapes is right is not decided. {told}"
+    return StepAnswer(replace(facts, shapes=ShapeFacts(right=right, sentence=f"{told}.")), told)

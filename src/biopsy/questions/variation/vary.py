@@ -417,8 +417,10 @@ class VariationTask:
     def _make_plain(self) -> None:
         """Keep the plainest form of the model that still fails, as far as the budget allows."""
         assert self._trial_maker is not None
+        failure = self._oracle.failure.reference
+        is_of_shape = failure is not None and failure.kind == "shape-mismatch"
         with contextlib.suppress(BudgetSpentError), self._oracle.budget.enforced():
-            make_plain(self._trial_maker.base, self._examinations, self._is_plainer)
+            make_plain(self._trial_maker.base, self._examinations, self._is_plainer, is_of_shape=is_of_shape)
 
     def _is_plainer(self, edit: Edit, description: str) -> bool:
         """Whether the model still fails after an edit that makes it plainer; if so, the edited model is kept."""
