@@ -10,10 +10,10 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_928,
+    "code": 62_981,
     "modules": 388,
-    "functions": 5_737,
-    "used_once": 521,
+    "functions": 5_740,
+    "used_once": 522,
     "inner_imports": 389,
     "namespaces": 33,
     "options": 33,

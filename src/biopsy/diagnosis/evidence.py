@@ -24,7 +24,7 @@ from biopsy.diagnosis.steps import causes, parts
 from biopsy.diagnosis.steps.failing import failing
 from biopsy.diagnosis.steps.rest import rest_of_model
 from biopsy.diagnosis.steps.rounding import narrower_type, rounding, steadiness
-from biopsy.diagnosis.steps.undefined import defined, right_shape
+from biopsy.diagnosis.steps.undefined import defined, definition
 from biopsy.processes.own_files import key_path, user_key
 from biopsy.processes.reading import digest_of, read_plain
 from biopsy.processes.writing import make_folders_of, remove_empty, write_whole
@@ -304,7 +304,7 @@ PLAN: tuple[DiagnosisStep, ...] = (
     parts.high_precision,
     causes.transformation,
     parts.may_vary,
-    right_shape,
+    definition,
     causes.changes,
     causes.releases,
     causes.holding,

@@ -333,8 +333,8 @@ class MendingSwitch(Switch):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShapeFacts:
-    """Whose shape is ``right`` by the definitions of the operators, if the model declares none: a ``sentence``."""
+class DefinitionFacts:
+    """What the definitions of operators give, in a ``sentence``: whose shape is ``right``, or which finite value."""
 
     right: Literal["suspect", "trusted", ""]
     sentence: str
@@ -491,7 +491,7 @@ class KnownFacts:
     settings: SettingFacts | None = None
     precision: PrecisionFacts | None = None
     transformation: TransformationFacts | None = None
-    shapes: ShapeFacts | None = None
+    definition: DefinitionFacts | None = None
     changes: ChangeFacts | None = None
     releases: ReleaseFacts | None = None
     ways_out: tuple[WayOutRuns, ...] = ()

@@ -95,7 +95,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
         no_issue = "no engine was judged: the model is random"
     elif verdict.kind == "unknown":
         no_issue = "what fails is only partly known"
-    elif facts.shapes is not None and facts.shapes.right == "suspect":
+    elif facts.definition is not None and facts.definition.right == "suspect":
         no_issue = f"the shape that {full_title(failure.suspect or '', '')} gives is right"
     elif facts.fault is not None or verdict.kind in ("rounding", "precision"):
         no_issue = f"the verdict is that no engine is at fault ({verdict.kind})"

@@ -149,8 +149,8 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
 def _reasons(facts: KnownFacts) -> Iterator[str]:
     """What the failure depends on, and what else is known of it, the most useful first."""
     yield from nodes_reason(facts)
-    if facts.shapes is not None:
-        yield facts.shapes.sentence
+    if facts.definition is not None:
+        yield facts.definition.sentence
     yield from _causes(facts)
     settings = {} if facts.settings is None else {each.engine: each.change.text for each in facts.settings.switches}
     for way in facts.ways_out:

@@ -81,7 +81,7 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
     is_refused = failure.report.stage != "compare" and not facts.is_flaky
     of_trusted = failure.mismatch and failure.by_suspect(failure.mismatch).from_other_side
     is_declared = of_trusted is not None and of_trusted.is_as_declared
-    is_declared |= facts.shapes is not None and facts.shapes.right == "trusted"
+    is_declared |= facts.definition is not None and facts.definition.right == "trusted"
     is_blamed = is_declared or (rounding is not None and rounding.blames(failure.suspect, failure.trusted))
     is_of_engine = facts.fault not in ("invalid", "undefined") and facts.may_be_undefined is None
     is_shown = question.check is None and is_of_engine and (is_refused or is_blamed)
