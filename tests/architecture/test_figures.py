@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_981,
+    "code": 63_026,
     "modules": 388,
-    "functions": 5_740,
+    "functions": 5_743,
     "used_once": 522,
     "inner_imports": 389,
     "namespaces": 33,

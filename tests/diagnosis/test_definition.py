@@ -79,7 +79,8 @@ def test_the_text_of_a_later_opset_decides_and_another_engine_is_a_way_out(tmp_p
     assert any(way.text.startswith("Another engine: ONNX Runtime runs the model") for way in ways_out(known, question))
     assert verdict_of(known, (), question).reasons[0] == (
         "It fails in opset 22 as in opset 18. In opset 22, the shape inference of onnx gives the one of ONNX Runtime "
-        "(optimization=none), and so does its reference evaluator; in opset 18, inference gives the one of OpenVINO."
+        "(all graph optimizations disabled), and so does its reference evaluator; in opset 18, inference gives the "
+        "one of OpenVINO."
     )
 
 
@@ -88,7 +89,7 @@ def test_what_inference_and_the_evaluator_of_onnx_dispute_is_called_open(tmp_pat
     assert known.definition is not None and known.definition.right == ""
     assert known.definition.sentence == (
         "Which of the two shapes is right is not decided. In opset 18, the shape inference of onnx gives the one of "
-        "OpenVINO, and its reference evaluator the one of ONNX Runtime (optimization=none)."
+        "OpenVINO, and its reference evaluator the one of ONNX Runtime (all graph optimizations disabled)."
     )
 
 

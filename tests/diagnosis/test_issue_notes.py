@@ -68,7 +68,7 @@ def test_a_shape_that_only_a_piece_declares_is_not_called_right() -> None:
     wrong = replace(failure("shape-mismatch"), mismatch=told)
     earlier = of_model(facts(failure=wrong, rounding=None, piece=replace(piece("Div 'd'"), error=ErrorSize(told))))
     attached = earlier.of_form(replace(told, form="[2]", declared_form="[2]"))
-    assert "'y' of shape [2] where ONNX Runtime (optimization=none) gives [1, 8]" in attached.title
+    assert "'y' of shape [2] where ONNX Runtime (all graph optimizations disabled) gives [1, 8]" in attached.title
     assert "right" not in attached.title
 
 

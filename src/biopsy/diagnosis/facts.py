@@ -169,6 +169,7 @@ class RoundingFacts:
     ``biopsy run``, and with ``--compare-with noise`` if ``passes_noise``. ``narrower``: whether the error is that
     of a narrower type; None if that was not asked. ``leaves_out`` are the labels of the Casts to float16 and bfloat16,
     if the suspect gives what float64 gives without their rounding, and the trusted engine what it gives with it.
+    ``has_floats``: the model may have floating-point numbers.
     """
 
     verdicts: tuple[str, ...]
@@ -181,6 +182,7 @@ class RoundingFacts:
     passes_noise: bool = False
     narrower: NarrowerFacts | None = None
     leaves_out: tuple[str, ...] = ()
+    has_floats: bool = True
 
     @property
     def is_rounding(self) -> bool:

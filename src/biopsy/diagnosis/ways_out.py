@@ -20,7 +20,7 @@ from biopsy.diagnosis.question import (
     with_limits,
     without_weights_folder,
 )
-from biopsy.engines.registry import full_title, parse_spec
+from biopsy.engines.registry import PLAIN, full_title, parse_spec
 from biopsy.findings.bundle.engine_script import calls_of
 from biopsy.text import can_be_typed, count, first_of, line_of, series
 
@@ -96,7 +96,23 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
         other = failure.trusted if lost or usual == failure.suspect else usual
         words = words if other == usual else question.original_words([other])
         text = f"{ELSEWHERE if is_other else ''} {full_title(other, '')} runs the model.".strip()
-        yield WayOut(text=text, words=words, model=model, code=_calls(other, question))
+        held = {each.line for each in facts.ways_out if each.runs and not each.failed}
+        of_trusted_values = WayOut(text=text, words=words, model=model, code=_calls(other, question))
+        yield next((way for way in products(facts, question) if way.line in held), of_trusted_values)
+
+
+_PRODUCTS = ("onnxrt", "openvino")
+
+
+def products(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]:
+    """Engines for production that may give what the reference evaluator gives, if that is trusted; not yet run."""
+    failure = facts.known_failure
+    suspect, trusted = (parse_spec(engine).name if engine else "" for engine in (failure.suspect, failure.trusted))
+    for engine in _PRODUCTS if trusted == PLAIN[-1] else ():
+        if engine != suspect:
+            text, words = f"{ELSEWHERE} {full_title(engine, '')} runs the model.", (failure.trusted or "", engine)
+            code = _calls(engine, question)
+            yield WayOut(text=text, words=question.original_words(words), model=question.model, code=code)
 
 
 def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQuestion) -> WayOut:

@@ -268,7 +268,7 @@ def known_bug(facts: KnownFacts, context: StepContext) -> StepAnswer:
     if best is not None:
         issue = best.failure.issue if best.failure.origin == ORIGIN else ""
         evidence = "; ".join(best.agreement(lookup.seen))
-        avoid = tuple(each.full for each in best.failure.workarounds)
+        avoid = tuple(each.text for each in best.failure.workarounds)
         bug = replace(bug, reference=best.failure.reference, issue=issue, evidence=evidence, avoid=avoid)
     return StepAnswer(replace(facts, known_bug=bug), lookup.sentence)
 

@@ -31,7 +31,7 @@ Fails = Callable[[Edit, str], bool]
 _READABLE_SIZES = (2, 3, 4, 1)
 """Sizes in the order in which a reader prefers them: an axis of one element hides what the axis is for."""
 
-FEW = 12
+FEW = 16
 """So many elements can be read as a list of numbers."""
 
 
@@ -181,7 +181,9 @@ def _rounded(decimals: int, values: Array) -> Array:
     return np.round(values.astype(np.float64), decimals).astype(values.dtype)
 
 
-_LONGEST = 100
+_MOST_NESTED = 12
+_LONGEST, _LONGEST_FLAT = 100, 200
+"""Characters of a nested list, and of one in a single row: numbers beside a script are read less easily."""
 
 
 def plain_expression(values: Array) -> str | None:
@@ -192,10 +194,9 @@ def plain_expression(values: Array) -> str | None:
     if values.dtype.kind not in "fiub" or not values.dtype.isnative or values.dtype.name not in _NUMPYS_OWN:
         return None
     dtype = "bool" if values.dtype.kind == "b" else f"np.{values.dtype.name}"
-    if values.size <= FEW:
-        listed = f"np.array({_listed(values)}, {dtype})"
-        if len(listed) <= _LONGEST and 0 not in values.shape:
-            return listed
+    listed = f"np.array({_listed(values)}, {dtype})" if 0 < values.size <= _MOST_NESTED else ""
+    if listed and len(listed) <= _LONGEST:
+        return listed
     flat = values.ravel()
     for length in range(1, 5 if values.size else 0):
         pattern = flat[:length]
@@ -205,6 +206,9 @@ def plain_expression(values: Array) -> str | None:
             return f"np.resize(np.array({_listed(pattern)}, {dtype}), {values.shape})"
     if values.dtype.kind in "iu" and (flat == np.arange(values.size)).all():
         return f"np.arange({values.size}, dtype={dtype}).reshape({values.shape})"
+    in_a_row = f"np.array({_listed(flat)}, {dtype}).reshape({values.shape})" if 0 < values.size <= FEW else ""
+    if in_a_row and len(in_a_row) <= _LONGEST_FLAT:
+        return in_a_row
     return None if values.size else f"np.zeros({values.shape}, {dtype})"
 
 
