@@ -234,11 +234,12 @@ class FailingPiece:
     ``reads`` gives for each node the places of the nodes that it reads from, ``kept`` its number in the original.
     ``stopped`` names the limit that ended the search, so that a smaller part may exist; None if no single node can be
     removed. ``other_failures`` are (reason, count) of failures met during the search. ``error`` is that of its check.
-    ``types`` are the names of its inputs and outputs, each with its type in words. ``places`` are the source lines that
-    the nodes come from, if an exporter noted them. ``variation`` says in a short sentence what may vary; "" if nothing
-    is known of that, None if it was not asked. ``plain`` is the file of the piece with the least sizes and the simplest
-    values with which it still fails, None if there is none; its inputs are beside it. ``wrong`` are the engines that
-    are wrong on the piece, by float64; empty if that is not known. ``undefined``: as in the facts of the whole model.
+    ``types`` are the names of its inputs and outputs, each with its type in words. ``places`` are source lines of the
+    nodes, if an exporter noted them. ``variation`` says in a short sentence what may vary in the plain piece, if there
+    is one; "" if nothing is known of that, None if it was not asked. ``plain`` is the file of the piece with the
+    simplest sizes and values that still fail, None if there is none; its inputs are beside it. ``wrong`` are the
+    engines that are wrong on the piece, by float64; empty if that is not known. ``undefined``: as in the facts of the
+    whole model.
     """
 
     path: str

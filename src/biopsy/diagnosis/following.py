@@ -175,7 +175,7 @@ def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> 
     size = measure(replace(facts, piece=None, layers=None), question)
     yield Note(label="found", text=_in_bundle(f"{sentence(subject(facts, question))}{size}", question))
     known, varies = facts.known_bug, None if facts.piece is None else facts.piece.variation
-    if varies and facts.piece is not None and not facts.piece.plain:  # the plain model was not varied itself
+    if varies:
         yield Note(label="found", text=f"As far as was tried, the attached model {varies}.")
     nodes = next(nodes_reason(facts), "")  # the script shows them
     unpublished = (f"It {known.sentence}.", AVOIDS) if known is not None and not known.issue else ()
