@@ -10,10 +10,10 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_070,
+    "code": 63_290,
     "modules": 376,
-    "functions": 5_754,
-    "used_once": 521,
+    "functions": 5_767,
+    "used_once": 524,
     "inner_imports": 387,
     "namespaces": 33,
     "options": 33,

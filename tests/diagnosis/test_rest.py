@@ -92,8 +92,8 @@ MORE = tuple(FurtherPiece(nodes=(f"MatMul '{name}'",), kept=(at,), by="layers") 
 
 
 def test_what_was_seen_of_the_rest_is_said_and_not_more() -> None:
-    cut = "With that part cut out, and fed with what ONNX Runtime (optimization=none) computes there, "
-    agree = f"{cut}ONNX Runtime 9.9 and ONNX Runtime (optimization=none) agree on the rest of the model"
+    cut = "With that part cut out, and fed with what ONNX Runtime (all graph optimizations disabled) computes there, "
+    agree = f"{cut}ONNX Runtime 9.9 and ONNX Runtime (all graph optimizations disabled) agree on the rest of the model"
     text = of_rest(answer="passes", fed_by=TRUSTED)
     assert f"{agree}." in text and "whole" not in text
     assert f"{agree}; float64 agrees with both." in of_rest(answer="passes", fed_by=TRUSTED, right=(TRUSTED, SUSPECT))
@@ -102,7 +102,7 @@ def test_what_was_seen_of_the_rest_is_said_and_not_more() -> None:
 
 def test_two_engines_that_agree_on_the_rest_are_not_said_to_be_right_where_float64_is_against_them() -> None:
     text = of_rest(answer="passes", fed_by=TRUSTED, wrong=(TRUSTED, SUSPECT))
-    assert "; but wrong there, by float64: ONNX Runtime (optimization=none) and ONNX Runtime." in text
+    assert "; but wrong there, by float64: ONNX Runtime (all graph optimizations disabled) and ONNX Runtime." in text
 
 
 def test_where_no_other_node_is_left_nothing_is_said_of_the_rest() -> None:
@@ -124,7 +124,8 @@ def test_each_part_is_given_to_the_engine_that_is_wrong_on_it() -> None:
     text = verdict_of(facts(rest=RestFacts(answer="passes", others=others), piece=tanh), (), question()).in_full
     assert (
         "By float64, ONNX Runtime is wrong on 2 of these parts (Tanh: 1 node; MatMul: 1 node) and ONNX Runtime "
-        "(optimization=none) on 1 (MatMul: 1 node); which engine is wrong on the other (MatMul: 1 node) is not known."
+        "(all graph optimizations disabled) on 1 (MatMul: 1 node); which engine is wrong on the other (MatMul: 1 node) "
+        "is not known."
     ) in text
     one = (replace(MORE[0], wrong=(SUSPECT,)), MORE[1])
     assert (

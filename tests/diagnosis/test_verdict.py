@@ -50,7 +50,7 @@ def one_sided(kind: str = "nan-mismatch", **by_float64: tuple[str, ...]) -> str:
 def test_float64_is_called_as_a_witness_only_if_it_calls_one_side_alone_wrong() -> None:
     assert "gives NaN where float64 does not" in one_sided(wrong=(SUSPECT,), right=(TRUSTED,))
     for by_float64 in ({}, {"wrong": (SUSPECT,)}, {"wrong": (SUSPECT, TRUSTED)}, {"right": (TRUSTED,)}):
-        assert "gives NaN where ONNX Runtime (optimization=none) does not" in one_sided(**by_float64)
+        assert "gives NaN where ONNX Runtime (all graph optimizations disabled) does not" in one_sided(**by_float64)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def shaped(declared: str = "") -> Mismatch:
 def test_a_wrong_shape_is_told_with_the_one_that_is_right() -> None:
     failing = replace(failure("shape-mismatch"), mismatch=shaped("[1, 24]"))
     assert "gives 'y' of shape [1, 26] where [1, 24] is right, for Pow" in of(facts(failure=failing)).text
-    other = "where ONNX Runtime (optimization=none) gives [1, 24]"
+    other = "where ONNX Runtime (all graph optimizations disabled) gives [1, 24]"
     assert other in of(facts(failure=replace(failing, mismatch=shaped()))).text
 
 
@@ -92,12 +92,18 @@ def test_a_piece_tells_its_own_shape() -> None:
 
 def test_a_trusted_engine_of_the_wrong_shape_is_told_as_the_suspect() -> None:
     failing = replace(failure("shape-mismatch"), mismatch=shaped("[1, 26]")).swapped
-    assert "(optimization=none) gives 'y' of shape [1, 24] where [1, 26] is right" in of(facts(failure=failing)).text
+    assert (
+        "(all graph optimizations disabled) gives 'y' of shape [1, 24] where [1, 26] is right"
+        in of(facts(failure=failing)).text
+    )
 
 
 def test_a_missing_output_is_named() -> None:
     failing = replace(failure("missing-output"), mismatch=Mismatch(output="z", kind="missing-output"))
-    assert "does not give 'z', which ONNX Runtime (optimization=none) gives" in of(facts(failure=failing)).text
+    assert (
+        "does not give 'z', which ONNX Runtime (all graph optimizations disabled) gives"
+        in of(facts(failure=failing)).text
+    )
 
 
 def test_a_piece_with_a_node_that_is_wrong_by_itself_is_not_called_one_of_which_no_node_can_go() -> None:
@@ -133,7 +139,7 @@ def test_an_output_of_the_model_is_not_told_as_one_of_the_layer_that_is_wrong() 
 
 def test_an_engine_that_agrees_with_the_suspect_is_named() -> None:
     compared = EngineComparison(rows=((TRUSTED, SUSPECT),))
-    agree = "Compared directly, ONNX Runtime (optimization=none) and ONNX Runtime agree on these inputs."
+    agree = "Compared directly, ONNX Runtime (all graph optimizations disabled) and ONNX Runtime agree on these inputs."
     assert agree in of(facts(compared=compared)).in_full
     assert agree not in of(facts()).in_full
     flaky = Steadiness(failed=6, runs=20)

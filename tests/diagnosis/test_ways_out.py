@@ -111,10 +111,23 @@ def test_another_engine_is_offered_with_its_usual_settings_if_these_give_the_sam
     assert [word for before, word in pairwise(usual.words) if before == "--engine"] == [TRUSTED, "onnxrt"]
     assert usual.code[-1].startswith("session = ") and "options" not in usual.code[-1]
     (other,) = ways_out(holding.answer(known, Runs({2: ANOTHER})).facts, question())
-    assert "ONNX Runtime (optimization=none) runs the model" in other.text
+    assert "ONNX Runtime (all graph optimizations disabled) runs the model" in other.text
     assert other.words.count("--engine") == 1
     (chosen,) = ways_out(known, replace(question(), engines=(TRUSTED, "openvino")))
     assert chosen.text == other.text
+
+
+def test_an_engine_for_production_that_holds_is_offered_before_the_reference_evaluator() -> None:
+    known = facts(failure=replace(REFUSED, trusted="reference"), settings=None)
+    (evaluator,) = ways_out(known, question())
+    assert evaluator.text == "Another engine: the reference evaluator of onnx runs the model."
+    context = Runs({})
+    answer = holding.answer(known, context)
+    (offered,) = ways_out(answer.facts, question())
+    assert offered.text == "Another engine: OpenVINO runs the model." and context.ran == 1 + RUNS_OF_A_CLAIM
+    assert offered.words[-4:] == ("--engine", "reference", "--engine", "openvino")
+    for failing in ({0: ANOTHER}, {9: ANOTHER}):  # at once, or later
+        assert [*ways_out(holding.answer(known, Runs(failing)).facts, question())] == [evaluator]
 
 
 def test_what_switches_a_crash_off_is_compared_too() -> None:
@@ -129,7 +142,7 @@ def test_what_only_ends_a_crash_is_not_said_to_have_passed() -> None:
     )
     verdict = verdict_of(known.facts, (), question())
     text = "disabled_optimizers=A is no workaround: the engine runs, but its values are not those of ONNX Runtime"
-    assert f"{text} (optimization=none) (21 of 21 runs)." in verdict.in_full
+    assert f"{text} (all graph optimizations disabled) (21 of 21 runs)." in verdict.in_full
     assert verdict.workarounds == () and "fresh processes" not in (verdict.certainty or "")
 
 

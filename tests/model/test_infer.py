@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from biopsy.model import infer, parts
@@ -161,3 +162,18 @@ def test_a_hundred_megabytes_of_weights_cost_nothing() -> None:
         [numpy_helper.from_array(np.zeros((5000, 5000), np.float32), "w")],
     )
     assert cpu_seconds(lambda: infer.infer_types(model)) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("y = Add(x, x)", False),
+        ("a = Cast<to = 1>(x) b = Sqrt(a) y = Cast<to = 6>(b)", True),
+        ("y = Mine(x)", False),
+        ("a = Mine(x) y = Cast<to = 6>(a)", True),  # it is not known what a is
+        ("a = Equal(x, x) b = Not(a) y = Cast<to = 6>(b)", False),
+    ],
+)
+def test_floats_are_noticed_between_integers_too(nodes: str, expected: bool) -> None:
+    text = f'<ir_version: 9, opset_import: ["" : 18]> g (int32[2] x) => (int32[2] y) {{ {nodes} }}'
+    assert infer.has_floats(onnx.parser.parse_model(text).SerializeToString()) == expected

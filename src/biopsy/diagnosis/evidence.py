@@ -24,7 +24,7 @@ from biopsy.diagnosis.steps import causes, parts
 from biopsy.diagnosis.steps.failing import failing
 from biopsy.diagnosis.steps.rest import rest_of_model
 from biopsy.diagnosis.steps.rounding import narrower_type, rounding, steadiness
-from biopsy.diagnosis.steps.undefined import defined
+from biopsy.diagnosis.steps.undefined import defined, definition
 from biopsy.processes.own_files import key_path, user_key
 from biopsy.processes.reading import digest_of, read_plain
 from biopsy.processes.writing import make_folders_of, remove_empty, write_whole
@@ -38,7 +38,7 @@ _LOCK = f".{STATE}.lock"
 _MOST_BYTES = 64 << 20
 _VERSION = 1
 _FRESH = "--fresh    begins anew"
-_FORM = "7"  # of its facts and steps; another form cannot be resumed
+_FORM = "8"  # of its facts and steps; another form cannot be resumed
 _MOST_NAMED = 3
 
 
@@ -304,6 +304,7 @@ PLAN: tuple[DiagnosisStep, ...] = (
     parts.high_precision,
     causes.transformation,
     parts.may_vary,
+    definition,
     causes.changes,
     causes.releases,
     causes.holding,

@@ -89,12 +89,7 @@ class ModelFailure:
         kind = ONE_SIDED.get(self.report.kind, self.report.kind)  # it is told from the side of the suspect
         swapped = replace(self, suspect=self.trusted, trusted=self.suspect, report=replace(self.report, kind=kind))
         command, trusted, suspect = parse(self.check), self.trusted, self.suspect
-        if (
-            not isinstance(command, OwnRun)
-            or trusted is None
-            or suspect is None
-            or command.engines != [trusted, suspect]
-        ):
+        if not isinstance(command, OwnRun) or not (trusted and suspect) or command.engines != [trusted, suspect]:
             return swapped
         report = replace(swapped.report, engine=trusted, signature=self.report.signature.replace(suspect, trusted))
         worst = None if self.mismatch is None else self.mismatch.from_other_side
@@ -174,6 +169,7 @@ class RoundingFacts:
     ``biopsy run``, and with ``--compare-with noise`` if ``passes_noise``. ``narrower``: whether the error is that
     of a narrower type; None if that was not asked. ``leaves_out`` are the labels of the Casts to float16 and bfloat16,
     if the suspect gives what float64 gives without their rounding, and the trusted engine what it gives with it.
+    ``has_floats``: the model may have floating-point numbers.
     """
 
     verdicts: tuple[str, ...]
@@ -186,6 +182,7 @@ class RoundingFacts:
     passes_noise: bool = False
     narrower: NarrowerFacts | None = None
     leaves_out: tuple[str, ...] = ()
+    has_floats: bool = True
 
     @property
     def is_rounding(self) -> bool:
@@ -237,11 +234,12 @@ class FailingPiece:
     ``reads`` gives for each node the places of the nodes that it reads from, ``kept`` its number in the original.
     ``stopped`` names the limit that ended the search, so that a smaller part may exist; None if no single node can be
     removed. ``other_failures`` are (reason, count) of failures met during the search. ``error`` is that of its check.
-    ``types`` are the names of its inputs and outputs, each with its type in words. ``places`` are the source lines that
-    the nodes come from, if an exporter noted them. ``variation`` says in a short sentence what may vary; "" if nothing
-    is known of that, None if it was not asked. ``plain`` is the file of the piece with the least sizes and the simplest
-    values with which it still fails, None if there is none; its inputs are beside it. ``wrong`` are the engines that
-    are wrong on the piece, by float64; empty if that is not known. ``undefined``: as in the facts of the whole model.
+    ``types`` are the names of its inputs and outputs, each with its type in words. ``places`` are source lines of the
+    nodes, if an exporter noted them. ``variation`` says in a short sentence what may vary in the plain piece, if there
+    is one; "" if nothing is known of that, None if it was not asked. ``plain`` is the file of the piece with the
+    simplest sizes and values that still fail, None if there is none; its inputs are beside it. ``wrong`` are the
+    engines that are wrong on the piece, by float64; empty if that is not known. ``undefined``: as in the facts of the
+    whole model.
     """
 
     path: str
@@ -335,6 +333,14 @@ class MendingSwitch(Switch):
     engine: str
     mends_original: bool = False
     right_by_float64: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefinitionFacts:
+    """What the definitions of operators give, in a ``sentence``: whose shape is ``right``, or which finite value."""
+
+    right: Literal["suspect", "trusted", ""]
+    sentence: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -488,6 +494,7 @@ class KnownFacts:
     settings: SettingFacts | None = None
     precision: PrecisionFacts | None = None
     transformation: TransformationFacts | None = None
+    definition: DefinitionFacts | None = None
     changes: ChangeFacts | None = None
     releases: ReleaseFacts | None = None
     ways_out: tuple[WayOutRuns, ...] = ()
@@ -499,7 +506,7 @@ class KnownFacts:
 
     @property
     def agreeing(self) -> tuple[str, ...]:
-        """The first engines that agree, the trusted one first; empty if nothing was compared."""
+        """The first engines that agree, the trusted one first; none if nothing was compared."""
         return self.compared.rows[0] if self.compared is not None and self.compared.rows else ()
 
     @property
@@ -527,7 +534,7 @@ class KnownFacts:
     def may_be_undefined(self) -> UndefinedFacts | None:
         """What ONNX defines no result for, in the piece if there is one, if that may be all that fails."""
         known = self.undefined if self.piece is None else self.piece.undefined
-        return known if known is not None and known.explains is not False else None
+        return known if known and known.explains is not False else None
 
     @property
     def is_rounding(self) -> bool:

@@ -95,8 +95,11 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
         no_issue = "no engine was judged: the model is random"
     elif verdict.kind == "unknown":
         no_issue = "what fails is only partly known"
+    elif facts.definition is not None and facts.definition.right == "suspect":
+        no_issue = f"the shape that {full_title(failure.suspect or '', '')} gives is right"
     elif facts.fault is not None or verdict.kind in ("rounding", "precision"):
         no_issue = f"the verdict is that no engine is at fault ({verdict.kind})"
+    judged = () if facts.rounding is None else ((True, facts.rounding.right), (False, facts.rounding.wrong))
     model, worst = question.model if piece is None else Path(piece.plain or piece.path), worst_mismatch(facts)
     trusted = full_title(failure.trusted, "") if failure.trusted else ""
     given = None if piece is None else inputs_file(model) if piece.plain else path_of(piece.inputs)
@@ -113,7 +116,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
             title=verdict.text.rstrip(".") if no_issue else _title(facts, question),
             notes=list(_notes(facts, question, verdict)),
             how_often="" if facts.steadiness is None else facts.steadiness.how_often,
-            both_wrong=facts.rounding is not None and failure.trusted in facts.rounding.wrong,
+            by_float64=next((is_right for is_right, engines in judged if failure.trusted in engines), None),
             links=links,
             mismatch=failure.by_suspect(worst) if worst is not None and worst.is_of_form else None,
             against=trusted,
@@ -172,7 +175,7 @@ def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> 
     size = measure(replace(facts, piece=None, layers=None), question)
     yield Note(label="found", text=_in_bundle(f"{sentence(subject(facts, question))}{size}", question))
     known, varies = facts.known_bug, None if facts.piece is None else facts.piece.variation
-    if varies and facts.piece is not None and not facts.piece.plain:  # the plain model was not varied itself
+    if varies:
         yield Note(label="found", text=f"As far as was tried, the attached model {varies}.")
     nodes = next(nodes_reason(facts), "")  # the script shows them
     unpublished = (f"It {known.sentence}.", AVOIDS) if known is not None and not known.issue else ()

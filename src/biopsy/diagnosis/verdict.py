@@ -149,6 +149,8 @@ def _of_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, st
 def _reasons(facts: KnownFacts) -> Iterator[str]:
     """What the failure depends on, and what else is known of it, the most useful first."""
     yield from nodes_reason(facts)
+    if facts.definition is not None:
+        yield facts.definition.sentence
     yield from _causes(facts)
     settings = {} if facts.settings is None else {each.engine: each.change.text for each in facts.settings.switches}
     for way in facts.ways_out:
@@ -505,7 +507,8 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
         yield f"The model failed in {steadiness.failed} of {steadiness.runs} runs."
     if rounding is not None and rounding.exceeds_rounding:
         times = "" if rounding.times is None else f": {rounding.times:.3g} times the rounding error of a plain run"
-        yield f"Its error is more than rounding, by a run in float64{times}."
+        by_float64 = f"Its error is more than rounding, by a run in float64{times}."
+        yield by_float64 if rounding.has_floats else "It is no rounding: the model has no floating-point numbers."
     elif rounding is not None and rounding.verdicts and not rounding.is_rounding:
         yield f"Whether it is rounding is not known: {rounding.reason or 'float64 gave no answer'}."
     if piece is not None:

@@ -20,7 +20,7 @@ from biopsy.diagnosis.question import (
     with_limits,
     without_weights_folder,
 )
-from biopsy.engines.registry import full_title, parse_spec
+from biopsy.engines.registry import PLAIN, full_title, parse_spec
 from biopsy.findings.bundle.engine_script import calls_of
 from biopsy.text import can_be_typed, count, first_of, line_of, series
 
@@ -77,10 +77,11 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
         text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_SHOWN)} in float32, passes."
         yield WayOut(text=text, words=without_weights_folder(failure.check), model=path)
     # The engine always fails to load, build or run the model, or crashes; or another one is right by float64,
-    # or gives the shape or type that the model declares.
+    # or gives the shape or type that the model declares, or that the definitions of its operators give.
     is_refused = failure.report.stage != "compare" and not facts.is_flaky
     of_trusted = failure.mismatch and failure.by_suspect(failure.mismatch).from_other_side
     is_declared = of_trusted is not None and of_trusted.is_as_declared
+    is_declared |= facts.definition is not None and facts.definition.right == "trusted"
     is_blamed = is_declared or (rounding is not None and rounding.blames(failure.suspect, failure.trusted))
     is_of_engine = facts.fault not in ("invalid", "undefined") and facts.may_be_undefined is None
     is_shown = question.check is None and is_of_engine and (is_refused or is_blamed)
@@ -95,7 +96,23 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
         other = failure.trusted if lost or usual == failure.suspect else usual
         words = words if other == usual else question.original_words([other])
         text = f"{ELSEWHERE if is_other else ''} {full_title(other, '')} runs the model.".strip()
-        yield WayOut(text=text, words=words, model=model, code=_calls(other, question))
+        held = {each.line for each in facts.ways_out if each.runs and not each.failed}
+        of_trusted_values = WayOut(text=text, words=words, model=model, code=_calls(other, question))
+        yield next((way for way in products(facts, question) if way.line in held), of_trusted_values)
+
+
+_PRODUCTS = ("onnxrt", "openvino")
+
+
+def products(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]:
+    """Engines for production that may give what the reference evaluator gives, if that is trusted; not yet run."""
+    failure = facts.known_failure
+    suspect, trusted = (parse_spec(engine).name if engine else "" for engine in (failure.suspect, failure.trusted))
+    for engine in _PRODUCTS if trusted == PLAIN[-1] else ():
+        if engine != suspect:
+            text, words = f"{ELSEWHERE} {full_title(engine, '')} runs the model.", (failure.trusted or "", engine)
+            code = _calls(engine, question)
+            yield WayOut(text=text, words=question.original_words(words), model=question.model, code=code)
 
 
 def _of_switch(switch: MendingSwitch, facts: KnownFacts, question: DiagnosisQuestion) -> WayOut:

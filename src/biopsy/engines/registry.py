@@ -291,10 +291,16 @@ def title_of(name: str) -> str:
 
 
 def full_title(spec: str, version: str) -> str:
-    """An engine with its version and its settings, such as ``ONNX Runtime 1.31.1 (optimization=none)``."""
-    settings = parse_spec(spec).text.partition(":")[2]
-    title = " ".join(filter(None, (title_of(parse_spec(spec).name), version)))
+    """An engine with its version and its settings, such as ``ONNX Runtime 1.31.1 (threads=1)``."""
+    parsed = parse_spec(spec)
+    title, settings = " ".join(filter(None, (title_of(parsed.name), version))), parsed.text.partition(":")[2]
+    if parsed.name == "onnxrt":
+        settings = settings.replace(*_OFF_IN_WORDS)
     return f"{title} ({settings})" if settings else title
+
+
+_OFF_IN_WORDS = ("optimization=none", "all graph optimizations disabled")
+"""The setting of ONNX Runtime that titles name most, as its own documentation calls it."""
 
 
 PLAIN = ("onnxrt:optimization=none", "reference")

@@ -13,7 +13,7 @@ from biopsy.model.known_names import no_such_input
 from biopsy.model.load import parse
 from biopsy.model.slice import without_weights as slice_without_weights
 from biopsy.model.stripping import is_stripped
-from biopsy.model.tensor_type import Dim, Shape, TensorType, elements
+from biopsy.model.tensor_type import FLOATS, Dim, Shape, TensorType, elements
 from biopsy.slow_imports import onnx
 
 _MOST_ELEMENTS = 1024
@@ -29,6 +29,16 @@ def infer_types(model: onnx.ModelProto) -> dict[str, TensorType]:
     infos = infer_value_infos(without_weights(model).SerializeToString())
     kinds = {name: parts.tensor_type(info) for name, info in infos.items()}
     return {name: kind for name, kind in kinds.items() if kind is not None and kind.elem}
+
+
+def has_floats(data: bytes) -> bool:
+    """Whether a serialized model may compute with floating-point numbers: unless the types of all tensors are known
+    to be others.
+    """
+    model = parse(data, None)
+    kinds = infer_types(model)
+    names = {*kinds, *(name for node in walk.nodes(model) for name in (*node.input, *node.output) if name)}
+    return any(name not in kinds or kinds[name].elem in FLOATS for name in names)
 
 
 def infer_value_infos(model_bytes_without_weights: bytes, *, backward: bool = False) -> dict[str, bytes]:

@@ -2,8 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
 from biopsy import events
 from biopsy.checks.outcome import Evidence
+from biopsy.checks.verdict import VerdictFile
+from biopsy.comparison.mismatch import Rounding
 from biopsy.findings.bundle.failure import ObservedFailure, exclusions
 from biopsy.findings.bundle.job import EarlierFindings, Observation
 from biopsy.findings.bundle.reproduction import Reproduction
@@ -29,12 +33,27 @@ def test_a_script_that_passed_once_does_not_exclude_it() -> None:
     assert cause.startswith("chance (") and is_open
 
 
-def test_an_engine_that_is_wrong_too_shows_nothing_of_the_model() -> None:
+def test_an_engine_that_is_wrong_too_leaves_the_model_open_and_what_is_right_is_no_circular_reason() -> None:
     observation = Observation(evidence=Evidence(status=1), reason="exit status 1", runs=1)
-    against = replace(FAILURE, against="onnxrt")
-    for both_wrong in (True, False):
-        *_, (cause, is_open) = exclusions(observation, against, SHOWN, EarlierFindings(both_wrong=both_wrong))
-        assert (is_open, "wrong too, by float64" in cause) == (both_wrong, both_wrong)
+    against = replace(FAILURE, against="onnxrt:optimization=none")
+    for by_float64 in (False, True, None):
+        causes = [*exclusions(observation, against, SHOWN, EarlierFindings(by_float64=by_float64))]
+        wrong_too = "the model (ONNX Runtime (all graph optimizations disabled) is wrong too, by float64)"
+        assert [cause for cause in causes if "model" in cause[0]] == (
+            [] if by_float64 is not False else [(wrong_too, True)]
+        )
+
+
+@pytest.mark.parametrize("has_floats", [True, False])
+def test_there_is_no_rounding_where_there_are_no_floats(has_floats: bool) -> None:
+    verdict = VerdictFile(outcome="fails", stage="compare", kind="mismatch", rounding=Rounding("bug"))
+    observation = Observation(evidence=Evidence(status=1, verdict=verdict), reason="", runs=1)
+    compared = replace(FAILURE, kind="comparison", name="mismatch")
+    (cause, is_open), *_ = exclusions(observation, compared, SHOWN, EarlierFindings(), has_floats=has_floats)
+    by_float64 = "rounding (measured against float64 in the attached model)"
+    assert not is_open and cause == (
+        by_float64 if has_floats else "rounding (the attached model has no floating-point numbers)"
+    )
 
 
 def test_it_is_not_excluded_for_a_flaky_failure_that_showed_in_the_first_run() -> None:

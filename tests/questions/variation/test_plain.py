@@ -43,6 +43,10 @@ def test_an_expression_gives_the_same_values_type_and_shape(values: Any) -> None
 
 def test_few_elements_fills_and_patterns_are_plain_and_measured_numbers_are_not() -> None:
     assert plain_expression(np.float32([0.1, -2])) == "np.array([0.1, -2], np.float32)"
+    sixteen = np.float32([-2, -1, 3, 0.5, -2, -1, 3, 1.25] * 2).reshape(2, 2, 2, 2)
+    sixteen[1, 1, 1, 1] = 1.234568
+    listed = "-2, -1, 3, 0.5, -2, -1, 3, 1.25, -2, -1, 3, 0.5, -2, -1, 3, 1.234568"
+    assert plain_expression(sixteen) == f"np.array([{listed}], np.float32).reshape((2, 2, 2, 2))"
     assert plain_expression(np.ones((9, 9), np.float32)) == "np.full((9, 9), 1, np.float32)"
     assert plain_expression(np.resize(np.int64([1, 2]), 40)) == "np.resize(np.array([1, 2], np.int64), (40,))"
     assert plain_expression(np.arange(16).reshape(4, 4)) == "np.arange(16, dtype=np.int64).reshape((4, 4))"

@@ -35,6 +35,20 @@ def test_the_conditions_are_found_and_all_else_is_free(varier: Varier):
     assert f"the {CHANNELS} is odd" in found.sentence
 
 
+def test_what_is_said_of_the_plain_model_was_asked_of_it(varier: Varier):
+    """In a small batch, it fails whatever alpha is."""
+
+    def fails(model: onnx.ModelProto) -> bool:
+        is_quarter = attribute(model, "LeakyRelu", "alpha", 0.01) == 0.25
+        return attribute(model, "Softmax", "axis", -1) == 1 and (sizes_of(model)[0] <= 2 or is_quarter)
+
+    found = varier(softmax(rows=8), fails, asks_of_plain=True)
+    assert "alpha of LeakyRelu = 0.25" in found.brief and found.plain is not None
+    assert sizes_of(found.plain.model)[0] == 2
+    assert "axis of Softmax = 1" in found.of_plain and "alpha" not in found.of_plain.partition("only if")[2]
+    assert varier(softmax(rows=8), fails).of_plain == ""
+
+
 def test_every_candidate_is_as_valid_as_the_model(varier: Varier):
     varier(softmax(), is_odd_at_axis_one)
     assert len(varier.seen) > 20

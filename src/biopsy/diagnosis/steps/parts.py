@@ -268,7 +268,7 @@ def known_bug(facts: KnownFacts, context: StepContext) -> StepAnswer:
     if best is not None:
         issue = best.failure.issue if best.failure.origin == ORIGIN else ""
         evidence = "; ".join(best.agreement(lookup.seen))
-        avoid = tuple(each.full for each in best.failure.workarounds)
+        avoid = tuple(each.text for each in best.failure.workarounds)
         bug = replace(bug, reference=best.failure.reference, issue=issue, evidence=evidence, avoid=avoid)
     return StepAnswer(replace(facts, known_bug=bug), lookup.sentence)
 
@@ -540,6 +540,7 @@ def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
         search=_search_options(facts, context, context.budget(checks=USUAL_CHECKS)),
         inputs=fed,
         values_free=None if command.compares_recorded is None else not command.compares_recorded,
+        asks_of_plain=True,
     )
     with context.check_for_search(words) as check:
         listener = events.without(events.ModelRead, context.listener)
@@ -556,7 +557,8 @@ def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
         parts += [f"{count(unclear, 'property', 'properties')} of unclear influence"] if unclear else []
         parts += [f"{count(free, 'property', 'properties')} without influence, as far as was tried"] if free else []
         line = " · ".join(parts)
-    piece = replace(piece, variation="" if variation.kept else variation.brief)
+    brief = variation.brief if variation.plain is None else variation.of_plain
+    piece = replace(piece, variation="" if variation.kept else brief)
     return StepAnswer(replace(facts, piece=piece), line)
 
 

@@ -36,6 +36,7 @@ from biopsy.diagnosis.steps.rounding import among_casts, engine_without_casts, j
 from biopsy.diagnosis.steps.undefined import has_rules, undefined_results
 from biopsy.engines.registry import PLAIN, create, full_title, parse_spec
 from biopsy.model.index import index_bytes, index_file
+from biopsy.model.parts import value_info
 from biopsy.model.slice import Boundary, Subset, candidate_parts
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole
@@ -249,6 +250,7 @@ class _Rest:
         if back:
             raise errors.CannotCompare(f"{first_of(back, _MOST_LABELS)} cannot be taken out of the model")
         subset, boundary = problem.subset(candidate), problem.boundary(candidate)
+        boundary = replace(boundary, infos={**boundary.infos, **dict(self._infos_as_recorded(subset))})
         if isinstance(self._command, OwnRun) and self._failure.report.stage == "compare":
             boundary = self._with_what_the_parts_read(subset, boundary)
         data = b"".join(candidate_parts(subset, boundary))
@@ -259,6 +261,16 @@ class _Rest:
         elif any(weight.external for weight in index.weights.values()):
             raise errors.CannotCompare("the weights are in other files, which the check would look for beside it")
         return _WrittenRest(path=path, nodes=candidate.nodes, words=command.words, is_fed=is_fed)
+
+    def _infos_as_recorded(self, subset: Subset) -> Iterator[tuple[int, bytes]]:
+        """The recorded types of cuts whose inferred ones they contradict: an engine may be right, and inference not."""
+        for tensor in subset.cuts:
+            name, inferred = self._index.names[tensor], self._problem.types.tensor_type(tensor)
+            recorded = self._recording.tensor_type(name) if tensor not in self._index.infos else None
+            shape = None if recorded is None else recorded.shape
+            sizes = tuple(size for size in shape or () if isinstance(size, int))
+            if recorded is not None and shape is not None and inferred is not None and not inferred.fits(sizes):
+                yield tensor, value_info(name, recorded)
 
     def _fed(self, command: OwnRun, subset: Subset, data: bytes, path: Path) -> tuple[OwnRun, bool]:
         """The command for the model ``data``, and whether it loads right values of its cuts, written to ``path``."""

@@ -56,6 +56,8 @@ from biopsy.engines.reference_float64 import CASTS
 from biopsy.engines.registry import EXACT, full_title
 from biopsy.engines.worker import CANNOT_RUN, Worker
 from biopsy.model.index import ModelIndex, index_file
+from biopsy.model.infer import has_floats
+from biopsy.model.slice import without_weights
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.questions.precision.formats import BFLOAT16, FLOAT16
 from biopsy.tensors.files import read_feeds, read_results
@@ -147,6 +149,7 @@ def rounding(facts: KnownFacts, context: StepContext) -> StepAnswer:
         verdicts=tuple(verdict.verdict for verdict in verdicts),
         times=max((verdict.times for verdict in verdicts if verdict.times is not None), default=None),
         reason=next((verdict.reason for verdict in verdicts if verdict.reason), ""),
+        has_floats=has_floats(without_weights(question.index)),
     )
     with contextlib.suppress(TimeUpError):  # the verdicts alone are an answer
         feeds = feeds_of(question.index, question.samples) if judged.is_rounding else ()
@@ -209,6 +212,8 @@ def _line(rounding: RoundingFacts, undefined: UndefinedFacts | None) -> str:
         return f"no: {rounding.wrong[0]} leaves out the rounding of {casts}, by float64 with it and without"
     if rounding.is_rounding:
         return f"yes, by float64{times}{inputs}"
+    if rounding.exceeds_rounding and not rounding.has_floats:
+        return f"no, the model has no floating-point numbers{inputs}"
     if rounding.exceeds_rounding:
         return f"no, it is more than that, by float64{times}{inputs}"
     return f"not known: {rounding.reason}"

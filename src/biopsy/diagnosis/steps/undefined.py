@@ -1,37 +1,60 @@
-"""Values for which the ONNX standard defines no result: no engine is wrong about what it makes of them."""
+"""What the ONNX standard says of a result that the model does not declare.
+
+It defines none for some values, so that no engine is wrong about these; and which of two shapes is right may be clear
+only in a later opset.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
+import onnx.reference
 from onnx import numpy_helper
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.comparison import metrics
-from biopsy.comparison.mismatch import COSTS
+from biopsy.comparison.mismatch import COSTS, ONE_SIDED
 from biopsy.comparison.noise import judge_noise
-from biopsy.diagnosis.context import StepAnswer, StepContext, TimeUpError, diagnosis_step, passes
-from biopsy.diagnosis.facts import FailingPiece, FaultBeforeEngines, KnownFacts, ModelFailure, UndefinedFacts
+from biopsy.diagnosis.context import (
+    NO_PIECE,
+    TWO_ENGINES,
+    StepAnswer,
+    StepContext,
+    TimeUpError,
+    diagnosis_step,
+    passes,
+)
+from biopsy.diagnosis.facts import (
+    DefinitionFacts,
+    FailingPiece,
+    FaultBeforeEngines,
+    KnownFacts,
+    ModelFailure,
+    UndefinedFacts,
+)
 from biopsy.diagnosis.question import feeds_in, feeds_of, path_of, with_inputs, without_weights_folder
-from biopsy.diagnosis.steps.rounding import outputs_agree, outputs_of
+from biopsy.diagnosis.steps.rounding import OutputsIn, outputs_agree, outputs_of
 from biopsy.engines.reference_undefined import RULES, UNDEFINED, UndefinedResultError, rule_of
-from biopsy.engines.registry import EXACT
+from biopsy.engines.registry import EXACT, PLAIN, full_title, parse_spec
 from biopsy.engines.worker import CANNOT_RUN
 from biopsy.model.index import ModelIndex, Node, index_file
 from biopsy.model.load import parse as parse_model
 from biopsy.model.load import read_bytes
-from biopsy.model.tensor_type import FLOATS
+from biopsy.model.tensor_type import FLOATS, TensorType
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole
 from biopsy.recording.reference_run import ValuesInMemory
 from biopsy.recording.types import CutTypes
+from biopsy.reduction.passes.common import opsets_of, schema_of
+from biopsy.reduction.result import inputs_file
 from biopsy.session.trial import until_no_pass
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array, Feed
@@ -225,3 +248,131 @@ def undefined_results(
                 return replace(known, explains=False)
             explains = explains and (outputs_agree(name, actual_rest, right_rest, context) or None)
     return replace(known, explains=explains)
+
+
+def _is_of_definition(facts: KnownFacts) -> bool:
+    """Whether definitions may say who is right: about shapes that the model does not declare, NaN and infinity."""
+    worst = None if facts.piece is None or facts.piece.error is None else facts.piece.error.worst
+    is_shape = worst is not None and worst.kind == "shape-mismatch" and not worst.declared_form
+    return is_shape or (worst is not None and worst.kind in ONE_SIDED)
+
+
+@diagnosis_step(
+    "definition",
+    "what does the definition of its operators give?",
+    unless=lambda facts, context: {
+        NO_PIECE: facts.piece is None,
+        "no engine is at fault": facts.fault is not None,
+        TWO_ENGINES: facts.suspect is None or facts.known_failure.trusted is None,
+        "neither NaN nor a shape that the model does not declare": not _is_of_definition(facts),
+    },
+    share=0.3,
+)
+def definition(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    """Ask onnx about the plain form of the piece: shape inference, evaluation, and the body of an ONNX function."""
+    piece = facts.piece
+    assert piece is not None and piece.error is not None
+    path = Path(piece.plain or piece.path)
+    inputs = inputs_file(path) if piece.plain else path_of(piece.inputs)
+    feeds = feeds_in([inputs]) if inputs is not None and inputs.exists() else [{}]
+    is_of_shape = piece.error.worst.kind == "shape-mismatch"
+    try:
+        with outputs_of(index_file(path), feeds, context) as outputs_in:
+            told = (_shapes if is_of_shape else _special_values)(facts, path, feeds, outputs_in)
+    except CANNOT_RUN as error:
+        raise errors.CheckError(f"that part could not be run: {error}") from error
+    return StepAnswer(replace(facts, definition=told), told.sentence.rstrip("."))
+
+
+def _shapes(facts: KnownFacts, path: Path, feeds: Sequence[Feed], outputs_in: OutputsIn) -> DefinitionFacts:
+    """Whose shape shape inference and the reference evaluator give.
+
+    The plain form may be in a later opset than the model, whose text is clearer.
+    """
+    piece, failure, index = facts.piece, facts.known_failure, index_file(path)
+    assert piece is not None and piece.error is not None
+    suspect, trusted, worst = failure.suspect or "", failure.trusted or "", piece.error.worst
+    own, witness, output = index_file(Path(piece.path)), PLAIN[-1], worst.output
+    shapes: dict[str, object] = {each: outputs_in(each)[0][output].shape for each in (suspect, trusted)}
+    if parse_spec(trusted).name != witness:
+        with contextlib.suppress(*CANNOT_RUN):
+            shapes[witness] = outputs_in(witness)[0][output].shape
+
+    def whose(shape: object) -> Literal["suspect", "trusted", ""]:
+        return "suspect" if shape == shapes[suspect] else "trusted" if shape == shapes[trusted] else ""
+
+    kinds = [each.declared_type(output) for each in (index, own)]
+    inferred = [kind.shape if isinstance(kind, TensorType) and kind.is_static else None for kind in kinds]
+    # The piece itself may have other sizes than its plain form.
+    form = "" if inferred[1] is None else str(list(inferred[1]))
+    sides = {worst.form: "suspect", worst.expected_form: "trusted"}
+    by_inference, by_witness, by_own = whose(inferred[0]), whose(shapes.get(witness)), sides.get(form, "")
+
+    titles = {"suspect": f"the one of {full_title(suspect, '')}", "trusted": f"the one of {full_title(trusted, '')}"}
+    told = f"In opset {index.opset}, the shape inference of onnx gives {titles.get(by_inference, 'another one')}"
+    if by_witness and by_witness == by_inference:
+        told += ", and so does its reference evaluator"
+    elif by_witness:
+        told += f", and its reference evaluator {titles[by_witness]}"
+    if index.opset != own.opset:
+        told = f"It fails in opset {index.opset} as in opset {own.opset}. {told}"
+        if by_own and by_own != by_inference:
+            told += f"; in opset {own.opset}, inference gives {titles[by_own]}"
+    right = by_inference if by_witness in ("", by_inference) else ""
+    told = told if right else f"Which of the two shapes is right is not decided. {told}"
+    return DefinitionFacts(right=right, sentence=f"{told}.")
+
+
+def _special_values(facts: KnownFacts, path: Path, feeds: Sequence[Feed], outputs_in: OutputsIn) -> DefinitionFacts:
+    """What float64, and the body of an ONNX function, give where one side is NaN or infinite. Raises CheckError."""
+    assert facts.piece is not None and facts.piece.error is not None
+    output = facts.piece.error.worst.output
+    given, exact = (np.asarray(outputs_in(engine)[0][output]) for engine in (facts.suspect or "", EXACT))
+    if given.shape != exact.shape or not (places := np.argwhere(np.isfinite(given) != np.isfinite(exact))).size:
+        raise errors.CheckError("float64 gives NaN and infinity in the same places")
+    at = tuple(map(int, places[0]))
+    numbers = [np.ravel(value).astype(np.float64) for value in feeds[0].values() if value.dtype.kind in "iuf"]
+    fed = np.concatenate(numbers) if numbers else np.zeros(0)
+    ends = [f"{end:.7g}" for end in (fed.min(), fed.max())] if fed.size else []
+    told = ""
+    if ends and np.isfinite(fed).all():
+        told = f"With inputs {f'from {ends[0]} to {ends[1]}' if ends[0] != ends[1] else f'that are all {ends[0]}'}, "
+    told += (
+        f"float64 gives {exact[at]:.7g} at {list(at)}, where {full_title(facts.suspect or '', '')} gives {given[at]}"
+    )
+    model = onnx.load(path)
+    body = body_value(model, feeds[0]) if len(model.graph.node) == 1 else None
+    if body is not None and body.shape == exact.shape and np.isfinite(body[at]) == np.isfinite(exact[at]):
+        operator = model.graph.node[0].op_type
+        told += f". ONNX defines {operator} as a function, and the body of that gives {body[at]:.7g} there"
+    return DefinitionFacts(right="", sentence=f"{told[:1].upper()}{told[1:]}." if ends else f"{told}.")
+
+
+def body_value(model: onnx.ModelProto, feed: Feed) -> Array | None:
+    """The first output of the only node of a model by the function body with which ONNX defines its operator.
+
+    None if the operator is no function in the model's opset, or the body cannot be evaluated.
+    """
+    (node,), opsets = model.graph.node, opsets_of(model)
+    schema: Any = schema_of(node, opsets)
+    weights = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    values = {name: np.asarray({**weights, **feed}.get(name)) for name in node.input if name}
+    if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+        return None
+    try:
+        body = schema.function_body
+        if not schema.has_function:
+            elem = onnx.helper.np_dtype_to_tensor_dtype
+            types = [onnx.helper.make_tensor_type_proto(elem(each.dtype), each.shape) for each in values.values()]
+            data = schema.get_context_dependent_function(
+                node.SerializeToString(), [each.SerializeToString() for each in types]
+            )
+            body = onnx.FunctionProto.FromString(data)
+        defaults = {name: each.default_value for name, each in schema.attributes.items() if each.default_value.name}
+        given = {**defaults, **{each.name: each for each in node.attribute}}
+        attributes = {name: onnx.helper.get_attribute_value(each) for name, each in given.items()}
+        fed = dict(zip(body.input, values.values(), strict=False))
+        (first, *_) = onnx.reference.ReferenceEvaluator(body).run(None, fed, attributes=attributes)
+        return np.asarray(first)
+    except Exception:  # whatever an evaluator in Python raises about an odd model
+        return None

@@ -14,7 +14,7 @@ from biopsy.checks.judge import signature_of, status_text
 from biopsy.comparison.mismatch import COSTS, NOT_FINITE, form_text, worst_of
 from biopsy.comparison.runs import compare_runs
 from biopsy.engines.base import Engine
-from biopsy.engines.registry import title_of
+from biopsy.engines.registry import PLAIN, TITLES, full_title, title_of
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, Observation, RunQuestion
 from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.questions.layers.question import Judge
@@ -51,6 +51,11 @@ class ObservedFailure:
     output: str = ""
     sample: int = 0
     right_type: str = ""
+
+    @property
+    def against_title(self) -> str:
+        """The engine that gives what is expected; the spec itself, quoted, if it holds further settings."""
+        return full_title(self.against, "") if self.against in (*PLAIN, *TITLES) else repr(self.against)
 
 
 def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
@@ -171,11 +176,18 @@ def _agrees(judge: Judge, actual: RunnerResult, expected: RunnerResult) -> bool:
 
 
 def exclusions(
-    observation: Observation, failure: ObservedFailure, reproduction: Reproduction, earlier: EarlierFindings
+    observation: Observation,
+    failure: ObservedFailure,
+    reproduction: Reproduction,
+    earlier: EarlierFindings,
+    *,
+    has_floats: bool = True,
 ) -> Iterator[tuple[str, bool]]:
-    """Each cause that was looked at, and whether it is still open."""
+    """Each cause that was looked at, and whether it is still open. ``has_floats``: the model computes with floats."""
     rounding = observation.evidence.verdict.rounding
-    if failure.kind == "comparison" and failure.name == "mismatch" and rounding is not None:
+    if failure.kind == "comparison" and failure.name == "mismatch" and not has_floats:
+        yield "rounding (the attached model has no floating-point numbers)", False
+    elif failure.kind == "comparison" and failure.name == "mismatch" and rounding is not None:
         times = "" if rounding.times is None else f"{rounding.times:.3g} times the rounding error of a plain run, "
         if rounding.verdict == "bug":
             yield f"rounding ({times}measured against float64 in the attached model)", False
@@ -189,10 +201,5 @@ def exclusions(
         yield f"chance (it failed only in run {observation.runs} of the check)", True
     elif reproduction.reproduced != "not":
         yield "chance (it failed in the check and in reproduce.py, each in a process of its own)", False
-    engine = failure.engine
-    if earlier.both_wrong:
-        yield f"the model ({failure.against!r} is wrong too, by float64)", True
-    elif engine is not None and failure.against.partition(":")[0] == engine.name:
-        yield f"the model ({failure.against!r}, the same engine, gives the expected values)", False
-    elif failure.against and failure.against != GOLDEN:
-        yield f"the model ({failure.against!r} gives the expected values)", False
+    if earlier.by_float64 is False:
+        yield f"the model ({failure.against_title} is wrong too, by float64)", True

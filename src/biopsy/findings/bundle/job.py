@@ -47,8 +47,8 @@ class EarlierFindings:
     in a sentence or two), ``cause`` (what it depends on) and ``workaround`` (what was tried and passed). ``how_often``
     says how many runs a flaky failure shows in; "" if it is not known to be flaky. ``links`` are references in these
     words to bugs of biopsy's own catalogue, each with its address. ``mismatch`` is the wrong shape or type that
-    they tell; they name ``against`` as the engine that gives another. ``both_wrong``: by float64, what the engine was
-    compared with is wrong too.
+    they tell; they name ``against`` as the engine that gives another. ``by_float64``: whether what the engine was
+    compared with is right by float64; None if that is not known.
     """
 
     title: str = ""
@@ -57,7 +57,7 @@ class EarlierFindings:
     links: Mapping[str, str] = field(default_factory=dict)
     mismatch: Mismatch | None = None
     against: str = ""
-    both_wrong: bool = False
+    by_float64: bool | None = None
 
     def of_form(self, worst: Mismatch | None) -> EarlierFindings:
         """The same findings with the shape or type that the packed model gives, which may have other sizes."""

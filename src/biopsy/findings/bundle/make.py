@@ -35,6 +35,7 @@ from biopsy.findings.bundle.short_script import ShownFailure
 from biopsy.findings.report import versions_tree
 from biopsy.model.extract import choose_outputs
 from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.infer import has_floats
 from biopsy.model.load import read_bytes
 from biopsy.model.weights_file import default_name
 from biopsy.processes.cleanup import temporary_folder
@@ -117,7 +118,9 @@ def make_bundle(job: BundleJob) -> Bundle:
             reproduction=reproduction,
             script=script.contents[SCRIPT].decode(),
             versions=versions_tree([] if job.run is None else [engine.label for engine in job.run.engines]),
-            excluded=list(exclusions(observation, failure, reproduction, job.earlier)),
+            excluded=list(
+                exclusions(observation, failure, reproduction, job.earlier, has_floats=has_floats(read_bytes(model)))
+            ),
             earlier=job.earlier,
             settings=job.settings if job.secrets is None or not job.settings else "not told here",
             remarks=[f"left out: {text}" for text in script.left_out],

@@ -167,7 +167,8 @@ class KnownMatch:
             doubt = ", but fails otherwise"
         elif self.release == "mended":
             doubt = f", known as mended in {failure.mended}, yet it fails here"
-        return f"{_GRADES[self.grade][0]} {failure.reference}{doubt}: {failure.title}"
+        unreported = " (no public report of it is known)" if failure.origin == ORIGIN and not failure.issue else ""
+        return f"{_GRADES[self.grade][0]} {failure.reference}{unreported}{doubt}: {failure.title}"
 
     def evidence(self, seen: SeenFailure) -> Iterator[tuple[str, str]]:
         """Pairs of a heading and a text: what agrees with the known bug and what does not, then facts about it."""

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_UP, Context
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from biopsy.model import walk
 from biopsy.model.external import is_external
 from biopsy.model.infer import infer_types
 from biopsy.questions.variation.elements import with_changed_weights
 from biopsy.questions.variation.features import Edit, ExaminedFeature, FedModel, chained, values_of
+from biopsy.reduction.passes.common import copied, opsets_of
 from biopsy.reduction.passes.weights import lists_of_sizes, named_tensors
+from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Array
 from biopsy.tensors.types import is_float
 
@@ -28,15 +31,18 @@ Fails = Callable[[Edit, str], bool]
 _READABLE_SIZES = (2, 3, 4, 1)
 """Sizes in the order in which a reader prefers them: an axis of one element hides what the axis is for."""
 
-FEW = 12
+FEW = 16
 """So many elements can be read as a list of numbers."""
 
 
-def make_plain(base: FedModel, examinations: Sequence[ExaminedFeature], fails: Fails) -> None:
+def make_plain(
+    base: FedModel, examinations: Sequence[ExaminedFeature], fails: Fails, *, is_of_shape: bool = False
+) -> None:
     """Make a failing model plainer step by step: first its sizes, then each of its tensors, then its sizes again.
 
     ``fails`` is called with edits of ``base``, each of which includes those that failed before. No model is tried that
-    gives an empty tensor where ``base`` does not: nothing is to be seen in it.
+    gives an empty tensor where ``base`` does not: nothing is to be seen in it. If the failure ``is_of_shape``, the
+    newest definition of the operators is tried first: for shapes, later texts of the standard are often clearer.
     """
     is_empty_already = _gives_empty(base)
 
@@ -44,11 +50,13 @@ def make_plain(base: FedModel, examinations: Sequence[ExaminedFeature], fails: F
         edited = edit(base)
         return edited is not None and (is_empty_already or not _gives_empty(edited)) and fails(edit, description)
 
-    kept: list[Edit] = []
+    kept: list[Edit] = (
+        [in_newest_opset] if is_of_shape and shows(in_newest_opset, "its operators' newest opset") else []
+    )
     axes = [sizes for each in examinations if (sizes := _readable_sizes(each))]
     firsts = [sizes[0] for sizes in axes]
-    if len(axes) > 1 and shows(chained(firsts), "readable sizes"):
-        kept = firsts
+    if len(axes) > 1 and shows(chained([*kept, *firsts]), "readable sizes"):
+        kept += firsts
     else:
         for sizes in axes:
             kept += next(([edit] for edit in sizes if shows(chained([*kept, edit]), "a readable size")), [])
@@ -60,6 +68,22 @@ def make_plain(base: FedModel, examinations: Sequence[ExaminedFeature], fails: F
                 break
     if axes and not set(firsts) <= set(kept) and shows(chained([*kept, *firsts]), "readable sizes of plain values"):
         kept += firsts
+
+
+def in_newest_opset(fed: FedModel) -> FedModel | None:
+    """A copy in the opset of the newest definition of its operators; None if it is that already."""
+    model = fed.model
+    opsets = opsets_of(model)
+    named = [node.op_type for node in walk.nodes(model) if node.domain in ("", "ai.onnx")]
+    schemas = (walk.schema_of(name, onnx.defs.onnx_opset_version(), "") for name in named)
+    newest = max((schema.since_version for schema in schemas if schema is not None), default=0)
+    if newest <= opsets.get("", 1):
+        return None
+    raised = copied(model)
+    for entry in raised.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            entry.version = newest
+    return replace(fed, model=raised)
 
 
 def _gives_empty(fed: FedModel) -> bool:
@@ -157,7 +181,9 @@ def _rounded(decimals: int, values: Array) -> Array:
     return np.round(values.astype(np.float64), decimals).astype(values.dtype)
 
 
-_LONGEST = 100
+_MOST_NESTED = 12
+_LONGEST, _LONGEST_FLAT = 100, 200
+"""Characters of a nested list, and of one in a single row: numbers beside a script are read less easily."""
 
 
 def plain_expression(values: Array) -> str | None:
@@ -168,10 +194,9 @@ def plain_expression(values: Array) -> str | None:
     if values.dtype.kind not in "fiub" or not values.dtype.isnative or values.dtype.name not in _NUMPYS_OWN:
         return None
     dtype = "bool" if values.dtype.kind == "b" else f"np.{values.dtype.name}"
-    if values.size <= FEW:
-        listed = f"np.array({_listed(values)}, {dtype})"
-        if len(listed) <= _LONGEST and 0 not in values.shape:
-            return listed
+    listed = f"np.array({_listed(values)}, {dtype})" if 0 < values.size <= _MOST_NESTED else ""
+    if listed and len(listed) <= _LONGEST:
+        return listed
     flat = values.ravel()
     for length in range(1, 5 if values.size else 0):
         pattern = flat[:length]
@@ -181,6 +206,9 @@ def plain_expression(values: Array) -> str | None:
             return f"np.resize(np.array({_listed(pattern)}, {dtype}), {values.shape})"
     if values.dtype.kind in "iu" and (flat == np.arange(values.size)).all():
         return f"np.arange({values.size}, dtype={dtype}).reshape({values.shape})"
+    in_a_row = f"np.array({_listed(flat)}, {dtype}).reshape({values.shape})" if 0 < values.size <= FEW else ""
+    if in_a_row and len(in_a_row) <= _LONGEST_FLAT:
+        return in_a_row
     return None if values.size else f"np.zeros({values.shape}, {dtype})"
 
 

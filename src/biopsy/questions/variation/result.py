@@ -85,7 +85,7 @@ class Variation:
     satisfy a simple condition. ``unknown``: neither is known. ``together``: whether it still fails if all free features
     are changed at once; None if not tried. ``checks`` counts runs of the check. ``complete``: the budget sufficed.
     ``kept`` says why nothing was varied at all, else "". ``plain`` is the model with the least sizes and the simplest
-    values with which it still fails; None if it got no plainer.
+    values with which it still fails; None if it got no plainer. ``of_plain`` is ``brief`` of that; "" if not asked.
     """
 
     free: tuple[Finding, ...] = ()
@@ -96,6 +96,14 @@ class Variation:
     complete: bool = True
     kept: str = ""
     plain: FedModel | None = None
+    of_plain: str = ""
+
+    @property
+    def in_brief(self) -> Sequence[Finding]:
+        """The features that ``brief`` is about."""
+        free = [finding for finding in self.free if finding.is_explicit]
+        fixed = [finding for finding in self.fixed if finding.short]
+        return [*free[:_MOST_IN_BRIEF], *fixed[:_MOST_IN_BRIEF]]
 
     @property
     def sentence(self) -> str:

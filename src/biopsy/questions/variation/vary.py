@@ -96,6 +96,7 @@ class VariationJob:
     is ``biopsy run``; they are then varied too, and resized with the model. ``values_free``: the check does not compare
     with recorded values (see ``reduction.values``); None to conclude it from the failure. ``reference`` is the failure
     that counts as the same; None for the model's own. ``allow_vacuous_check`` accepts a check that fails on anything.
+    ``asks_of_plain``: what holds of the model is asked again of its plain form.
     """
 
     search: SearchOptions = field(default_factory=lambda: SearchOptions(budget=USUAL_BUDGET))
@@ -103,6 +104,7 @@ class VariationJob:
     values_free: bool | None = None
     reference: Signature | None = None
     allow_vacuous_check: bool = False
+    asks_of_plain: bool = False
 
 
 def vary(index: ModelIndex, check: Check, job: VariationJob, listener: events.Listener = events.ignore) -> Variation:
@@ -200,6 +202,7 @@ class VariationTask:
         self._flakiness = Flakiness(oracle, job.search.repeating)
         self._trial_maker: TrialMaker | None = None
         self._wrong_place: int | None = None
+        self._bits = EXACT
         self._examinations: list[ExaminedFeature] = []
         self._variation = Variation()
         self._tried: set[tuple[int, bytes]] = set()
@@ -263,7 +266,9 @@ class VariationTask:
         if not (is_no_comparison(reference) if free is None else free):
             self._variation = replace(self._variation, kept=_COMPARES)
             return
-        bits = COARSE if is_no_comparison(reference) else AS_FLOAT32 if self._oracle.failure.original else EXACT
+        self._bits = bits = (
+            COARSE if is_no_comparison(reference) else AS_FLOAT32 if self._oracle.failure.original else EXACT
+        )
         self._examinations = [ExaminedFeature(feature) for feature in features_of(self._trial_maker, bits)]
         if reference.stage == "compare" and reference.kind not in COSTS:
             unchanged = self._trial_maker.unchanged
@@ -286,6 +291,8 @@ class VariationTask:
             self._require_failure()  # whatever was tried says nothing of a failure that has stopped
         if not self._variation.kept:
             self._make_plain()
+        if self._variation.plain is not None and self._job.asks_of_plain:
+            self._vary_plain(self._variation.plain)
         self._oracle.pool.abandon_all()
         self._require_meaningful_check()
         return True
@@ -417,8 +424,28 @@ class VariationTask:
     def _make_plain(self) -> None:
         """Keep the plainest form of the model that still fails, as far as the budget allows."""
         assert self._trial_maker is not None
+        failure = self._oracle.failure.reference
+        is_of_shape = failure is not None and failure.kind == "shape-mismatch"
         with contextlib.suppress(BudgetSpentError), self._oracle.budget.enforced():
-            make_plain(self._trial_maker.base, self._examinations, self._is_plainer)
+            make_plain(self._trial_maker.base, self._examinations, self._is_plainer, is_of_shape=is_of_shape)
+
+    def _vary_plain(self, plain: FedModel) -> None:
+        """Ask of the plain model what is said in brief of the model: other sizes and values may hide a condition."""
+        maker, whole, found = self._trial_maker, self._examinations, self.variation
+        assert maker is not None
+        titles = {finding.title for finding in found.in_brief}
+        self._trial_maker = TrialMaker(plain, maker.check, maker.folder)
+        try:
+            with contextlib.closing(self._trial_maker), self._oracle.budget.enforced():
+                features = [ExaminedFeature(feature) for feature in features_of(self._trial_maker, self._bits)]
+                self._examinations = [each for each in features if finding_of(each).title in titles]
+                drive(proposed_changes(self._examinations), self._check_round)
+                self._confirm_conditions_on_values()
+                of_plain = replace(self.variation, together=None, plain=None).brief
+        except BudgetSpentError:
+            of_plain = ""
+        self._trial_maker, self._examinations = maker, whole
+        self._variation = replace(self._variation, of_plain=of_plain)
 
     def _is_plainer(self, edit: Edit, description: str) -> bool:
         """Whether the model still fails after an edit that makes it plainer; if so, the edited model is kept."""
