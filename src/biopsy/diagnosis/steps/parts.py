@@ -39,7 +39,7 @@ from biopsy.diagnosis.steps.undefined import excused, undefined_in
 from biopsy.engines.registry import PLAIN, create
 from biopsy.engines.runner import Inputs, checked_feed, feeds_for
 from biopsy.findings.reduction import search_tree
-from biopsy.findings.search_history import SearchHistory
+from biopsy.findings.report import SearchHistory
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.nodes import warning_of_random
 from biopsy.model.tensor_type import TensorType, spaced
