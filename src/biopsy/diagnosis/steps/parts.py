@@ -5,7 +5,6 @@ layers that need a higher precision, and what may vary in the piece.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -208,11 +207,10 @@ def _types_of_ends(path: Path) -> Iterator[tuple[str, str]]:
     index = index_file(path)
     for tensor in (*index.fed_inputs(), *index.outputs):
         kind = index.value_type(tensor)
-        if kind is not None:
-            yield index.names[tensor], _OPEN_SHAPE.sub("", spaced(kind))
-
-
-_OPEN_SHAPE = re.compile(r" \[(?:\?, )*\?\]")
+        if isinstance(kind, TensorType) and kind.shape and set(kind.shape) == {None}:
+            yield index.names[tensor], kind.dtype
+        elif kind is not None:
+            yield index.names[tensor], spaced(kind)
 
 
 def _as_declared(error: ErrorSize | None, index: ModelIndex) -> ErrorSize | None:
