@@ -10,8 +10,8 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_290,
-    "modules": 376,
+    "code": 63_280,
+    "modules": 375,
     "functions": 5_767,
     "used_once": 524,
     "inner_imports": 387,

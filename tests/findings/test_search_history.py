@@ -1,5 +1,5 @@
 from biopsy import events
-from biopsy.findings.search_history import MOST_CHECKS, SearchHistory
+from biopsy.findings.report import MOST_CHECKS, SearchHistory
 
 
 def ask(history: SearchHistory, number: int, outcome: str = "passed", nodes: int = 3) -> None:

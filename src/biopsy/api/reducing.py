@@ -33,8 +33,7 @@ from biopsy.engines.runner import Inputs
 from biopsy.findings.model import model_tree
 from biopsy.findings.page.document import Reported
 from biopsy.findings.reduction import reduction_sections
-from biopsy.findings.report import report_tree, versions_tree
-from biopsy.findings.search_history import SearchHistory
+from biopsy.findings.report import SearchHistory, report_tree, versions_tree
 from biopsy.questions.variation.result import Variation
 from biopsy.questions.variation.vary import USUAL_CHECKS, USUAL_SECONDS, VariationJob
 from biopsy.questions.variation.vary import vary as run_variation

@@ -144,8 +144,7 @@ class JournalFile:
     def begin(self, lines: Sequence[Values]) -> None:
         """Replace the content of the file by these lines. Raises OSError; the file is then empty."""
         self.end, self._is_doubtful = FileEnd(), True
-        if hasattr(os, "fchmod"):
-            os.fchmod(self._descriptor, PRIVATE)
+        os.fchmod(self._descriptor, PRIVATE)
         self.append([("biopsy journal", VERSION), *lines])
 
     def append(self, lines: Sequence[Values], *, at_once: bool = False) -> None:

@@ -43,7 +43,7 @@ def command_check(
 
 
 class ForkStarter(ProcessStarter, ABC):
-    """Starts runs as forks of one warm process, the server; as processes if there is no fork or no server.
+    """Starts runs as forks of one warm process, the server; as processes if there is no server.
 
     A process pays for its imports, and perhaps for reading its files, again in every run; the server pays once. Output
     and exit status are the same either way. ``jobs`` is how many forks there may be at once.
@@ -53,7 +53,7 @@ class ForkStarter(ProcessStarter, ABC):
         self._jobs = jobs
         self._server: ForkServer | None = None
         self._lost: list[ForkServer] = []
-        self._given_up = not hasattr(os, "fork")
+        self._given_up = False
         self._starting = threading.Lock()
 
     @property

@@ -19,7 +19,7 @@ from biopsy.checks.judge import rate_text
 from biopsy.checks.outcome import Outcome
 from biopsy.cli.arguments.checks import ShownChecks
 from biopsy.cli.console import COLUMN, Console, LiveLine, LogFile
-from biopsy.findings.search_history import SearchHistory
+from biopsy.findings.report import SearchHistory
 from biopsy.model.sources import NodeSource, group_name, places_of
 from biopsy.processes.writing import cannot_write
 from biopsy.text import count, series, size_text

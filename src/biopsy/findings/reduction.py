@@ -13,8 +13,7 @@ from biopsy.checks.judge import signature_of
 from biopsy.checks.outcome import Judged
 from biopsy.comparison.mismatch import ErrorSize, form_text, most_telling
 from biopsy.findings.model import GRAPH_MOST_NODES, graph_tree, map_tree, numbers_in
-from biopsy.findings.report import Tree
-from biopsy.findings.search_history import SearchHistory
+from biopsy.findings.report import SearchHistory, Tree
 from biopsy.findings.verdict import Verdict
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.processes.reading import digest_of

@@ -127,9 +127,7 @@ class Process:
         return self._ended() if self._popen.returncode is None else self._popen.returncode
 
     def _ended(self, *, by_itself: bool = False) -> int:
-        if not hasattr(os, "killpg"):
-            self._popen.kill()
-        elif not (by_itself and keeps_processes()):
+        if not (by_itself and keeps_processes()):
             end_group(self.pid)
         cleanup.unregister(*self._entry)
         return self._popen.wait()
@@ -148,7 +146,7 @@ def _interruptible() -> Iterator[None]:
 
     A program inherits blocked signals: a check that ends another program by SIGINT would wait for ever.
     """
-    is_blocked = hasattr(signal, "pthread_sigmask") and signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    is_blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     if is_blocked:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:

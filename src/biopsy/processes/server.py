@@ -111,7 +111,7 @@ _OF_THIS_TEST = "PYTEST_CURRENT_TEST"
 """An environment variable that pytest changes for each test; no engine looks at it."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Zygote:
     """A process of which later children of ``module`` are forks, so that they need not import what all need.
 

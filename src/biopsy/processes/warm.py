@@ -52,9 +52,7 @@ class ForkServer:
         stdout: int = subprocess.DEVNULL,
         start: Callable[..., Process | ForkOfWaiting] = Process,
     ) -> None:
-        """Raises ServerGoneError if it cannot be started, or if this platform has no fork."""
-        if not hasattr(os, "fork"):
-            raise ServerGoneError("this platform has no fork")
+        """Raises ServerGoneError if it cannot be started."""
         pairs = [socket.socketpair() for _ in range(connections)]
         server_descriptors = [server_end.fileno() for _, server_end in pairs]
         try:

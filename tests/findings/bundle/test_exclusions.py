@@ -11,7 +11,7 @@ from biopsy.comparison.mismatch import Rounding
 from biopsy.findings.bundle.failure import ObservedFailure, exclusions
 from biopsy.findings.bundle.job import EarlierFindings, Observation
 from biopsy.findings.bundle.reproduction import Reproduction
-from biopsy.findings.search_history import SearchHistory
+from biopsy.findings.report import SearchHistory
 
 FAILURE = ObservedFailure(kind="command", title="It fails", engine=None, stage="", message="")
 SHOWN = Reproduction(reproduced="alone", status=1, output="")

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx
 import pytest
-from biopsy.model.demonstration import demonstration_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from biopsy import errors
+from biopsy.cli.demo import demonstration_model
 from biopsy.questions.known_failures.fingerprint import Fingerprint, fingerprint_of
 from biopsy.questions.known_failures.reading import pattern_of
 from support.known_pieces import PIECES

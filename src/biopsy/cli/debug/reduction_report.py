@@ -27,8 +27,7 @@ from biopsy.cli.run.options import RunOptions, run_parser
 from biopsy.comparison.mismatch import COSTS, error_text
 from biopsy.engines.registry import PLAIN
 from biopsy.findings.model import model_tree
-from biopsy.findings.report import versions_tree
-from biopsy.findings.search_history import SearchHistory
+from biopsy.findings.report import SearchHistory, versions_tree
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.questions.layers.findings import ranking_in
 from biopsy.questions.variation.result import UNCLEAR, Variation

@@ -27,8 +27,7 @@ from biopsy.engines.registry import PLAIN
 from biopsy.engines.runner import wider_sample
 from biopsy.findings.answers import AGREE, transformation_verdict
 from biopsy.findings.model import model_tree
-from biopsy.findings.report import versions_tree
-from biopsy.findings.search_history import SearchHistory
+from biopsy.findings.report import SearchHistory, versions_tree
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.load import require_file
 from biopsy.processes.watch import Limits

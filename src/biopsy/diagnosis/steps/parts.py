@@ -5,7 +5,6 @@ layers that need a higher precision, and what may vary in the piece.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +38,7 @@ from biopsy.diagnosis.steps.undefined import excused, undefined_in
 from biopsy.engines.registry import PLAIN, create
 from biopsy.engines.runner import Inputs, checked_feed, feeds_for
 from biopsy.findings.reduction import search_tree
-from biopsy.findings.search_history import SearchHistory
+from biopsy.findings.report import SearchHistory
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.nodes import warning_of_random
 from biopsy.model.tensor_type import TensorType, spaced
@@ -208,11 +207,10 @@ def _types_of_ends(path: Path) -> Iterator[tuple[str, str]]:
     index = index_file(path)
     for tensor in (*index.fed_inputs(), *index.outputs):
         kind = index.value_type(tensor)
-        if kind is not None:
-            yield index.names[tensor], _OPEN_SHAPE.sub("", spaced(kind))
-
-
-_OPEN_SHAPE = re.compile(r" \[(?:\?, )*\?\]")
+        if isinstance(kind, TensorType) and kind.shape and set(kind.shape) == {None}:
+            yield index.names[tensor], kind.dtype
+        elif kind is not None:
+            yield index.names[tensor], spaced(kind)
 
 
 def _as_declared(error: ErrorSize | None, index: ModelIndex) -> ErrorSize | None:
