@@ -190,8 +190,8 @@ def exclusions(
     elif reproduction.reproduced != "not":
         yield "chance (it failed in the check and in reproduce.py, each in a process of its own)", False
     engine = failure.engine
-    if earlier.both_wrong:
-        yield f"the model ({failure.against!r} is wrong too, by float64)", True
+    if earlier.doubt:
+        yield f"the model ({failure.against!r} {earlier.doubt})", True
     elif engine is not None and failure.against.partition(":")[0] == engine.name:
         yield f"the model ({failure.against!r}, the same engine, gives the expected values)", False
     elif failure.against and failure.against != GOLDEN:
