@@ -10,7 +10,7 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 62_960,
+    "code": 62_980,
     "modules": 389,
     "functions": 5_745,
     "used_once": 521,
