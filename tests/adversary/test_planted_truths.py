@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
@@ -532,3 +533,33 @@ def test_random_values_are_blamed_only_where_the_outputs_depend_on_them(
     verdict = json.loads((folder / "report.json").read_text())["verdict"]
     assert verdict["kind"] == kind
     assert word in verdict["text"]
+
+
+@pytest.mark.slow
+def test_no_value_is_called_expected_before_it_is_known_which_engine_is_wrong(
+    folder: Path, planted: Callable[..., str]
+) -> None:
+    engine = planted({"op": "Tanh", "does": "scale"})
+    ran = biopsy(folder, "diagnose", "model.onnx", "--engine", engine, "--reference", "--max-time", "20s")
+    first = next(line for line in ran.stdout.splitlines() if line.startswith("fails "))
+    assert re.search(r"of 'y': reference gives -?[\d.]+, planted gives -?[\d.]+ ", first)
+    verdict = next(line for line in ran.stdout.splitlines() if line.startswith("FAILED"))
+    assert ("expected" in verdict) == ("computes wrong values" in verdict)
+
+
+@pytest.mark.slow
+def test_a_quantizer_that_breaks_ties_the_other_way_is_not_acquitted_as_rounding(
+    folder: Path, planted: Callable[..., str]
+) -> None:
+    ties = (np.arange(32).reshape(4, 8) % 9 * 2 + 0.5).astype(np.float32)
+    np.savez(folder / "inputs.npz", x=ties)
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        ties (float[4,8] x) => (float[4,8] y) <float one = {1}>
+        { r = Relu (x) q = QuantizeLinear <output_dtype = 3> (r, one) d = DequantizeLinear (q, one) y = Tanh (d) }""")
+    onnx.save(model, folder / "model.onnx")
+    engine = planted({"op": "QuantizeLinear", "does": "add", "by": 1})  # as all ties lie above even numbers
+    words = ["--onnxrt", "--engine", engine, "--load-inputs", "inputs.npz", "--max-time", "25s"]
+    biopsy(folder, "diagnose", "model.onnx", *words, "--report", "report.json")
+    report = json.loads((folder / "report.json").read_text())
+    assert "QuantizeLinear" in report["verdict"]["text"]
+    assert report["failure"]["rounding"]["verdict"] == "bug"

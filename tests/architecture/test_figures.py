@@ -10,10 +10,10 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_280,
+    "code": 63_320,
     "modules": 375,
-    "functions": 5_767,
-    "used_once": 524,
+    "functions": 5_770,
+    "used_once": 523,
     "inner_imports": 387,
     "namespaces": 33,
     "options": 33,

@@ -48,6 +48,17 @@ UNDEFINED = [
     ('y = BitShift<direction = "LEFT">(a, b)', {"a": np.uint8([1]), "b": np.uint8([8])}, "shifts by as many bits"),
     ("y = Div(other, b)", {"b": np.int32([0])}, "divides an integer by zero"),
     ("y = Gather(other, b)", {"b": np.int64([2])}, ""),
+    ("y = Add(a, b)", {"a": np.int8([[100], [1]]), "b": np.int8([27, 28])}, "overflows its integer type"),
+    ("y = Add(a, b)", {"a": np.int8([[100], [1]]), "b": np.int8([27, -128])}, ""),
+    ("y = Add(a, b)", {"a": np.int64([2**63 - 1]), "b": np.int64([1])}, "overflows its integer type"),
+    ("y = Add(a, b)", {"a": np.int64([2**63 - 2]), "b": np.int64([1])}, ""),
+    ("y = Sub(a, b)", {"a": np.uint8([3, 4]), "b": np.uint8([4])}, "overflows its integer type"),
+    ("y = Sub(a, b)", {"a": np.int8([3]), "b": np.int8([4])}, ""),
+    ("y = Mul(a, b)", {"a": np.int32([65536]), "b": np.int32([32768])}, "overflows its integer type"),
+    ("y = Mul(a, b)", {"a": np.int32([-65536]), "b": np.int32([32768])}, ""),
+    ("y = Mul(a, b)", {"a": np.float32([1e30]), "b": np.float32([1e30])}, ""),
+    ("y = Pow(a, b)", {"a": np.int32([2]), "b": np.int64([31])}, "overflows its integer type"),
+    ("y = Pow(a, b)", {"a": np.int32([2]), "b": np.float32([30])}, ""),
 ]
 
 
@@ -212,7 +223,7 @@ def test_what_may_come_in_any_order_blames_nobody(tmp_path: Path, is_sorted: int
     <int64[1] k = {{3}}> {{ y, places = TopK <sorted: int = {is_sorted}> (x, k) }}"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
     index, feeds = index_file(tmp_path / "model.onnx"), [{"x": np.float32([1, 5, 2, 4, 3])}]
-    assert has_rules(index)
+    assert has_rules(index) != is_defined
     with StepContext(question(tmp_path), events.ignore) as context:
         found = undefined_results(index, feeds, replace(failure(), suspect="onnxrt"), context)
     assert (found is None) == is_defined
@@ -228,3 +239,32 @@ def test_without_a_piece_no_engine_is_accused_of_what_may_be_undefined(tmp_path:
     elsewhere = facts(piece=None, layers=None, undefined=replace(undefined, explains=False))
     assert verdict_of(elsewhere, (), question(tmp_path)).kind == "fails"
     assert verdict_of(facts(undefined=undefined), (), question(tmp_path)).kind == "reduced"  # the piece has none
+
+
+@pytest.mark.parametrize(("op", "instead"), [("Add", "a"), ("Sub", "b"), ("Mul", "a"), ("Pow", "b")])
+def test_an_overflow_is_mended_by_other_values_of_one_input(op: str, instead: str) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (a, b) => (y) {{ y = {op}(a, b) }}'
+    feed = {"a": np.uint8([[2], [255], [9]]), "b": np.uint8([1, 3])}
+    (found,) = undefined_values(onnx.parser.parse_model(text), ["Node 'n'"], [feed])
+    assert found.tensor == instead
+    mended = {**feed, instead: found.replaced(feed[instead])}
+    assert mended[instead].shape == feed[instead].shape and not np.array_equal(mended[instead], feed[instead])
+    assert not list(undefined_values(onnx.parser.parse_model(text), ["Node 'n'"], [mended]))
+
+
+@pytest.mark.parametrize(("dtype", "is_asked"), [("float", False), ("int32", True)])
+def test_only_integers_are_looked_at_for_an_overflow(dtype: str, is_asked: bool, tmp_path: Path) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    g ({dtype}[4] x) => ({dtype}[4] y) {{ a = Add(x, x) b = Mul(a, x) y = Sub(b, a) }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    assert has_rules(index_file(tmp_path / "model.onnx")) == is_asked
+
+
+def test_all_that_depends_on_an_overflow_is_excused_and_nothing_else(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (int32[3] x) => (int32[3] y) <int32[1] k = {65536}> { m = Mul(x, k) y = Neg(m) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    index, feeds = index_file(tmp_path / "model.onnx"), [{"x": np.int32([1, 40000, 2])}]
+    with StepContext(question(tmp_path), events.ignore) as context:
+        found = undefined_results(index, feeds, replace(failure(), suspect="onnxrt"), context)
+    assert found is not None and found.explains and found.text == "Mul of 'm' overflows its integer type"

@@ -100,7 +100,7 @@ class Mismatch:
 
     def value_text(self, value: float) -> str:
         """A value of the output in up to seven digits; a whole number of a discrete output in all of its digits."""
-        is_whole = self.quantum is not None and value.is_integer() and abs(value) < 2**63
+        is_whole = self.quantum is not None and value.is_integer() and abs(value) <= 2**64
         return f"{value:.0f}" if is_whole else f"{value:.7g}"
 
     @property
@@ -324,8 +324,11 @@ def _finite(kind: type[Record], tree: object) -> Record:
     return replace(record, **dict.fromkeys(odd))  # type: ignore[type-var]
 
 
-def error_text(size: ErrorSize) -> str:
-    """One line: ``0.458 at [8, 4] of 'logits' · 458 times the tolerance · ... · 740 of 1024 elements``."""
+def error_text(size: ErrorSize, sides: Sequence[str] = ()) -> str:
+    """One line: ``0.458 at [8, 4] of 'logits' · 458 times the tolerance · ... · 740 of 1024 elements``.
+
+    ``sides`` are the names of the two engines that give these values if neither is known to be right.
+    """
     worst = size.worst
     if special := special_of(worst.kind):
         only = {"mismatch": " on this side only", "expected": " on the other side only"}
@@ -339,12 +342,7 @@ def error_text(size: ErrorSize) -> str:
         return f"{worst.kind} of {worst.output!r}"
     parts = []
     if worst.error is not None:
-        values = (
-            f": {worst.value_text(worst.actual)}, expected {worst.value_text(worst.expected)}"
-            if worst.actual is not None and worst.expected is not None
-            else ""
-        )
-        parts.append(f"{worst.error:.3g} at {list(worst.index)} of {worst.output!r}{values}")
+        parts.append(f"{worst.error:.3g} at {list(worst.index)} of {worst.output!r}{_values_text(worst, sides)}")
     if worst.times_tolerance is not None:
         parts.append(f"{worst.times_tolerance:.3g} times the tolerance")
     if worst.discrete:
@@ -353,8 +351,15 @@ def error_text(size: ErrorSize) -> str:
         parts.append(f"{worst.times_rounding:.3g} times the rounding error of its type")
     if size.rounding is not None and size.rounding.times is not None:
         parts.append(f"{size.rounding.times:.3g} times the rounding error of a plain run")
-    parts.append(f"{worst.wrong} of {worst.elements} elements")
+    parts.append(f"{worst.wrong} of {count(worst.elements, 'element')}")
     return " · ".join(parts)
+
+
+def _values_text(worst: Mismatch, sides: Sequence[str]) -> str:
+    if worst.actual is None or worst.expected is None:
+        return ""
+    actual, expected = map(worst.value_text, (worst.actual, worst.expected))
+    return f": {sides[0]} gives {actual}, {sides[1]} gives {expected}" if sides else f": {actual}, expected {expected}"
 
 
 def form_text(mismatch: Mismatch, other: str) -> str:

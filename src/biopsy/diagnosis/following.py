@@ -23,6 +23,7 @@ from biopsy.diagnosis.steps.causes import reasons_against
 from biopsy.diagnosis.verdict import (
     AVOIDS,
     FROM_PLACES,
+    is_decided,
     measure,
     nodes_reason,
     sentence,
@@ -97,11 +98,17 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
         no_issue = "what fails is only partly known"
     elif facts.definition is not None and facts.definition.right == "suspect":
         no_issue = f"the shape that {full_title(failure.suspect or '', '')} gives is right"
-    elif facts.fault is not None or verdict.kind in ("rounding", "precision"):
+    elif verdict.kind == "rounding":
+        no_issue = "the verdict is rounding, as far as the outputs show"
+    elif facts.fault is not None or verdict.kind == "precision":
         no_issue = f"the verdict is that no engine is at fault ({verdict.kind})"
-    judged = () if facts.rounding is None else ((True, facts.rounding.right), (False, facts.rounding.wrong))
     model, worst = question.model if piece is None else Path(piece.plain or piece.path), worst_mismatch(facts)
     trusted = full_title(failure.trusted, "") if failure.trusted else ""
+    doubt = ""
+    if facts.rounding is not None and failure.trusted in facts.rounding.wrong:
+        doubt = "is wrong too, by float64"
+    elif trusted and failure.report.kind == "mismatch" and not is_decided(facts):
+        doubt = "gives the other values, and which are wrong is not known"
     given = None if piece is None else inputs_file(model) if piece.plain else path_of(piece.inputs)
     return BundleJob(
         target=target,
@@ -116,7 +123,8 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
             title=verdict.text.rstrip(".") if no_issue else _title(facts, question),
             notes=list(_notes(facts, question, verdict)),
             how_often="" if facts.steadiness is None else facts.steadiness.how_often,
-            by_float64=next((is_right for is_right, engines in judged if failure.trusted in engines), None),
+            doubt=doubt,
+            is_confirmed=facts.rounding is not None and failure.trusted in facts.rounding.right,
             links=links,
             mismatch=failure.by_suspect(worst) if worst is not None and worst.is_of_form else None,
             against=trusted,
@@ -124,7 +132,6 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
         no_issue=no_issue,
         # Float64 with the rounding of Casts is no judge of an engine that leaves it out.
         measures_rounding=facts.rounding is None or not facts.rounding.leaves_out,
-        is_random=facts.fault == "random",
     )
 
 

@@ -240,10 +240,18 @@ def _differs(facts: KnownFacts) -> str:
         return f"differs from {trusted}, and a known bug of the reference evaluator may be the reason,"
     if rounding is None or not rounding.exceeds_rounding:
         return f"differs from {trusted}"
-    if failure.suspect in rounding.wrong and failure.trusted not in rounding.wrong:
+    if is_decided(facts):
         return "computes wrong values"
     both = "both are wrong by float64" if len(rounding.wrong) > 1 else "which of the two is wrong is not known"
     return f"differs from {trusted} by more than rounding ({both})"
+
+
+def is_decided(facts: KnownFacts) -> bool:
+    """Whether float64 shows that the suspect is wrong, and does not show it of the trusted engine."""
+    failure, rounding = facts.known_failure, facts.rounding
+    if rounding is None or not rounding.exceeds_rounding:
+        return False
+    return failure.suspect in rounding.wrong and failure.trusted not in rounding.wrong
 
 
 def _undefined(text: str, facts: KnownFacts, question: DiagnosisQuestion, piece: str) -> tuple[str, str]:
@@ -292,9 +300,11 @@ def measure(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     if kind != "mismatch" or worst.actual is None or worst.expected is None:
         return ""
     actual, expected = map(worst.value_text, (worst.actual, worst.expected))
-    values = f"{actual} at {list(worst.index)}, expected {expected}"
+    other = "expected" if failure.trusted is None or is_decided(facts) else f"and {_trusted(failure)} gives"
+    values = f"{actual} at {list(worst.index)}, {other} {expected}"
+    verb = "is" if worst.elements == 1 else "are"
     return (
-        f" {where}, {output} is {values}; {share} are off by more than the tolerance "
+        f" {where}, {output} is {values}; {share} {verb} off by more than the tolerance "
         f"({_tolerance(failure, question, form)})."
     )
 

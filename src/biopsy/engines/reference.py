@@ -100,7 +100,8 @@ class Reference(Engine):
                 )
         if self.imports.is_here:
             if wide and seed:
-                movement = Movement(digits_of([rounded] if rounded else _dtypes(index)), int(seed))
+                dtypes = [kind.dtype for kind in index.fed_types().values() if isinstance(kind, TensorType)]
+                movement = Movement(digits_of([rounded] if rounded else dtypes), int(seed))
                 return evaluator_class(undefined=self.options["undefined"], movement=movement)(proto)
             if wide:
                 return evaluator_class(rounded, self.options["undefined"])(proto)
@@ -139,10 +140,6 @@ class Reference(Engine):
             remark = f"onnx computes {', '.join(operators)} in float32 inside, in spite of float64"
             remarks = [remark] if operators else []
         return ReferenceSession(evaluator, index, remarks)
-
-
-def _dtypes(index: ModelIndex) -> list[str]:
-    return [kind.dtype for kind in index.fed_types().values() if isinstance(kind, TensorType)]
 
 
 _NOT_IN_NUMPY = frozenset(ELEM_OF_DTYPE.values()) - frozenset(range(1, 16))

@@ -72,7 +72,8 @@ class Movement:
             places = [place for place, value in enumerate(values) if _is_double(value)]
             places = [place for place in places if place == 0 or op_type not in _SIZES]
             of_numbers = all(map(_is_double, results))
-            if not places or (op_type == "QuantizeLinear" and _are_powers_of_two(values[1])):
+            divides_exactly = op_type == "QuantizeLinear" and np.all(np.abs(np.frexp(values[1])[0]) == 0.5)
+            if not places or divides_exactly:  # by powers of two
                 return results
 
             def with_inputs(change: Callable[[Array], Array]) -> tuple[Any, ...]:
@@ -102,8 +103,3 @@ class Movement:
 
 def _is_double(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic) and value.dtype == np.float64
-
-
-def _are_powers_of_two(scale: Any) -> bool:
-    """Whether a division by these is exact."""
-    return bool(np.all(np.abs(np.frexp(scale)[0]) == 0.5))

@@ -39,7 +39,8 @@ class UndefinedRule:
 
     ``of`` gives these elements for a node and the values of its inputs, None for one that is not known; that of
     ``place`` is. It returns None if no element is known to be undefined. With ``instead`` in their place, the result is
-    defined; None if no number does that. ``elementwise``: each concerns only the elements of the result at its place.
+    defined; None if no number does that. ``elementwise``: each concerns only the elements of the result at its place,
+    of which there may be more, by broadcasting.
     """
 
     text: str
@@ -129,6 +130,26 @@ def _least(node: onnx.NodeProto, inputs: Sequence[Any]) -> Elements | None:
     return (lambda number: number == np.iinfo(number.dtype).min) if inputs[0].dtype.kind == "i" else None
 
 
+def _overflowing(operation: Callable[[Array, Array], Array], place: int = 0) -> UndefinedRule:
+    """The rule of an operator of two integers, the exact result of which may be outside the type of the first."""
+
+    def of(node: onnx.NodeProto, inputs: Sequence[Any]) -> Elements | None:
+        other = inputs[1 - place] if len(inputs) == 2 else None
+        if other is None or inputs[0].dtype.kind not in "iu":
+            return None
+        limits = np.iinfo(inputs[0].dtype)
+
+        def is_outside(read: Array) -> Any:
+            first, second = (other, read) if place else (read, other)
+            with np.errstate(all="ignore"):
+                exact = operation(first.astype(np.longdouble), second.astype(np.longdouble))  # holds all 64 bits
+            return (exact < limits.min) | (exact > limits.max)
+
+        return is_outside
+
+    return UndefinedRule(text="overflows its integer type", of=of, place=place)
+
+
 def _too_many_bits(node: onnx.NodeProto, inputs: Sequence[Any]) -> Elements | None:
     return lambda bits: bits >= 8 * bits.dtype.itemsize
 
@@ -146,6 +167,7 @@ _OPPOSITE = UndefinedRule(text="overflows: the type has no such positive number"
 
 RULES: Mapping[str, UndefinedRule] = {
     "Abs": _OPPOSITE,
+    "Add": _overflowing(np.add),
     "BitShift": _SHIFT,
     "Cast": _CAST,
     "CastLike": _CAST,
@@ -154,8 +176,11 @@ RULES: Mapping[str, UndefinedRule] = {
     "GatherElements": _INDEX,
     "GatherND": _INDICES,
     "Mod": _DIVISOR,
+    "Mul": _overflowing(np.multiply),
     "Neg": _OPPOSITE,
+    "Pow": _overflowing(np.power, 1),
     "ScatterElements": _INDEX,
     "ScatterND": _INDICES,
+    "Sub": _overflowing(np.subtract, 1),
     "TopK": UndefinedRule(text="gives values in any order", of=_of_any_order, instead=None, elementwise=False),
 }

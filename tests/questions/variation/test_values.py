@@ -1,5 +1,7 @@
 """Other values in place of those that are there."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -37,3 +39,12 @@ def test_random_values_are_the_same_each_time():
     one, other = ({text: change(values).tolist() for _, text, change in value_changes(values)} for _ in range(2))
     assert one == other
     assert one["random in the same range"] != one["other random ones"]
+
+
+@pytest.mark.parametrize("value", [np.float32([3e38]), np.float16([6e4]), np.int64([2**62]), np.uint8([200])])
+def test_no_change_of_one_number_leaves_its_type(value):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        changes = {text: change(value) for _, text, change in value_changes(value)}
+    assert changes
+    assert all(changed.dtype == value.dtype and np.isfinite(changed).all() for changed in changes.values())

@@ -279,6 +279,9 @@ def failure_of(run: Judged, check: Words, *, trusted: str | None, suspect: str |
     """The failure that a run of a check shows."""
     evidence, verdict = run.evidence, run.evidence.verdict
     size = error_size(verdict.mismatches, verdict.rounding)
+    pair = () if trusted is None or suspect is None else (suspect, trusted)
+    sides = [parse_spec(engine).name for engine in pair]
+    sides = [*pair] if len(set(sides)) < len(sides) else sides
     return ModelFailure(
         check=check,
         report=FailureReport(
@@ -287,7 +290,7 @@ def failure_of(run: Judged, check: Words, *, trusted: str | None, suspect: str |
         ),
         status=evidence.status,
         output=evidence.output.decode("utf-8", "replace")[-_MOST_OUTPUT:],
-        error="" if size is None else error_text(size),
+        error="" if size is None else error_text(size, sides[::-1] if verdict.engine == trusted else sides),
         mismatch=None if size is None else size.worst,
         trusted=trusted,
         suspect=suspect,

@@ -101,7 +101,7 @@ def _may_be_of_values(failure: ModelFailure) -> bool:
     return stage in ("run", "compare") and kind not in COSTS and not errors.is_crash(stage, kind)
 
 
-_OF_INTEGERS = frozenset({"Abs", "Div", "Mod", "Neg"})
+_OF_INTEGERS = frozenset({"Abs", "Add", "Div", "Mod", "Mul", "Neg", "Pow", "Sub"})
 """Operators whose results are defined for all floating-point numbers."""
 
 
@@ -158,11 +158,14 @@ def has_rules(index: ModelIndex) -> bool:
     """Whether a model has, in bodies and functions too, an operator whose results may be undefined."""
     types = CutTypes(index, ValuesInMemory())
 
-    def is_of_floats(node: Node) -> bool:
+    def is_always_defined(node: Node) -> bool:
+        if node.op_type == "TopK":
+            attributes = onnx.NodeProto.FromString(index.node_payload(node.number)).attribute
+            return all(each.i for each in attributes if each.name == "sorted")
         kind = types.tensor_type(node.inputs[0]) if node.op_type in _OF_INTEGERS and node.inputs else None
         return kind is not None and kind.elem in FLOATS
 
-    calls = (index.operators_run(node.calls) for node in index.nodes if not is_of_floats(node))
+    calls = (index.operators_run(node.calls) for node in index.nodes if not is_always_defined(node))
     return any(not domain and name in RULES for called in calls for domain, name, *_ in called)
 
 
@@ -180,7 +183,10 @@ class UndefinedValues:
 
     def replaced(self, value: Array) -> Array:
         """The tensor with other values for these elements."""
-        return np.where(self.is_undefined(value), value.dtype.type(self.instead), value)
+        mask: Array = np.asarray(self.is_undefined(value))
+        mask = np.asarray(mask.any(axis=tuple(range(mask.ndim - value.ndim))))
+        shared = tuple(axis for axis, size in enumerate(value.shape) if size == 1)
+        return np.where(mask.any(axis=shared, keepdims=True), value.dtype.type(self.instead), value)
 
 
 def undefined_values(model: onnx.ModelProto, labels: Sequence[str], feeds: Sequence[Feed]) -> Iterator[UndefinedValues]:

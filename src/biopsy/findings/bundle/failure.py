@@ -201,5 +201,5 @@ def exclusions(
         yield f"chance (it failed only in run {observation.runs} of the check)", True
     elif reproduction.reproduced != "not":
         yield "chance (it failed in the check and in reproduce.py, each in a process of its own)", False
-    if earlier.by_float64 is False:
-        yield f"the model ({failure.against_title} is wrong too, by float64)", True
+    if earlier.doubt:
+        yield f"the model ({failure.against_title} {earlier.doubt})", True

@@ -122,8 +122,8 @@ def _description(facts: IssueFacts, allowance: Allowance) -> Iterator[DocumentBl
     reasons += causes[1:]
     if failure.against == GOLDEN:
         reasons.append("The expected values are recorded ones (golden values).")
-    elif failure.against and earlier.by_float64 is not False:
-        confirmed = ", and float64 confirms them" if earlier.by_float64 else ""
+    elif failure.against and not earlier.doubt:
+        confirmed = ", and float64 confirms them" if earlier.is_confirmed else ""
         reasons.append(f"The expected values are those of {failure.against_title}{confirmed}.")
     if facts.settings:
         reasons.append(f"The check was run with options that a settings file gave: {facts.settings!r}")

@@ -47,8 +47,8 @@ class EarlierFindings:
     in a sentence or two), ``cause`` (what it depends on) and ``workaround`` (what was tried and passed). ``how_often``
     says how many runs a flaky failure shows in; "" if it is not known to be flaky. ``links`` are references in these
     words to bugs of biopsy's own catalogue, each with its address. ``mismatch`` is the wrong shape or type that
-    they tell; they name ``against`` as the engine that gives another. ``by_float64``: whether what the engine was
-    compared with is right by float64; None if that is not known.
+    they tell; they name ``against`` as the engine that gives another. ``doubt``: why what the engine was compared with
+    may be wrong, such as "is wrong too, by float64"; "" if nothing says so. ``is_confirmed``: it is right by float64.
     """
 
     title: str = ""
@@ -57,7 +57,8 @@ class EarlierFindings:
     links: Mapping[str, str] = field(default_factory=dict)
     mismatch: Mismatch | None = None
     against: str = ""
-    by_float64: bool | None = None
+    doubt: str = ""
+    is_confirmed: bool = False
 
     def of_form(self, worst: Mismatch | None) -> EarlierFindings:
         """The same findings with the shape or type that the packed model gives, which may have other sizes."""
@@ -82,9 +83,8 @@ class BundleJob:
     ``secrets`` are words that no member may hold, each with what it is; members may then hold no paths and no names of
     the user and the machine either. None hides nothing. ``reports`` are further members by name: the report as JSON and
     as a page. ``settings`` are the options that settings files gave to the check, in words; "" if none. ``no_issue``
-    says why no engine is to blame, so that no issue is to be written; "" if one may be. A model that ``is_random``
-    may pass and fail by chance, so no test is written. With ``measures_rounding``, the
-    failure is held against float64 too, which takes many times the memory of the weights.
+    says why no engine is to blame, so that no issue and no test is to be written; "" if one may be. With
+    ``measures_rounding``, the failure is held against float64 too, which takes many times the memory of the weights.
     """
 
     target: Path
@@ -100,7 +100,6 @@ class BundleJob:
     reports: Mapping[str, bytes] = field(default_factory=dict)
     settings: str = ""
     no_issue: str = ""
-    is_random: bool = False
     measures_rounding: bool = True
 
 

@@ -55,9 +55,10 @@ def _changes_of_one(values: Array) -> Iterator[tuple[str, str, ValueChange]]:
     }
     wanted |= {"one": 1} if abs(value) > 1 else {}
     limits = np.finfo(values.dtype) if values.dtype.kind == "f" else np.iinfo(values.dtype)
+    least, most = np.array([limits.min, limits.max], values.dtype).tolist()
     for kind, other in wanted.items():
         is_possible = values.dtype.kind == "f" or isinstance(other, int)
-        if other != value and is_possible and limits.min <= other <= limits.max:
+        if other != value and is_possible and least <= other <= most:
             yield kind, f"{other:g}", partial(np.full_like, fill_value=other)
 
 
