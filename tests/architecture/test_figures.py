@@ -10,7 +10,7 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_056,
+    "code": 63_079,
     "modules": 388,
     "functions": 5_745,
     "used_once": 522,
