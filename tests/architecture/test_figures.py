@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_079,
+    "code": 63_099,
     "modules": 388,
-    "functions": 5_745,
+    "functions": 5_747,
     "used_once": 522,
     "inner_imports": 389,
     "namespaces": 33,
