@@ -10,7 +10,7 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_099,
+    "code": 63_103,
     "modules": 388,
     "functions": 5_747,
     "used_once": 522,
