@@ -43,6 +43,22 @@ def of_model_with(tried: SettingFacts) -> EarlierFindings:
     return of_model(replace(BOTH, settings=replace(tried, complete=False)))
 
 
+def test_a_title_that_would_be_too_long_leaves_out_messages_names_and_sizes() -> None:
+    refused = failure("InvalidArgument", stage="load")
+    many = replace(refused, report=replace(refused.report, message=f"Node input '{'x' * 90}' is no graph input"))
+    either = replace(settings(switch("A"), switch("B")), complete=False)
+    known = facts(failure=many, rounding=None, settings=either)
+    off = ", unless A or B is disabled"
+    assert of_model(known).title == f"ONNX Runtime 9.9 cannot load Pow -> Add (InvalidArgument){off}"
+    short = replace(many, report=replace(many.report, message="too old"))
+    assert of_model(replace(known, failure=short)).title == f"ONNX Runtime 9.9 cannot load Pow -> Add: too old{off}"
+    (found, *_) = of_model(known).notes
+    assert "x" * 90 in found.text  # which the text under the title says
+    more = replace(settings(switch(*(f"Fusion{at}" for at in range(20)))), complete=False)
+    large = replace(known, piece=piece(*(f"Op{at} 'n'" for at in range(8))), settings=more)
+    assert of_model(large).title == "ONNX Runtime 9.9 cannot load a part of 8 nodes (InvalidArgument)"
+
+
 def test_a_title_names_the_types_of_a_cast() -> None:
     types = (("x", "float32 [4, 32]"), ("y", "float8_e4m3fn [4, 32]"))
     cast = replace(piece("Cast 'c'"), types=types)
@@ -68,8 +84,8 @@ def test_a_shape_that_only_a_piece_declares_is_not_called_right() -> None:
     wrong = replace(failure("shape-mismatch"), mismatch=told)
     earlier = of_model(facts(failure=wrong, rounding=None, piece=replace(piece("Div 'd'"), error=ErrorSize(told))))
     attached = earlier.of_form(replace(told, form="[2]", declared_form="[2]"))
-    assert "'y' of shape [2] where ONNX Runtime (all graph optimizations disabled) gives [1, 8]" in attached.title
-    assert "right" not in attached.title
+    where = "'y' of shape [2] where ONNX Runtime (all graph optimizations disabled) gives [1, 8]"
+    assert where in attached.notes[0].text and "is right" not in attached.title
 
 
 def test_the_user_s_own_code_is_not_told() -> None:

@@ -4,6 +4,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 
 from biopsy.cli import commands
@@ -15,6 +16,7 @@ from biopsy.diagnosis.facts import EngineComparison, KnownFacts
 from biopsy.diagnosis.following import next_lines
 from biopsy.diagnosis.question import Samples
 from biopsy.engines.runner import Inputs
+from biopsy.model.index import index_bytes
 from support.diagnoses import question
 
 
@@ -29,6 +31,13 @@ def test_other_random_inputs_are_made_like_those_that_passed() -> None:
     parsed = InputOptions.of(parser_of("biopsy", command).parse_args(words[1:])).inputs()
     assert replace(parsed, seed=made.seed, iterations=made.iterations) == made
     assert parsed.seed != made.seed
+
+
+def test_after_random_inputs_that_pass_wider_ones_are_advised_for_floats() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x, int64[1] i) => (float[1] y) { y = Gather(x, i) }'
+    asked = replace(question(), index=index_bytes(onnx.parser.parse_model(text).SerializeToString()))
+    ((line, why),) = next_lines(KnownFacts(compared=EngineComparison(rows=(("onnxrt", "reference"),))), asked)
+    assert "--val-range 'x:[-4,4]'" in line and "i:" not in line and why == "other random inputs, of a wider range"
 
 
 def test_what_another_command_asks_is_asked_in_the_diagnosis_whose_page_is_to_say_it(

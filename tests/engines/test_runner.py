@@ -1,6 +1,7 @@
 """Running a model with checked feeds."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -10,7 +11,8 @@ import pytest
 from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
-from biopsy.engines.runner import checked_feed, run_session, runner_name
+from biopsy.engines.runner import Inputs, checked_feed, feeds_for, run_session, runner_name
+from biopsy.model.known_names import inside_a_check
 from biopsy.model.tensor_type import TensorType
 from support.models import chain
 
@@ -125,3 +127,13 @@ def test_a_refusal_names_the_input_the_types_and_the_first_value_that_is_lost():
 
 def test_swapped_bytes_are_put_in_order():
     assert fitted(np.array([1.5], ">f4"), F32).dtype.isnative
+
+
+def test_a_shape_that_is_asked_for_must_be_that_of_what_is_loaded() -> None:
+    loaded = Inputs(given=[{"x": np.zeros((2, 3), np.float32)}], shapes={"x": (None, 3)})
+    wanted = {"x": TensorType(1, ("n", 3))}
+    assert feeds_for(wanted, loaded).feeds
+    with pytest.raises(errors.DoesNotFit, match=r"--input-shapes gives 'x' the shape \[4, 3\], but .* has \[2, 3\]"):
+        feeds_for(wanted, replace(loaded, shapes={"x": (4, 3)}))
+    with inside_a_check():  # a candidate may have other sizes than the original
+        assert feeds_for(wanted, replace(loaded, shapes={"x": (4, 3)})).feeds

@@ -1,5 +1,6 @@
 """The parts of a hunt by themselves: which models it finds, what it asks of a diagnosis, and what it believes."""
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,8 +13,10 @@ import onnx
 import pytest
 
 import biopsy
-from biopsy import errors
+from biopsy import errors, events
 from biopsy.checks.task import TaskSite
+from biopsy.cli import hunt as command
+from biopsy.cli.console import Console
 from biopsy.cli.hunt import summary
 from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.registry import PLAIN
@@ -407,3 +410,16 @@ def test_from_python_a_hunt_is_that_of_the_command(tmp_path: Path, question: Hun
         biopsy.hunt([], question.engines, directory=tmp_path / "other")
     with pytest.raises(errors.UsageError):
         biopsy.hunt(tmp_path / "zoo", [], directory=tmp_path / "other")
+
+
+@pytest.mark.parametrize(("between", "lines"), [(0.0, 2), (1000.0, 0)])
+def test_progress_is_told_now_and_then_where_there_is_no_terminal(
+    between: float, lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_BETWEEN_LINES", between)
+    out, err = io.StringIO(), io.StringIO()
+    with command.HuntProgress(Console(out, err), None) as progress:
+        for done in (1, 2):
+            progress(events.ModelTried(model="a.onnx", worst="right", done=done, total=2, counts={"right": done}))
+    told = [line for line in f"{out.getvalue()}{err.getvalue()}".splitlines() if line.startswith("models ")]
+    assert len(told) == lines and all(" of 2 · " in line for line in told)

@@ -351,6 +351,11 @@ class LiveLine:
         self._last = ("", "", 0.0)
         self._aside = ""
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is a terminal to show it on."""
+        return self._wanted
+
     def update(self, head: str, text: str, done: float = 0.0) -> None:
         """Show a line; ``done`` is the part of the work that is done, from 0 to 1."""
         if not self._wanted:

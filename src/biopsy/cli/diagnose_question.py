@@ -80,13 +80,13 @@ def question_of(options: DiagnoseOptions, console: Console, held: ExitStack) -> 
     )
 
 
-_MADE_ANEW = ("--report", "--bundle")
+_OF_ONE_CALL = ("--report", "--bundle", "--max-time")
 
 
 def _asking(words: Sequence[str]) -> Words:
-    """The words of a line that ask, without those that say what is made of the answers."""
+    """The words of a line that ask, without those that say what is made of the answers, and how soon."""
     asking = [word for word in words if word != "--answered"]
-    return tuple(advice.words_with(asking, checks.REST_OPTIONS, "", (), _MADE_ANEW)[1:])
+    return tuple(advice.words_with(asking, checks.REST_OPTIONS, "", (), _OF_ONE_CALL)[1:])
 
 
 def _has_place(words: Sequence[str]) -> bool:

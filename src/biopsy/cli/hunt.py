@@ -218,7 +218,9 @@ def _advice(found: Hunt, options: HuntOptions) -> Iterator[advice.Advice]:
         if bundle is not None:
             line = f"{line_of(['cd', as_word(options.folder / bundle)])} && {line_of(['python', 'reproduce.py'])}"
             yield advice.Advice(line, f"show bug {number}")
-            return
+            break
+    page = line_of(["python", "-m", "webbrowser", as_word(options.folder / PAGE)])
+    yield advice.Advice(page, "the page of all models and bugs")
 
 
 def _say_changes(console: Console, found: HuntChanges) -> int:
@@ -230,12 +232,22 @@ def _say_changes(console: Console, found: HuntChanges) -> int:
     return found.status
 
 
+_BETWEEN_LINES = 10.0  # seconds
+
+
 class HuntProgress(Progress):
-    """Shows what was found so far, and the time left, on the live line."""
+    """Shows what was found so far, and the time left, on the live line; without a terminal, now and then on a line."""
 
     def __init__(self, console: Console, log: Path | None) -> None:
         super().__init__(console, log)
         self._first: tuple[int, float] | None = None
+        self._told = time.monotonic()
+
+    def _tell(self, head: str, text: str, done: float) -> None:
+        self._live.update(head, text, done)
+        if not self._live.is_wanted and time.monotonic() - self._told >= _BETWEEN_LINES:
+            self._told = time.monotonic()
+            self.line(head, text)
 
     def show(self, event: events.Event) -> None:
         """Show the counts by kind, and each bug that is examined."""
@@ -247,10 +259,10 @@ class HuntProgress(Progress):
                 left = time_left(since / max(1, done - 1) * (event.total - event.done)) if done > 1 else ""
                 counts = ", ".join(f"{number} {kind}" for kind, number in sorted(event.counts.items()))
                 parts = [f"{event.done} of {event.total}", left, counts, event.model]
-                self._live.update("models", " · ".join(filter(None, parts)), event.done / event.total)
+                self._tell("models", " · ".join(filter(None, parts)), event.done / event.total)
             case events.StepStarted():
                 text = f"{event.number} of {event.total} · {event.name}: {event.question}"
-                self._live.update("bugs", text, (event.number - 1) / event.total)
+                self._tell("bugs", text, (event.number - 1) / event.total)
             case events.Resumed():
                 self.line("resumed", f"{count(event.runs, 'model')} remembered in {event.journal}; --fresh starts over")
             case _:

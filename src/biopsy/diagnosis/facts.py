@@ -166,9 +166,9 @@ class RoundingFacts:
     difference is NaN or infinity. ``inputs`` counts the sets of inputs that were run. The error of engines in ``wrong``
     exceeds rounding, that of engines in ``right`` does not; other engines could not be judged. ``times`` is the
     greatest error as a multiple of plain float32's. All inputs were seen to pass with ``passing_limits``, options of
-    ``biopsy run``, and with ``--compare-with noise`` if ``passes_noise``. ``narrower``: whether the error is that
-    of a narrower type; None if that was not asked. ``leaves_out`` are the labels of the Casts to float16 and bfloat16,
-    if the suspect gives what float64 gives without their rounding, and the trusted engine what it gives with it.
+    ``biopsy run``, and with ``--compare-with noise`` if ``passes_noise``. ``narrower``: whether the error is that of a
+    narrower type; None if that was not asked. ``leaves_out`` are the labels of the Casts to float16 and bfloat16, if
+    the suspect gives what float64 gives without their rounding, and the trusted engine what it gives with it.
     ``has_floats``: the model may have floating-point numbers.
     """
 
@@ -235,11 +235,10 @@ class FailingPiece:
     ``stopped`` names the limit that ended the search, so that a smaller part may exist; None if no single node can be
     removed. ``other_failures`` are (reason, count) of failures met during the search. ``error`` is that of its check.
     ``types`` are the names of its inputs and outputs, each with its type in words. ``places`` are source lines of the
-    nodes, if an exporter noted them. ``variation`` says in a short sentence what may vary in the plain piece, if there
-    is one; "" if nothing is known of that, None if it was not asked. ``plain`` is the file of the piece with the
-    simplest sizes and values that still fail, None if there is none; its inputs are beside it. ``wrong`` are the
-    engines that are wrong on the piece, by float64; empty if that is not known. ``undefined``: as in the facts of the
-    whole model.
+    nodes, if an exporter noted them. ``plain`` is the file of the piece with the simplest sizes and values that still
+    fail, None if there is none; its inputs are beside it. ``variation`` says in short what may vary in that; "" if
+    nothing is known of that, None if it was not asked. ``wrong`` are the engines that are wrong on the piece, by
+    float64; empty if that is not known. ``undefined``: as in the facts of the whole model.
     """
 
     path: str

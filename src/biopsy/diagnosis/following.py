@@ -39,28 +39,36 @@ from biopsy.findings.page.document import reports_of
 from biopsy.findings.report import Tree, as_json
 from biopsy.findings.verdict import Note, Verdict, notes_of
 from biopsy.model.extract import OutputChoice
+from biopsy.model.tensor_type import FLOATS, TensorType
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.own_process import install_line
 from biopsy.processes.reading import read_plain
 from biopsy.reduction.result import inputs_file
 from biopsy.text import line_of, series
 
+_WIDER = "[-4,4]"
+"""A range with negative numbers and greater ones than random inputs have by default."""
+
 
 def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple[str, str]]:
     """What to do next: lines to paste, each with its purpose."""
     failure, piece, inputs, made_up = facts.failure, facts.piece, question.samples.inputs, question.samples.made_up
     if failure is None and facts.agreeing and made_up and question.engines and question.check is None:
+        kinds = question.index.fed_types()
+        floats = [name for name, kind in kinds.items() if isinstance(kind, TensorType) and kind.elem in FLOATS]
         ranges = {name: f"[{least!r},{greatest!r}]" for name, (least, greatest) in inputs.val_range.items()}
         making = {
             "--input-shapes": shape_words(inputs.shapes),
             "--input-symbols": [f"{name}={size}" for name, size in inputs.symbols.items()],
-            "--val-range": [f"{name}:{ends}" if name else ends for name, ends in ranges.items()],
+            "--val-range": [f"{name}:{ends}" if name else ends for name, ends in ranges.items()]
+            or [f"{name}:{_WIDER}" for name in floats],
         }
         words = ["biopsy", "diagnose", as_word(question.model)]
         words += [word for engine in question.engines for word in ("--engine", engine)]
         words += ["--seed", str(inputs.seed + 1), "--iterations", "8"]
         words += [word for option, values in making.items() if values for word in (option, *values)]
-        yield line_of([*words, *question.judging.limits]), "other random inputs"
+        why = "other random inputs, of a wider range" if floats and not ranges else "other random inputs"
+        yield line_of([*words, *question.judging.limits]), why
     if failure is not None and piece is not None:
         path = Path(piece.path)
         repeated = with_inputs(without_weights_folder(failure.check), path_of(piece.inputs))
@@ -160,16 +168,22 @@ def _title(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     """The failure in a line for a tracker: what the verdict says first, and what switches it off."""
     if facts.known_failure.suspect is None or facts.piece is None:
         return ""
-    does = _in_bundle(sentence(subject(facts, question)).rstrip("."), question)
+    full, brief = (sentence(subject(facts, question, brief=brief)).rstrip(".") for brief in (False, True))
+    types = ""
     if len(facts.piece.nodes) == 1 and facts.piece.nodes[0].startswith("Cast ") and facts.piece.types:
         read, given = (facts.piece.types[end][1].partition(" ")[0] for end in (0, -1))
-        does += f" ({read} to {given})"
+        types = f" ({read} to {given})"
     tried = facts.settings.switches if facts.settings is not None else ()
     of_piece = [switch for switch in tried if switch.verified and not switch.mends_original]
     switches = [
         " + ".join(switch.optimizers) for switch in of_piece or facts.mending_switches if switch.optimizers
     ]  # the title is about the piece
-    return f"{does}, unless {series(switches, 'or')} is disabled" if switches and not sole_optimizer(facts) else does
+    unless = f", unless {series(switches, 'or')} is disabled" if switches and not sole_optimizer(facts) else ""
+    titles = [_in_bundle(f"{does}{more}", question) for does in (full, brief) for more in (f"{types}{unless}", types)]
+    return next((title for title in (titles[0], *titles[2:]) if len(title) <= _LONGEST_TITLE), titles[-1])
+
+
+_LONGEST_TITLE = 120
 
 
 def _in_bundle(text: str, question: DiagnosisQuestion) -> str:

@@ -27,7 +27,7 @@ from biopsy.findings.verdict import Verdict, Workaround
 from biopsy.model.tensor_type import spaced
 from biopsy.text import count, first_line, first_of, series, shortened
 
-_MOST_NODES = 8
+_MOST_NODES, _FEW_NODES = 8, 3
 _MOST_PLACES = 2
 _MOST_ENDS = 4
 _MOST_NAMED_NODES = 2
@@ -190,9 +190,10 @@ def _rounding_text(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     return f"{head}: {sides}{beyond}; measured against float64, the error is rounding{times} ({inputs}).{end}"
 
 
-def subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
-    """Which engine fails, how, and in which part of the model."""
-    failure, where, optimizer, engine = facts.known_failure, _where(facts), sole_optimizer(facts), _suspect(facts)
+def subject(facts: KnownFacts, question: DiagnosisQuestion, *, brief: bool = False) -> str:
+    """Which engine fails, how, and in which part of the model; if ``brief``, without messages, names and sizes."""
+    failure, optimizer, engine = facts.known_failure, sole_optimizer(facts), _suspect(facts)
+    where = _where(facts, brief=brief)
     report, on = failure.report, f"{'on' if where == _WHOLE else 'for'} {where}"
     who = engine if optimizer is None else f"{engine}'s optimizer {optimizer}"
     if failure.masked:
@@ -206,20 +207,20 @@ def subject(facts: KnownFacts, question: DiagnosisQuestion) -> str:
     if report.stage == "compare" and report.kind in NOT_FINITE:
         return f"{engine} gives {special_of(report.kind)} {on}."
     if report.stage == "compare":
-        return f"{who} {_differs(facts)} {on}."
+        return f"{who} {_differs(facts, brief=brief)} {on}."
     if not (report.stage and report.kind):  # a signal without a stage, or no answer in time
         return f"{who} fails {on}: {report.signature}."
     message = essence(report.message)
     if report.kind == MISSING_OUTPUT:
         return f"{engine}, {on}: {message}."
-    detail = f": {message}" if message else f" ({report.signature})"
+    detail = f" ({report.kind})" if brief else f": {message}" if message else f" ({report.signature})"
     with_it = "" if optimizer is None else f"With its optimizer {optimizer}, "
     if errors.is_crash(report.stage, report.kind):
         return f"{with_it}{engine} crashes when it {errors.STAGE_VERBS[report.stage]} {where} ({report.kind})."
     return f"{with_it}{engine} cannot {report.stage} {where}{detail}."
 
 
-def _differs(facts: KnownFacts) -> str:
+def _differs(facts: KnownFacts, *, brief: bool) -> str:
     failure, rounding, trusted = facts.known_failure, facts.rounding, _trusted(facts.known_failure)
     if special := special_of(report_kind := failure.report.kind):
         is_sure = rounding is not None and rounding.blames(failure.suspect, failure.trusted)
@@ -230,7 +231,9 @@ def _differs(facts: KnownFacts) -> str:
     if report_kind in COSTS:
         return f"{COSTS[report_kind]} {trusted}"
     if report_kind in FORMS:
-        known = None if worst is None else form_text(failure.by_suspect(worst), trusted if failure.trusted else "")
+        known = (
+            None if worst is None or brief else form_text(failure.by_suspect(worst), trusted if failure.trusted else "")
+        )
         return f"gives {known or f'another {FORMS[report_kind]} than {trusted}'},"
     if report_kind == "missing-output":
         return f"does not give {repr(worst.output) if worst is not None else 'an output'}, which {trusted} gives,"
@@ -347,13 +350,13 @@ def _trusted(failure: ModelFailure) -> str:
     return "what is expected" if failure.trusted is None else full_title(failure.trusted, "")
 
 
-def _where(facts: KnownFacts) -> str:
+def _where(facts: KnownFacts, *, brief: bool = False) -> str:
     piece, layers = facts.piece, facts.layers
     if piece is not None:
-        if len(piece.nodes) == 1 and piece.stopped is None:
+        if len(piece.nodes) == 1 and piece.stopped is None and not brief:
             return f"one node, {piece.nodes[0]}"
-        operators = [node.partition(" ")[0] for node in piece.nodes]
-        return piece.joined(operators) if len(operators) <= _MOST_NODES else f"a part of {len(operators)} nodes"
+        operators, most = [node.partition(" ")[0] for node in piece.nodes], _FEW_NODES if brief else _MOST_NODES
+        return piece.joined(operators) if len(operators) <= most else f"a part of {len(operators)} nodes"
     if facts.rounding is not None and facts.rounding.leaves_out:
         return among_casts(facts.rounding.leaves_out)
     if layers is not None and layers.alone:

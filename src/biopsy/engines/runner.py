@@ -160,7 +160,7 @@ def feeds_for(wanted: Mapping[str, ValueType | None], inputs: Inputs) -> GivenFe
     """A feed for each iteration, without inputs that cannot be fed: ``checked_feed`` raises for those.
 
     Raises DoesNotFit if the shape of an input to generate is unknown, or if a range, shape or size is set for a name
-    that the model lacks; CannotCompare if the given feeds belong to another model.
+    that the model lacks, or a shape contradicts a given feed; CannotCompare if these belong to another model.
     """
     values = {name: type_ for name, type_ in wanted.items() if type_ is not None}
     tensors = _drawn(values)
@@ -173,6 +173,14 @@ def feeds_for(wanted: Mapping[str, ValueType | None], inputs: Inputs) -> GivenFe
     if not may_lack_names():
         for feed in inputs.given:
             require_inputs_of(wanted, feed)
+            for name in inputs.shapes.keys() & {*feed}:
+                asked, shape = TensorType(0, inputs.shapes[name]), np.asarray(feed[name]).shape
+                if not asked.fits(shape):
+                    raise errors.DoesNotFit(
+                        f"--input-shapes gives {name!r} the shape {[*inputs.shapes[name]]}, but the value that is "
+                        f"loaded for it has {list(shape)}",
+                        next_steps=["leave out --input-shapes, which is for random inputs, or --load-inputs"],
+                    )
     missing = {name: values[name] for feed in inputs.given for name in missing_inputs(feed, values)}
     if not missing or not inputs.complete:
         return GivenFeeds(inputs.given)

@@ -62,7 +62,8 @@ def test_a_model_that_passes_ends_with_status_0_what_was_tried_and_what_to_try(h
     )
     assert "report     report.json" in shown.splitlines()
     (following,) = report()["next"]
-    assert following["line"] == "biopsy diagnose model.onnx --engine onnxrt --seed 2 --iterations 8"
+    line = "biopsy diagnose model.onnx --engine onnxrt --seed 2 --iterations 8 --val-range 't0:[-4,4]'"
+    assert following["line"] == line
     assert report()["status"] == 0 and report()["verdict"]["kind"] == "passes"
 
 

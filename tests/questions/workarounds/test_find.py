@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from biopsy import errors, events
-from biopsy.questions.workarounds import changes
+from biopsy.questions.workarounds import changes, trusted_values
 from biopsy.questions.workarounds.question import Patch
 from biopsy.session.trial import Budget
 from support.real_failures import normalization_of_columns, relu_clip_of_integers
@@ -91,8 +91,10 @@ def test_a_check_that_looks_at_no_values_cannot_tell_what_is_a_workaround(here: 
         found(asked)
 
 
-def test_engines_that_contradict_each_other_tell_nothing(here: Path):
+def test_float64_decides_between_engines_that_contradict_each_other(here: Path, monkeypatch):
     asked = question(normalization_of_columns(), here, engine="onnxrt:threads=1", references=("onnxrt",))
+    assert found(asked).trust.reference == "reference"
+    monkeypatch.setattr(trusted_values, "EXACT", "fake:refuse.ReduceMean=run")
     with pytest.raises(errors.CannotCompare, match="reference does not agree with onnxrt"):
         found(asked)
 

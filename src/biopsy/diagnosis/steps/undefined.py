@@ -300,9 +300,10 @@ def _shapes(facts: KnownFacts, path: Path, feeds: Sequence[Feed], outputs_in: Ou
     suspect, trusted, worst = failure.suspect or "", failure.trusted or "", piece.error.worst
     own, witness, output = index_file(Path(piece.path)), PLAIN[-1], worst.output
     shapes: dict[str, object] = {each: outputs_in(each)[0][output].shape for each in (suspect, trusted)}
+    witnessed: object = None
     if parse_spec(trusted).name != witness:
         with contextlib.suppress(*CANNOT_RUN):
-            shapes[witness] = outputs_in(witness)[0][output].shape
+            witnessed = outputs_in(witness)[0][output].shape
 
     def whose(shape: object) -> Literal["suspect", "trusted", ""]:
         return "suspect" if shape == shapes[suspect] else "trusted" if shape == shapes[trusted] else ""
@@ -312,9 +313,12 @@ def _shapes(facts: KnownFacts, path: Path, feeds: Sequence[Feed], outputs_in: Ou
     # The piece itself may have other sizes than its plain form.
     form = "" if inferred[1] is None else str(list(inferred[1]))
     sides = {worst.form: "suspect", worst.expected_form: "trusted"}
-    by_inference, by_witness, by_own = whose(inferred[0]), whose(shapes.get(witness)), sides.get(form, "")
+    by_inference, by_witness, by_own = whose(inferred[0]), whose(witnessed), sides.get(form, "")
 
-    titles = {"suspect": f"the one of {full_title(suspect, '')}", "trusted": f"the one of {full_title(trusted, '')}"}
+    titles = {
+        "suspect": f"the shape of {full_title(suspect, '')}",
+        "trusted": f"the shape of {full_title(trusted, '')}",
+    }
     told = f"In opset {index.opset}, the shape inference of onnx gives {titles.get(by_inference, 'another one')}"
     if by_witness and by_witness == by_inference:
         told += ", and so does its reference evaluator"

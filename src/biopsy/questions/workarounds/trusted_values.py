@@ -12,7 +12,7 @@ import numpy as np
 
 from biopsy import errors, events
 from biopsy.engines.base import ModelInput
-from biopsy.engines.registry import PLAIN, parse_spec
+from biopsy.engines.registry import EXACT, PLAIN, parse_spec
 from biopsy.engines.runner import Inputs, feeds_for, wider_sample
 from biopsy.engines.worker import Worker
 from biopsy.model.load import read_bytes
@@ -191,9 +191,9 @@ def _require_meaning(trusted: TrustedValues) -> None:
 
 
 def _confirmed(trusted: TrustedValues, witnesses: _Witnesses, listener: events.Listener) -> TrustedValues:
-    """The values with the name of another engine that agrees.
+    """The values with the name of another engine that agrees; if it does not, those that float64 agrees with.
 
-    Raises CannotCompare if it does not, and the user has not named the trusted engine.
+    Raises CannotCompare if that decides nothing, and the user has not named the trusted engine.
     """
     name = parse_spec(trusted.engine).name
     for other in reversed(PLAIN):
@@ -206,6 +206,16 @@ def _confirmed(trusted: TrustedValues, witnesses: _Witnesses, listener: events.L
         if disagreement is None:
             return replace(trusted, confirmed_by=other)
         remark = f"{other} does not agree with {trusted.engine}: {disagreement}"
+        exact = None if witnesses.right.named else witnesses.values(EXACT, trusted.feeds)
+        sides = {trusted.engine: trusted, other: replace(trusted, engine=other, expected=values)}
+        right = [
+            side
+            for side in sides.values()
+            if exact is not None and _disagreement(side.expected, exact, witnesses.right.judge) is None
+        ]
+        if len(right) == 1:
+            listener(events.Remark(f"{remark}; float64 agrees with {right[0].engine}", warning=True))
+            return right[0]
         if not witnesses.right.named:
             raise errors.CannotCompare(
                 f"cannot tell what is right: {remark}",
