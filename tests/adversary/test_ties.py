@@ -35,12 +35,20 @@ STEPS = {
 }  # fmt: skip
 """Nodes from ``v`` to ``y``, how far from a whole number they turn over, and the element type of ``y``."""
 
-CONSTANTS = {"five": np.float32(5), "one": np.float32(1), "zero": np.int8(0), "two": np.float32(2)}
+CONSTANTS = {
+    "five": np.float32(5),
+    "one": np.float32(1),
+    "zero": np.int8(0),
+    "two": np.float32(2),
+    "first": np.int64(0),
+}
 
 EXACT = {
     "an input": ([helper.make_node("Identity", ["x"], ["v"])], lambda x: x),
     "a shape": ([helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]), helper.make_node("Relu", ["t"], ["v"])],
                 lambda x: np.maximum(x.T, 0)),
+    "a sequence": ([helper.make_node("SequenceConstruct", ["x"], ["all"]),
+                    helper.make_node("SequenceAt", ["all", "first"], ["v"])], lambda x: x),
     "a product": ([helper.make_node("Mul", ["x", "two"], ["v"])], lambda x: x * 2),
     "a sum of products": ([helper.make_node("MatMul", ["x", "w"], ["v"])], lambda x: x @ np.eye(8, dtype=np.float32)),
     "a branch": ([helper.make_node("If", ["so"], ["v"], then_branch=helper.make_graph(

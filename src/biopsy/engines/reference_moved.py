@@ -26,10 +26,11 @@ _CONTAINERS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """Operators of which the nodes inside are moved."""
 
 _DECIDING = frozenset({
-    "ArgMax", "ArgMin", "Cast", "CastLike", "Constant", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less",
-    "LessOrEqual", "MaxPool", "NonZero", "OneHot", "Range", "Shape", "Size", "TopK", "Unique",
+    "ArgMax", "ArgMin", "BitCast", "Cast", "CastLike", "Constant", "Equal", "Greater", "GreaterOrEqual", "IsInf",
+    "IsNaN", "Less", "LessOrEqual", "MaxPool", "NonZero", "OneHot", "Optional", "Range", "SequenceConstruct",
+    "SequenceInsert", "Shape", "Size", "SplitToSequence", "TopK", "Unique",
 })  # fmt: skip
-"""Operators that compare, count or cast, without any arithmetic: equal inputs give equal results."""
+"""Operators that compare, count, cast or collect, without any arithmetic: equal inputs give equal results."""
 
 _LOCATING = frozenset({"GridSample", "MaxRoiPool", "Resize", "RoiAlign", "Upsample"})
 """Operators that compute which elements they read: a result may be exact although the place was rounded."""
