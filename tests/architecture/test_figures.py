@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_370,
+    "code": 63_390,
     "modules": 375,
-    "functions": 5_772,
+    "functions": 5_774,
     "used_once": 523,
     "inner_imports": 387,
     "namespaces": 33,

@@ -21,6 +21,7 @@ from biopsy.diagnosis.context import (
     StepContext,
     TimeUpError,
     diagnosis_step,
+    passes,
 )
 from biopsy.diagnosis.facts import (
     FailingPiece,
@@ -35,7 +36,7 @@ from biopsy.diagnosis.facts import (
 from biopsy.diagnosis.question import Words, feeds_in, path_of, with_inputs, without_weights_folder
 from biopsy.diagnosis.steps.rounding import judged_by_float64, low_precision, with_corrected_suspect
 from biopsy.diagnosis.steps.undefined import excused, undefined_in
-from biopsy.engines.registry import PLAIN, create
+from biopsy.engines.registry import PLAIN, create, parse_spec
 from biopsy.engines.runner import Inputs, checked_feed, feeds_for
 from biopsy.findings.reduction import search_tree
 from biopsy.findings.report import SearchHistory
@@ -146,10 +147,10 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     command = parse(words)
     files = command.input_files if isinstance(command, OwnRun) else list(question.samples.files)
     output = question.folder / PIECE
-    journal = output.with_name(f"{PIECE}.journal")
     history = SearchHistory()
-    try:
-        reduction = reduce_to(
+
+    def smallest(words: Words, journal: str) -> Reduction:
+        return reduce_to(
             output,
             question.index,
             words,
@@ -158,8 +159,16 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
             events.both(history, context.listener),
             samples=(lambda: feeds_in(files)) if files else None,
             border=Border(mark_intermediate=failure.masked),
-            resume=Resume(journal=journal, files=tuple(files), search="diagnosis", fresh=question.fresh),
+            resume=Resume(
+                journal=output.with_name(journal), files=tuple(files), search="diagnosis", fresh=question.fresh
+            ),
         )
+
+    try:
+        reduction = smallest(words, f"{PIECE}.journal")
+        beside, is_run = _with_trusted(facts, context, Path(reduction.output), reduction.inputs)
+        if not is_run:  # a search like that from the beginning would run a perhaps slow engine on every candidate
+            reduction = smallest(beside, f"{PIECE}-run-by-trusted.journal")
     except errors.VacuousCheck as error:
         if not facts.is_self_contradiction:
             raise
@@ -200,6 +209,21 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     shown = piece.joined(piece.nodes[:_MOST_SHOWN])
     line = f"{len(piece.nodes)} of {count(piece.nodes_before, 'node')}: {shown}{more}{ended}"
     return StepAnswer(replace(facts, piece=piece, rounding=rounding, failure=failure), line)
+
+
+def _with_trusted(facts: KnownFacts, context: StepContext, piece: Path, inputs: Path | None) -> tuple[Words, bool]:
+    """For a refusal: the check that the trusted engine must pass first, and whether it passes it on the piece.
+
+    A part that this engine refuses as well may have lost what makes it valid. No words if there is no such engine.
+    """
+    failure, question = facts.known_failure, context.question
+    trusted, suspect = failure.trusted or "", failure.suspect or ""
+    is_refusal = failure.report.stage != "compare" and question.check is None
+    if not (is_refusal and trusted and suspect) or parse_spec(trusted).name == parse_spec(suspect).name:
+        return (), True
+    alone = with_inputs(question.words([trusted]), inputs)
+    run = context.run(alone, piece, description=f"{trusted} on the piece")
+    return question.words([trusted, suspect]), passes(run)
 
 
 def _types_of_ends(path: Path) -> Iterator[tuple[str, str]]:
@@ -529,7 +553,9 @@ def may_vary(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """Find the attributes, sizes, types and values that the failure depends on."""
     piece, fed = facts.piece, None
     assert piece is not None
-    words = with_inputs(without_weights_folder(facts.known_failure.check), path_of(piece.inputs))
+    beside, is_run = _with_trusted(facts, context, Path(piece.path), path_of(piece.inputs))
+    words = without_weights_folder(beside if beside and is_run else facts.known_failure.check)
+    words = with_inputs(words, path_of(piece.inputs))
     command = parse(words)
     if isinstance(command, OwnRun):
         files = command.input_files
