@@ -10,11 +10,11 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_390,
-    "modules": 375,
-    "functions": 5_774,
+    "code": 63_440,
+    "modules": 376,
+    "functions": 5_780,
     "used_once": 523,
-    "inner_imports": 387,
+    "inner_imports": 386,
     "namespaces": 33,
     "options": 33,
     "percentile_90": 40,

@@ -12,6 +12,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import BuiltModel, Capabilities, Engine, ModelInput, Option, Session, switch
+from biopsy.engines.reference_corrected import corrected_evaluator, misread
 from biopsy.engines.reference_float64 import ROUNDINGS, evaluator_class, single_inside, widened
 from biopsy.engines.reference_moved import SEEDS, Movement, digits_of
 from biopsy.engines.reference_undefined import UNDEFINED
@@ -23,6 +24,7 @@ from biopsy.processes.reading import open_plain
 from biopsy.slow_imports import onnx
 from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.types import all_flattened, structured
+from biopsy.text import first_of
 
 
 class Reference(Engine):
@@ -105,9 +107,7 @@ class Reference(Engine):
                 return evaluator_class(undefined=self.options["undefined"], movement=movement)(proto)
             if wide:
                 return evaluator_class(rounded, self.options["undefined"])(proto)
-            from onnx.reference import ReferenceEvaluator
-
-            return ReferenceEvaluator(proto)
+            return corrected_evaluator()(proto)
         if wide:
             raise errors.UsageError("engine 'reference': float64 does not work with another release of onnx")
         try:
@@ -125,6 +125,9 @@ class Reference(Engine):
         external.load_into(proto, model.folder)
         if not self.imports.is_here:
             self._require_types(index)
+        elif wrong := [text for node in walk.nodes(proto) for text in misread(node)]:
+            message = f"not tried: onnx {self.version()} does not compute {first_of(wrong, 3)} as ONNX defines it"
+            raise self.failure(message, "load", "NotSupported")
         try:
             name_conditions(proto)
             stack_outputs(proto)

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from biopsy.engines.reference_corrected import corrected_evaluator
 from biopsy.engines.reference_moved import Movement
 from biopsy.engines.reference_undefined import with_undefined
 from biopsy.slow_imports import onnx
@@ -88,11 +89,10 @@ def evaluator_class(rounding: str | None = None, undefined: str | None = None, m
     ``undefined`` is one of ``UNDEFINED``, for results that ONNX does not define. With ``movement``, results that a
     narrower type cannot hold are moved.
     """
-    from onnx.reference import ReferenceEvaluator
-
     classes = [operator_class(domain, name) for domain, name in OPERATORS]
+    corrected: Any = corrected_evaluator()
 
-    class WideEvaluator(ReferenceEvaluator):
+    class WideEvaluator(corrected):  # type: ignore[misc]
         """Evaluates a model, a body or a function in float64."""
 
         def __init__(self, *args: Any, new_ops: Any = None, **settings: Any) -> None:
@@ -101,7 +101,7 @@ def evaluator_class(rounding: str | None = None, undefined: str | None = None, m
 
         def _init(self) -> None:
             super()._init()
-            self.rt_inits_ = {name: widened(value) for name, value in self.rt_inits_.items()}
+            self.rt_inits_: Any = {name: widened(value) for name, value in self.rt_inits_.items()}
             for node in self.rt_nodes_:
                 _widen(node, rounding, movement)
                 if undefined and hasattr(node, "onnx_node"):
