@@ -53,9 +53,9 @@ def record_of(kind: type[Record], tree: object) -> Record:
 def _value(hint: Any, value: Any) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        (hint,) = (each for each in arguments if each is not type(None))
+        if type(value) in arguments:
+            return value
+        *_, hint = (each for each in arguments if each is not type(None))
         return _value(hint, value)
     if origin is tuple and isinstance(value, list | tuple):
         if arguments[1:] == (Ellipsis,):

@@ -140,3 +140,33 @@ def test_a_bug_is_told_with_both_errors_and_both_values() -> None:
     assert noise_lines(judge_noise("y", 0, plain, plain, exact)) == [
         "y  float32[2]  rounding: 1 times the rounding error of a plain run"
     ]
+
+
+def test_a_great_value_that_is_right_does_not_hide_that_the_small_ones_are_wrong() -> None:
+    exact = np.linspace(0.1, 0.9, 32).reshape(4, 8)
+    exact[:, 6:] = -1e9
+    plain = exact.astype(np.float32)
+    suspect = np.where(exact > 0, 0, plain).astype(np.float32)
+    masked = judge_noise("y", 0, suspect, plain, exact)
+    assert masked.verdict == "bug" and masked.part is not None
+    assert judge_noise("y", 0, plain, plain, exact).verdict == "rounding"
+
+
+def test_where_a_plain_run_overflows_only_values_near_those_of_float64_are_rounding() -> None:
+    exact, plain = np.array([1.0, 1e43, 2.0]), np.array([1, np.inf, 2], np.float32)
+    given = {5.0: "unknown", np.inf: "rounding", np.nan: "rounding"}
+    for value, verdict in given.items():
+        suspect = np.array([1, value, 2], np.float32)
+        assert judge_noise("y", 0, suspect, plain, exact).verdict == verdict
+    assert judge_noise("y", 0, exact, plain, exact).verdict == "rounding"
+
+
+@pytest.mark.parametrize(
+    ("suspect", "plain", "exact", "verdict"),
+    [("0.1", "0.1", "0.10000000149", "rounding"), ("b", "0.1", "0.10000000149", "unknown"), ("b", "a", "a", "bug")],
+)
+def test_another_string_is_rounding_only_if_a_plain_run_gives_it(
+    suspect: str, plain: str, exact: str, verdict: str
+) -> None:
+    sides = (np.array([text], object) for text in (suspect, plain, exact))
+    assert judge_noise("y", 0, *sides).verdict == verdict

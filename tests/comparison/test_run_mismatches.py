@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import ml_dtypes
@@ -12,6 +13,7 @@ from biopsy.comparison.mismatch import Mismatch, form_text
 from biopsy.comparison.mismatch_size import run_mismatches
 from biopsy.comparison.runs import compare_runs
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
+from biopsy.records import plain, record_of
 from biopsy.tensors.results import Iteration, RunnerResult
 
 
@@ -103,3 +105,11 @@ def test_a_shape_is_right_if_the_model_declares_it() -> None:
     (mismatch,) = differing(result("a file", y=np.ones((2, 4))), result("another", **ONES))
     assert form_text(mismatch, "b") == "'y' of shape [2, 4] where b gives [2, 3]"
     assert form_text(mismatch, "") == "'y' of shape [2, 4] where [2, 3] is expected"
+
+
+def test_a_great_integer_keeps_its_last_digits_also_in_a_file() -> None:
+    pair = result("a", y=[2**53 + 1, 7]), result("b", y=[2**53, 7])
+    (mismatch,) = run_mismatches(*pair, compare_runs(*pair))
+    again = record_of(Mismatch, json.loads(json.dumps(plain(mismatch))))
+    assert again.actual is not None
+    assert again.value_text(again.actual) == "9007199254740993"

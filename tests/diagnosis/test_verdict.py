@@ -255,7 +255,7 @@ def test_what_float64_cannot_tell_is_said() -> None:
     ("wrong", "told"),
     [
         ((SUSPECT,), "computes wrong values"),
-        ((SUSPECT, TRUSTED), "both are wrong by float64"),
+        ((SUSPECT, TRUSTED), "float64 agrees with neither"),
         ((), "which of the two is wrong is not known"),
     ],
 )

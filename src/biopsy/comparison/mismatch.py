@@ -88,8 +88,8 @@ class Mismatch:
     above: int = 0
     error: float | None = None
     index: tuple[int, ...] = ()
-    actual: float | None = None
-    expected: float | None = None
+    actual: int | float | None = None
+    expected: int | float | None = None
     times_tolerance: float | None = None
     times_rounding: float | None = None
     quantum: float | None = None
@@ -98,8 +98,10 @@ class Mismatch:
     expected_form: str = ""
     declared_form: str = ""
 
-    def value_text(self, value: float) -> str:
+    def value_text(self, value: int | float) -> str:
         """A value of the output in up to seven digits; a whole number of a discrete output in all of its digits."""
+        if isinstance(value, int):
+            return str(value)
         is_whole = self.quantum is not None and value.is_integer() and abs(value) <= 2**64
         return f"{value:.0f}" if is_whole else f"{value:.7g}"
 

@@ -160,6 +160,8 @@ def _divided(value: float, limit: float) -> float:
 
 
 def _finite_or_none(value: Any) -> float | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value  # float64 cannot hold every int64
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 

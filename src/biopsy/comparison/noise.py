@@ -156,6 +156,8 @@ def judge_noise(
         reason = f"shapes differ: {list(suspect.shape)}, expected {list(exact.shape)}"
         return replace(comparison, verdict="bug", reason=reason, ratio=math.inf)
     if any(is_text(side) for side in (suspect, plain, exact)):
+        if metrics.differing(plain, exact).any() and metrics.differing(suspect, plain).any():
+            return replace(comparison, reason="float64 gives other strings than a plain run")
         # Replace strings by 0 if they equal the exact ones, else by 1.
         suspect, plain, exact = (metrics.differing(side, exact).astype(np.uint8) for side in (suspect, plain, exact))
     # Elements that overflow in plain float32 say nothing about the engine.
@@ -187,6 +189,8 @@ def judge_noise(
         ratio, part = parts.wrong_part() or (ratio, None)
     reason = _reason(deviation, ratio, limit, part)
     verdict: Verdict = "rounding" if reason is None else "bug"
+    if reason is None and (overflowing := _far_where_plain_overflows(suspect, plain, exact)):
+        verdict, reason = "unknown", f"a plain run overflows in {overflowing} elements, in which it gives other values"
     return replace(comparison, verdict=verdict, reason=reason, ratio=ratio, suspect=deviation, plain=noise, part=part)
 
 
@@ -209,6 +213,17 @@ def _deviation(actual: Array, exact: Array, trusted: metrics.Bools, absolute: Fl
 def _rms(values: Floats) -> float:
     largest = float(values.max(initial=0))
     return largest * math.sqrt(float(np.mean((values / largest) ** 2))) if largest > 0 else 0.0
+
+
+_FAR = 0.01
+
+
+def _far_where_plain_overflows(suspect: Array, plain: Array, exact: Array) -> int:
+    """How many elements are finite and far from float64's, which are finite, where those of a plain run are not."""
+    values, narrow, right = (metrics.numeric(side).reshape(-1) for side in (suspect, plain, exact))
+    open_to_doubt = np.isfinite(right) & np.isfinite(values) & ~np.isfinite(narrow)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return int((open_to_doubt & (np.abs(values - right) > _FAR * np.abs(right))).sum())
 
 
 def _divided(error: float, noise: float) -> float:
@@ -316,8 +331,14 @@ class PartErrors:
             counted = np.count_nonzero(self.sizes, axis=within, keepdims=True)
             needed = _SHARE_WRONG * np.maximum(counted, _FEWEST_ELEMENTS)
             is_wrong = np.count_nonzero(wrong, axis=within, keepdims=True) >= needed
-            ratios = _rms_of_slices(self.suspect, within) / _rms_of_slices(rounded, within)
+            # Great values that are right do not hide how wrong the others are.
+            errors_there, noise_there = np.where(wrong, self.suspect, 0), np.where(wrong, rounded, 0)
+            ratios = _divided_slices(_rms_of_slices(errors_there, within), _rms_of_slices(noise_there, within))
         return np.where(is_wrong & (counted >= _FEWEST_ELEMENTS), ratios, 0)
+
+
+def _divided_slices(errors_of: Floats, noise: Floats) -> Floats:
+    return np.divide(errors_of, noise, out=np.zeros_like(noise), where=noise > 0)
 
 
 def _rms_of_slices(values: Floats, within: tuple[int, ...]) -> Floats:

@@ -11,6 +11,7 @@ from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
+from biopsy.comparison.mismatch import COSTS, ONE_SIDED
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts
 from biopsy.diagnosis.question import (
     DiagnosisQuestion,
@@ -32,7 +33,7 @@ from biopsy.diagnosis.verdict import (
     worst_mismatch,
 )
 from biopsy.diagnosis.ways_out import ELSEWHERE, check_line
-from biopsy.engines.registry import create, full_title
+from biopsy.engines.registry import PLAIN, create, full_title, parse_spec
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
 from biopsy.findings.bundle.make import ISSUE, make_bundle
 from biopsy.findings.page.document import reports_of
@@ -106,6 +107,8 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
         no_issue = "what fails is only partly known"
     elif facts.definition is not None and facts.definition.right == "suspect":
         no_issue = f"the shape that {full_title(failure.suspect or '', '')} gives is right"
+    elif _is_of_reference_alone(facts):
+        no_issue = "only the reference evaluator differs, and which of the two is wrong is not known"
     elif verdict.kind == "rounding":
         no_issue = "the verdict is rounding, as far as the outputs show"
     elif facts.fault is not None or verdict.kind == "precision":
@@ -114,7 +117,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
     trusted = full_title(failure.trusted, "") if failure.trusted else ""
     doubt = ""
     if facts.rounding is not None and failure.trusted in facts.rounding.wrong:
-        doubt = "is wrong too, by float64"
+        doubt = "gives other values than float64, too"
     elif trusted and failure.report.kind == "mismatch" and not is_decided(facts):
         doubt = "gives the other values, and which are wrong is not known"
     given = None if piece is None else inputs_file(model) if piece.plain else path_of(piece.inputs)
@@ -132,7 +135,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
             notes=list(_notes(facts, question, verdict)),
             how_often="" if facts.steadiness is None else facts.steadiness.how_often,
             doubt=doubt,
-            is_confirmed=facts.rounding is not None and failure.trusted in facts.rounding.right,
+            is_confirmed=facts.rounding is not None and facts.rounding.blames(failure.suspect, failure.trusted),
             links=links,
             mismatch=failure.by_suspect(worst) if worst is not None and worst.is_of_form else None,
             against=trusted,
@@ -141,6 +144,19 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
         # Float64 with the rounding of Casts is no judge of an engine that leaves it out.
         measures_rounding=facts.rounding is None or not facts.rounding.leaves_out,
     )
+
+
+def _is_of_reference_alone(facts: KnownFacts) -> bool:
+    """Whether other values than those of the reference evaluator are all that is known against an engine."""
+    failure = facts.known_failure
+    trusted = parse_spec(failure.trusted).name if failure.trusted else ""
+    if trusted != PLAIN[-1] or failure.report.stage != "compare" or failure.report.kind in COSTS:
+        return False
+    is_blamed = facts.rounding is not None and facts.rounding.blames(failure.suspect, failure.trusted)
+    is_declared = failure.mismatch is not None and failure.by_suspect(failure.mismatch).from_other_side.is_as_declared
+    definition = facts.definition
+    is_defined = definition is not None and (definition.right == "trusted" or failure.report.kind in ONE_SIDED)
+    return not (is_blamed or is_declared or is_defined)
 
 
 _MOST_BYTES = 1 << 20

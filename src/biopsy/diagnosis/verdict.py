@@ -245,7 +245,7 @@ def _differs(facts: KnownFacts, *, brief: bool) -> str:
         return f"differs from {trusted}"
     if is_decided(facts):
         return "computes wrong values"
-    both = "both are wrong by float64" if len(rounding.wrong) > 1 else "which of the two is wrong is not known"
+    both = "float64 agrees with neither" if len(rounding.wrong) > 1 else "which of the two is wrong is not known"
     return f"differs from {trusted} by more than rounding ({both})"
 
 
@@ -463,7 +463,7 @@ def _rest(facts: KnownFacts) -> Iterator[str]:
     if rest.answer == "passes" and rest.reason == NOTHING_LEFT:
         yield "There is no other node in the model."
     elif rest.answer == "passes":
-        wrong = f"; but wrong there, by float64: {series([full_title(each, '') for each in rest.wrong])}"
+        wrong = f"; but float64 gives other values there than {series([full_title(each, '') for each in rest.wrong])}"
         both = "; float64 agrees with both" if len(rest.right) > 1 else ""
         yield f"{condition}, {_agreement(facts, model)}{wrong if rest.wrong else both}."
     elif rest.answer == "rounding":

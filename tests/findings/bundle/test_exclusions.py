@@ -36,7 +36,7 @@ def test_a_script_that_passed_once_does_not_exclude_it() -> None:
 def test_an_engine_that_is_wrong_too_leaves_the_model_open_and_what_is_right_is_no_circular_reason() -> None:
     observation = Observation(evidence=Evidence(status=1), reason="exit status 1", runs=1)
     against = replace(FAILURE, against="onnxrt:optimization=none")
-    for doubt in ("is wrong too, by float64", ""):
+    for doubt in ("gives other values than float64, too", ""):
         causes = [*exclusions(observation, against, SHOWN, EarlierFindings(doubt=doubt))]
         wrong_too = f"the model (ONNX Runtime (all graph optimizations disabled) {doubt})"
         assert [cause for cause in causes if "model" in cause[0]] == ([(wrong_too, True)] if doubt else [])

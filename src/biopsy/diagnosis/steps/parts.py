@@ -32,6 +32,7 @@ from biopsy.diagnosis.facts import (
     LayerFacts,
     ModelFailure,
     PrecisionFacts,
+    RoundingFacts,
 )
 from biopsy.diagnosis.question import Words, feeds_in, path_of, with_inputs, without_weights_folder
 from biopsy.diagnosis.steps.rounding import judged_by_float64, low_precision, with_corrected_suspect
@@ -194,16 +195,7 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
         piece, failure = replace(piece, undefined=undefined), excused(failure, undefined)
         rounding = None if undefined.explains else rounding  # float64 does not judge that
     if rounding is not None and rounding.exceeds_rounding:
-        with contextlib.suppress(TimeUpError, errors.CheckError):  # the verdict on the whole model stays
-            fed = None if reduction.inputs is None else [reduction.inputs]
-            wrong, right = judged_by_float64(failure, context, reduction.output, fed)
-            piece = replace(piece, wrong=wrong)
-            rounding = replace(rounding, wrong=wrong, right=right) if wrong else rounding
-        corrected = with_corrected_suspect(failure, rounding)
-        if corrected.check != failure.check and piece.error is not None:
-            worst = piece.error.worst and piece.error.worst.from_other_side
-            piece = replace(piece, error=replace(piece.error, worst=worst))
-        failure = corrected
+        failure, piece, rounding = _judged_piece(failure, piece, rounding, context)
     more = f" and {len(piece.nodes) - _MOST_SHOWN} more" if len(piece.nodes) > _MOST_SHOWN else ""
     ended = "" if piece.stopped is None else f" · stopped by {piece.stopped}: a smaller one may exist"
     shown = piece.joined(piece.nodes[:_MOST_SHOWN])
@@ -224,6 +216,25 @@ def _with_trusted(facts: KnownFacts, context: StepContext, piece: Path, inputs: 
     alone = with_inputs(question.words([trusted]), inputs)
     run = context.run(alone, piece, description=f"{trusted} on the piece")
     return question.words([trusted, suspect]), passes(run)
+
+
+def _judged_piece(
+    failure: ModelFailure, piece: FailingPiece, rounding: RoundingFacts, context: StepContext
+) -> tuple[ModelFailure, FailingPiece, RoundingFacts]:
+    """The same, with what float64 says of the piece alone: its engines may be others than those of the whole model."""
+    wrong: tuple[str, ...] = ()
+    right: tuple[str, ...] = ()
+    with contextlib.suppress(TimeUpError, errors.CheckError):
+        fed = None if piece.inputs is None else [Path(piece.inputs)]
+        wrong, right = judged_by_float64(failure, context, Path(piece.path), fed)
+        piece = replace(piece, wrong=wrong)
+    if wrong or len(rounding.wrong) > 1:  # one that is wrong in the model is so in the piece; two need not be
+        rounding = replace(rounding, wrong=wrong, right=right)
+    corrected = with_corrected_suspect(failure, rounding)
+    if corrected.check != failure.check and piece.error is not None:
+        worst = piece.error.worst and piece.error.worst.from_other_side
+        piece = replace(piece, error=replace(piece.error, worst=worst))
+    return corrected, piece, rounding
 
 
 def _types_of_ends(path: Path) -> Iterator[tuple[str, str]]:

@@ -91,7 +91,7 @@ def _line(rest: RestFacts) -> str:
     fed = f", fed with what {rest.fed_by} computes there" if rest.fed_by else ""
     answer = f"the rest of the model{fed}: {rest.answer}" if rest.reason != NOTHING_LEFT else ""
     more = f"no, {len(rest.others)} more: {grouped([other.nodes for other in rest.others])} · " if rest.others else ""
-    wrong = f"but wrong there, by float64: {', '.join(rest.wrong)}" if rest.wrong else ""
+    wrong = f"but float64 gives other values there than {', '.join(rest.wrong)}" if rest.wrong else ""
     return more + " · ".join(filter(None, (answer, rest.reason, wrong)))
 
 

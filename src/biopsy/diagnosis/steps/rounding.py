@@ -53,7 +53,7 @@ from biopsy.diagnosis.question import (
 )
 from biopsy.engines.base import ModelInput
 from biopsy.engines.reference_float64 import CASTS
-from biopsy.engines.registry import EXACT, full_title
+from biopsy.engines.registry import EXACT, PLAIN, full_title, parse_spec
 from biopsy.engines.worker import CANNOT_RUN, Worker
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.infer import has_floats
@@ -90,6 +90,8 @@ def narrowing_casts(index: ModelIndex) -> Iterator[str]:
 
 
 _COMPARE_WITH_NOISE = ("--compare-with", "noise")
+_WITNESSES = (PLAIN[0], "openvino")
+"""Engines that share no code with the reference evaluator."""
 
 _MORE_SEEDS = (1, 2)
 """Added to the seed, for other random inputs."""
@@ -179,18 +181,29 @@ def judged_by_float64(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Those of the two engines that are wrong by float64, and those that are right, in all of the model or a part.
 
-    A difference between two does not show which is wrong. A check of the user's has no engines to compare.
+    A difference between two does not show which is wrong. A check of the user's has no engines to compare. Float64 is
+    the code of the reference evaluator: where that contradicts another engine, a witness must agree with float64.
     """
     question, engines = context.question.without_limits, [failure.suspect, failure.trusted]
     words_of = question.original_words if part is None else question.words
     wrong: list[str] = []
     right: list[str] = []
-    for engine in filter(None, engines if question.check is None else []):
+
+    def held_against_float64(engine: str) -> Judged:
         words = words_of([engine], *_COMPARE_WITH_NOISE, files=files)
-        run = context.run(words, part or question.model, description=f"{engine} held against float64")
+        return context.run(words, part or question.model, description=f"{engine} held against float64")
+
+    for engine in filter(None, engines if question.check is None else []):
+        run = held_against_float64(engine)
         is_compared = run.evidence.verdict.stage == "compare"
         (wrong if fails(run) and is_compared else right if passes(run) else []).append(engine)
-    return tuple(wrong), tuple(right)
+    needs_witness = wrong and any(parse_spec(engine).name == PLAIN[-1] for engine in right)
+    for witness in _WITNESSES if needs_witness else ():
+        with contextlib.suppress(errors.CheckError):
+            if passes(held_against_float64(witness)):
+                needs_witness = False
+                break
+    return ((), ()) if needs_witness else (tuple(wrong), tuple(right))
 
 
 def with_corrected_suspect(failure: ModelFailure, rounding: RoundingFacts) -> ModelFailure:

@@ -48,7 +48,8 @@ class EarlierFindings:
     says how many runs a flaky failure shows in; "" if it is not known to be flaky. ``links`` are references in these
     words to bugs of biopsy's own catalogue, each with its address. ``mismatch`` is the wrong shape or type that
     they tell; they name ``against`` as the engine that gives another. ``doubt``: why what the engine was compared with
-    may be wrong, such as "is wrong too, by float64"; "" if nothing says so. ``is_confirmed``: it is right by float64.
+    may be wrong, such as "gives other values than float64, too"; "" if nothing says so. ``is_confirmed``: float64
+    shows that it is right and the engine wrong.
     """
 
     title: str = ""
