@@ -133,7 +133,7 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
         earlier=EarlierFindings(
             title=verdict.text.rstrip(".") if no_issue else _title(facts, question),
             notes=list(_notes(facts, question, verdict)),
-            how_often="" if facts.steadiness is None else facts.steadiness.how_often,
+            how_often=facts.steadiness.how_often if facts.steadiness else "how often it fails was not measured",
             doubt=doubt,
             is_confirmed=facts.rounding is not None and facts.rounding.blames(failure.suspect, failure.trusted),
             links=links,

@@ -8,7 +8,7 @@ from biopsy import events
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.verdict import VerdictFile
 from biopsy.comparison.mismatch import Rounding
-from biopsy.findings.bundle.failure import ObservedFailure, exclusions
+from biopsy.findings.bundle.failure import GOLDEN, ObservedFailure, exclusions
 from biopsy.findings.bundle.job import EarlierFindings, Observation
 from biopsy.findings.bundle.reproduction import Reproduction
 from biopsy.findings.report import SearchHistory
@@ -59,3 +59,11 @@ def test_it_is_not_excluded_for_a_flaky_failure_that_showed_in_the_first_run() -
     assert history.how_often == ""
     history(events.FlakyFailure(11, 20, 5, 0.99))
     assert excluded(1, history.how_often) == [("chance (it fails in 11 of 20 runs)", True)]
+
+
+def test_golden_values_may_be_what_is_wrong() -> None:
+    observation = Observation(evidence=Evidence(status=1), reason="exit status 1", runs=1)
+    golden = replace(FAILURE, kind="comparison", name="mismatch", against=GOLDEN)
+    assert [cause for cause, is_open in exclusions(observation, golden, SHOWN, EarlierFindings()) if is_open] == [
+        "the golden values (they alone say what is right)"
+    ]

@@ -6,10 +6,14 @@ from onnx import helper, numpy_helper
 
 from biopsy.cli.demo import CULPRITS, demonstration_model
 from biopsy.comparison.tolerance import Tolerances
+from biopsy.engines.runner import Inputs
 from biopsy.questions.layers.question import Judge
 from support.bug import skip_without_it
 from support.examinations import growing, labels
 from support.models import chain, info, model
+from support.planting import planted as planted
+
+SIGNED = ("Relu", "Reciprocal", "Atan")
 
 
 @pytest.mark.slow
@@ -65,3 +69,12 @@ def test_the_real_failure_of_openvino_is_located_to_its_two_layers(examine) -> N
     if found.failure is None:
         pytest.skip("the installed OpenVINO compiles it")
     assert [group.labels for group in found.groups] == [("MatMul 'matmul'", "PRelu 'prelu'")]
+
+
+def test_a_mark_hides_nothing_where_the_end_is_as_wrong_beside_an_infinity_of_the_other_sign(examine, planted) -> None:
+    nodes = [helper.make_node(operator, [f"t{i}"], [f"t{i + 1}"]) for i, operator in enumerate(SIGNED)]
+    made = model(nodes, [info("t0", [4, 8])], [info("t3", [4, 8])])
+    negative = Inputs(given=[{"t0": np.full((4, 8), -1, np.float32)}])
+    found = examine(made, planted({"op": "Relu", "does": "scale", "by": -1}), negative)  # a zero with a sign
+    (group,) = found.groups
+    assert group.nodes == (0, 1, 2) and group.hides is False

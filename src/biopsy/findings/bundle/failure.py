@@ -201,5 +201,7 @@ def exclusions(
         yield f"chance (it failed only in run {observation.runs} of the check)", True
     elif reproduction.reproduced != "not":
         yield "chance (it failed in the check and in reproduce.py, each in a process of its own)", False
+    if failure.kind == "comparison" and failure.against == GOLDEN:
+        yield "the golden values (they alone say what is right)", True
     if earlier.doubt:
         yield f"the model ({failure.against_title} {earlier.doubt})", True

@@ -244,7 +244,7 @@ class GroupSearch:
         ]
         if not inner:
             return None
-        marked = self._runs.fault_at(closed, [*ends, *inner])
+        marked = self._runs.fault_at(closed, ends, inner)
         return marked is None or not marked.is_like(fault)
 
 
@@ -304,10 +304,15 @@ class SubgraphRuns:
             self._known[closed] = self.fault_at(closed, self.subgraphs.ends(closed))
         return self._known[closed]
 
-    def fault_at(self, nodes: tuple[int, ...], outputs: Sequence[int]) -> SubgraphFault | None:
-        """The fault of a closed subgraph with these outputs, in the first run that shows one."""
+    def fault_at(
+        self, nodes: tuple[int, ...], outputs: Sequence[int], marked: Sequence[int] = ()
+    ) -> SubgraphFault | None:
+        """The fault of a closed subgraph at these outputs, in the first run that shows one.
+
+        Tensors that are ``marked`` are outputs too, whatever their values are.
+        """
         tries = range(self.runs_each if outputs else 0)
-        return next((fault for _ in tries if (fault := self._run(nodes, outputs)) is not None), None)
+        return next((fault for _ in tries if (fault := self._run(nodes, outputs, marked)) is not None), None)
 
     def wrong_values(self, nodes: tuple[int, ...], outputs: Sequence[int]) -> dict[str, list[Array]] | None:
         """The outputs of a closed subgraph, with a value per sample, in the first wrong run; None if none is."""
@@ -339,11 +344,11 @@ class SubgraphRuns:
         measured = self.reference.errors(self.subgraphs.names(outputs), runs, expected)
         return [error for error in measured if not error.passed]
 
-    def _run(self, nodes: tuple[int, ...], outputs: Sequence[int]) -> SubgraphFault | None:
+    def _run(self, nodes: tuple[int, ...], outputs: Sequence[int], marked: Sequence[int] = ()) -> SubgraphFault | None:
         """The fault of a subgraph in one run; None if it is right, or wrong by rounding only."""
         self._runs += 1
         self.listener(events.Measured("groups", self._runs, self.budget))
-        model = self.subgraphs.model(nodes, outputs)
+        model = self.subgraphs.model(nodes, [*outputs, *marked])
         try:
             runs = self.suspect.run(model, self.subgraphs.recorded.fed.path)
         except errors.EngineFailure as error:
