@@ -54,8 +54,8 @@ class Reference(Engine):
         ),
         Option(
             "moved",
-            "with float64, move what the type of the model's inputs, or that of rounded, cannot hold exactly by ten "
-            "roundings, in the directions of this number",
+            "with float64, move each result that the narrowest type of the inputs (or that of rounded) cannot hold "
+            "exactly by ten roundings, in random directions that this number chooses",
             choices=SEEDS,
         ),
     )
