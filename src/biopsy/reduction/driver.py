@@ -19,14 +19,7 @@ from biopsy.checks.outcome import Judged, Outcome
 from biopsy.model.external import is_external
 from biopsy.model.load import parse
 from biopsy.model.slice import candidate_parts
-from biopsy.reduction.passes.common import (
-    Change,
-    NamedModelPass,
-    NamedPass,
-    NotFoundOutError,
-    PassContext,
-    unrefuted,
-)
+from biopsy.reduction.passes.common import Change, NamedModelPass, NamedPass, NotFoundOutError, PassContext, unrefuted
 from biopsy.reduction.passes.weights import named_tensors
 from biopsy.reduction.problem import Candidate, Problem, Proposal
 from biopsy.search.drive import (
