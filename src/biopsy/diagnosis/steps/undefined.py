@@ -270,7 +270,7 @@ def _is_of_definition(facts: KnownFacts) -> bool:
 
 @diagnosis_step(
     "definition",
-    "what does the definition of its operators give?",
+    "what do the definitions of its operators give?",
     unless=lambda facts, context: {
         NO_PIECE: facts.piece is None,
         "no engine is at fault": facts.fault is not None,
