@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_490,
+    "code": 63_510,
     "modules": 376,
-    "functions": 5_785,
+    "functions": 5_789,
     "used_once": 527,
     "inner_imports": 386,
     "namespaces": 33,

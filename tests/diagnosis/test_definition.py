@@ -140,6 +140,7 @@ def test_nan_is_held_against_float64_and_the_body_of_the_function(tmp_path: Path
         (18, "y = MeanVarianceNormalization(x)", [[[[0.0, 0.0]]]]),
         (13, "y = Softmax<axis = 3>(x)", [[[[0.5, 0.5]]]]),  # its body depends on its inputs
         (12, "y = Softmax<axis = 3>(x)", None),
+        (13, "y = Clip(x, , x)", [[[[3.0, 3.0]]]]),  # the second input is left out
         (18, "y = Cos(x)", None),
     ],
 )

@@ -11,8 +11,10 @@ import onnx
 import onnxruntime
 
 from biopsy import events
-from biopsy.diagnosis.context import StepContext
-from biopsy.diagnosis.question import DiagnosisQuestion, resolved_samples
+from biopsy.checks.outcome import Judged
+from biopsy.diagnosis.context import StepContext, TimeUpError
+from biopsy.diagnosis.facts import KnownFacts
+from biopsy.diagnosis.question import DiagnosisQuestion, Words, resolved_samples
 from biopsy.diagnosis.steps.parts import may_vary, smallest_piece
 from biopsy.engines.runner import Inputs
 from biopsy.model.index import index_file
@@ -28,7 +30,8 @@ TEXT = """<ir_version: 9, opset_import: ["" : 17]> spectrum (float[1,32,1] x, in
 }"""
 
 
-def test_the_piece_of_a_refusal_and_its_plain_form_run_in_the_other_engine(tmp_path: Path) -> None:
+def refused(tmp_path: Path) -> tuple[KnownFacts, DiagnosisQuestion]:
+    """What is known of the model after OpenVINO has refused it."""
     path, inputs = tmp_path / "model.onnx", tmp_path / "inputs.safetensors"
     onnx.save(onnx.parser.parse_model(TEXT), path)
     signal = np.linspace(-1, 1, 32, dtype=np.float32).reshape(1, 32, 1)
@@ -39,7 +42,11 @@ def test_the_piece_of_a_refusal_and_its_plain_form_run_in_the_other_engine(tmp_p
     seen = failure("OpConversionFailure", "load")
     check = question.original_words(["openvino"])
     seen = replace(seen, check=check, suspect="openvino", trusted="onnxrt")
-    known = facts(failure=seen, piece=None, rounding=None, layers=None)
+    return facts(failure=seen, piece=None, rounding=None, layers=None), question
+
+
+def test_the_piece_of_a_refusal_and_its_plain_form_run_in_the_other_engine(tmp_path: Path) -> None:
+    known, question = refused(tmp_path)
     with StepContext(question, events.ignore) as context:
         for step in (smallest_piece, may_vary):
             known = step.answer(known, context).facts
@@ -48,3 +55,17 @@ def test_the_piece_of_a_refusal_and_its_plain_form_run_in_the_other_engine(tmp_p
         assert [node.op_type for node in onnx.load(part).graph.node if node.op_type != "Constant"] == ["STFT"]
         (feed,) = read_feeds(Path(f"{part}.inputs.safetensors"))
         assert onnxruntime.InferenceSession(part).run(None, dict(feed))
+
+
+class NoTimeForMore(StepContext):
+    """The step's time is over once the search has ended."""
+
+    def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
+        raise TimeUpError
+
+
+def test_a_piece_is_kept_for_which_the_time_of_the_step_has_sufficed(tmp_path: Path) -> None:
+    known, question = refused(tmp_path)
+    with NoTimeForMore(question, events.ignore) as context:
+        known = smallest_piece.answer(known, context).facts
+    assert known.piece is not None and known.piece.nodes == ("STFT #3",)

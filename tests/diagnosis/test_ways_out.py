@@ -130,6 +130,14 @@ def test_an_engine_for_production_that_holds_is_offered_before_the_reference_eva
         assert [*ways_out(holding.answer(known, Runs(failing)).facts, question())] == [evaluator]
 
 
+def test_a_switch_is_run_again_where_no_other_engine_is_offered() -> None:
+    known = facts(failure=replace(failure(), trusted="reference"), rounding=None, settings=settings(switch("A")))
+    context = Runs({})
+    known = holding.answer(known, context).facts
+    assert context.ran == RUNS_OF_A_CLAIM
+    assert list(texts(verdict_of(known, (), question()))) == ["A off: the model passes (in 21 of 21 further runs)."]
+
+
 def test_what_switches_a_crash_off_is_compared_too() -> None:
     (way,) = ways_out(facts(failure=REFUSED, settings=settings(switch("A"))), question())
     engines = [word for before, word in pairwise(way.words) if before == "--engine"]

@@ -67,6 +67,7 @@ def test_a_batch_normalization_with_one_output_is_that_of_inference(opset: int, 
     ("text", "named"),
     [
         ("y, h = LSTM<hidden_size = 2, clip = 0.5>(x, w, r)", "'clip' of LSTM"),
+        ('y, h = LSTM<hidden_size = 2, activations = ["Tanh", "Tanh", "Tanh"]>(x, w, r)', "'activations' of LSTM"),
         ("y, h = LSTM<hidden_size = 2, input_forget = 1>(x, w, r)", "'input_forget' of LSTM"),
         ("y, h = LSTM<hidden_size = 2>(x, w, r, , l)", "'sequence_lens' of LSTM"),
         ('c = If(b) <then_branch = t () => (float d) { d = MaxPool<auto_pad = "SAME_LOWER">(x) }, '
@@ -83,8 +84,9 @@ def test_what_the_evaluator_ignores_is_not_tried(text: str, named: str, engine: 
     assert caught.value.kind == "NotSupported"
 
 
-def test_what_is_not_set_is_computed() -> None:
-    node = "y, h = LSTM<hidden_size = 2, input_forget = 0>(x, w, r)"
+@pytest.mark.parametrize("setting", ["input_forget = 0", 'activations = ["Sigmoid", "Tanh", "Tanh"]'])
+def test_what_is_set_to_its_default_is_computed(setting: str) -> None:
+    node = f"y, h = LSTM<hidden_size = 2, {setting}>(x, w, r)"
     text = f"g (float[1,1,2] x, float[1,8,2] w, float[1,8,2] r) => (float y) {{ {node} }}"
     feed = {"x": np.ones((1, 1, 2)), "w": np.ones((1, 8, 2)), "r": np.ones((1, 8, 2))}
     feed = {name: value.astype(np.float32) for name, value in feed.items()}

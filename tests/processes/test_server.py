@@ -1,5 +1,6 @@
 """A child process that answers requests, and each way in which one can fail to."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -51,6 +52,9 @@ def answer(request, note):
         time.sleep(600)
     if task == "exit":
         os._exit(7)
+    if task == "kill" and os.getppid() == request["victim"]:
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
     if task == "hang":
         sleeper = subprocess.Popen(["sleep", "600"])
         with open(request["pids"], "w") as pids:
@@ -103,7 +107,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 def forking(child_module: Callable[[str], str]) -> Iterator[Make]:
     """Makes servers whose children are forks of one process, if they can be."""
     name = child_module(ANSWERS)
-    zygote = Zygote(module=name)
+    zygote = Zygote(name)
     assert wait_until(lambda: is_a_fork(Server(name, "a word", zygote=zygote)), 60)
     yield lambda: Server(name, "a word", zygote=zygote)
     zygote.close()
@@ -142,12 +146,28 @@ def test_as_many_children_as_wanted_run_at_once(forking: Make) -> None:
         assert len({server.ask({"task": ""})["pid"] for server in servers}) == 10
 
 
-def test_a_fork_dies_with_the_process_that_it_is_of_and_others_are_made(forking: Make) -> None:
+def test_a_fork_dies_with_the_process_that_it_is_of_and_another_one_answers_in_its_place(forking: Make) -> None:
     with closing(forking()) as server:
-        os.kill(parent_of_child(server), signal.SIGKILL)
-        assert ended(server, {"task": "sleep"}).ended.status == -signal.SIGKILL
-        assert server.ask({"task": ""})["length"] == 0
+        fork = server.ask({"task": ""})
+        other = server.ask({"task": "kill", "victim": fork["parent"]})
+        assert other["parent"] == os.getpid()
+        assert not is_alive(fork["pid"])
     assert wait_until(lambda: is_a_fork(forking()), 60)
+
+
+def test_where_no_fork_can_be_made_a_child_is_started(forking: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, real = len(list(Path("/proc/self/fd").iterdir())), os.open
+
+    def refused(path: str, *how: int) -> int:
+        if path == ".":
+            raise OSError(errno.EMFILE, "too many")
+        return real(path, *how)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "open", refused)
+        assert not is_a_fork(forking())
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
+    assert is_a_fork(forking())
 
 
 def test_the_process_that_is_forked_ends_when_no_fork_has_been_needed_for_a_while(forking: Make) -> None:

@@ -346,19 +346,14 @@ class LiveLine:
     """
 
     def __init__(self, console: Console) -> None:
-        self._wanted = sys.stderr.isatty() and console.verbosity == 0 and not console.asks
+        self.is_wanted = sys.stderr.isatty() and console.verbosity == 0 and not console.asks
         self._shown: Any = None
         self._last = ("", "", 0.0)
         self._aside = ""
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether there is a terminal to show it on."""
-        return self._wanted
-
     def update(self, head: str, text: str, done: float = 0.0) -> None:
         """Show a line; ``done`` is the part of the work that is done, from 0 to 1."""
-        if not self._wanted:
+        if not self.is_wanted:
             return
         self._last = head, text, done
         if self._aside:

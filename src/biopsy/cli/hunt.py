@@ -241,12 +241,12 @@ class HuntProgress(Progress):
     def __init__(self, console: Console, log: Path | None) -> None:
         super().__init__(console, log)
         self._first: tuple[int, float] | None = None
-        self._told = time.monotonic()
+        self._last_line = time.monotonic()
 
-    def _tell(self, head: str, text: str, done: float) -> None:
+    def _update(self, head: str, text: str, done: float) -> None:
         self._live.update(head, text, done)
-        if not self._live.is_wanted and time.monotonic() - self._told >= _BETWEEN_LINES:
-            self._told = time.monotonic()
+        if not self._live.is_wanted and time.monotonic() - self._last_line >= _BETWEEN_LINES:
+            self._last_line = time.monotonic()
             self.line(head, text)
 
     def show(self, event: events.Event) -> None:
@@ -259,10 +259,10 @@ class HuntProgress(Progress):
                 left = time_left(since / max(1, done - 1) * (event.total - event.done)) if done > 1 else ""
                 counts = ", ".join(f"{number} {kind}" for kind, number in sorted(event.counts.items()))
                 parts = [f"{event.done} of {event.total}", left, counts, event.model]
-                self._tell("models", " · ".join(filter(None, parts)), event.done / event.total)
+                self._update("models", " · ".join(filter(None, parts)), event.done / event.total)
             case events.StepStarted():
                 text = f"{event.number} of {event.total} · {event.name}: {event.question}"
-                self._tell("bugs", text, (event.number - 1) / event.total)
+                self._update("bugs", text, (event.number - 1) / event.total)
             case events.Resumed():
                 self.line("resumed", f"{count(event.runs, 'model')} remembered in {event.journal}; --fresh starts over")
             case _:

@@ -102,7 +102,7 @@ class Mismatch:
         """A value of the output in up to seven digits; a whole number of a discrete output in all of its digits."""
         if isinstance(value, int):
             return str(value)
-        is_whole = self.quantum is not None and value.is_integer() and abs(value) <= 2**64
+        is_whole = self.quantum is not None and value.is_integer() and -(2**63) <= value < 2**63
         return f"{value:.0f}" if is_whole else f"{value:.7g}"
 
     @property

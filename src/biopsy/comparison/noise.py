@@ -368,7 +368,7 @@ def without_flips(
 ) -> NoiseComparison:
     """Judge an output again without the elements that rounding alone can flip; unchanged if it still fails.
 
-    ``sides`` are the suspect, the plain and the exact values, ``moved`` those of plain runs on slightly changed inputs.
+    ``sides`` are the suspect, the plain and the exact values, ``moved`` those of runs with slightly changed values.
     A discrete value (an index, a quantized value, a comparison) flips as a whole, and plain float32 may be right by
     luck. An element is left out only if its error is no greater than the changes in these runs.
     """

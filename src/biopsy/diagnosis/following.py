@@ -195,8 +195,8 @@ def _title(facts: KnownFacts, question: DiagnosisQuestion) -> str:
         " + ".join(switch.optimizers) for switch in of_piece or facts.mending_switches if switch.optimizers
     ]  # the title is about the piece
     unless = f", unless {series(switches, 'or')} is disabled" if switches and not sole_optimizer(facts) else ""
-    titles = [_in_bundle(f"{does}{more}", question) for does in (full, brief) for more in (f"{types}{unless}", types)]
-    return next((title for title in (titles[0], *titles[2:]) if len(title) <= _LONGEST_TITLE), titles[-1])
+    titles = [_in_bundle(title, question) for title in (f"{full}{types}{unless}", f"{brief}{types}{unless}")]
+    return next((title for title in titles if len(title) <= _LONGEST_TITLE), _in_bundle(f"{brief}{types}", question))
 
 
 _LONGEST_TITLE = 120

@@ -521,7 +521,7 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     if rounding is not None and rounding.exceeds_rounding:
         times = "" if rounding.times is None else f": {rounding.times:.3g} times the rounding error of a plain run"
         by_float64 = f"Its error is more than rounding, by a run in float64{times}."
-        yield by_float64 if rounding.has_floats else "It is no rounding: the model has no floating-point numbers."
+        yield by_float64 if rounding.has_floats else "It is not rounding: the model has no floating-point numbers."
     elif rounding is not None and rounding.verdicts and not rounding.is_rounding:
         yield f"Whether it is rounding is not known: {rounding.reason or 'float64 gave no answer'}."
     if piece is not None:

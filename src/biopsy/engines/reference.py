@@ -54,8 +54,8 @@ class Reference(Engine):
         ),
         Option(
             "moved",
-            "with float64, move what the type of the model's inputs, or that of rounded, cannot hold exactly by ten "
-            "roundings, in the directions of this number",
+            "with float64, move each result that the narrowest type of the inputs (or that of rounded) cannot hold "
+            "exactly by ten roundings, in random directions that this number chooses",
             choices=SEEDS,
         ),
     )
@@ -103,7 +103,8 @@ class Reference(Engine):
         if self.imports.is_here:
             if wide and seed:
                 dtypes = [kind.dtype for kind in index.fed_types().values() if isinstance(kind, TensorType)]
-                movement = Movement(digits_of([rounded] if rounded else dtypes), int(seed))
+                dtypes = [rounded.partition("-")[0]] if rounded else dtypes
+                movement = Movement(digits_of(dtypes), int(seed))
                 return evaluator_class(undefined=self.options["undefined"], movement=movement)(proto)
             if wide:
                 return evaluator_class(rounded, self.options["undefined"])(proto)

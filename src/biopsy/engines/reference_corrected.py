@@ -27,6 +27,9 @@ _IGNORED: Mapping[str, tuple[Mapping[int, str], tuple[str, ...]]] = {
 }
 """Inputs, by number, and attributes that the evaluator does not look at, by operator."""
 
+_DEFAULT_ACTIVATIONS = {"LSTM": [b"Sigmoid", b"Tanh", b"Tanh"], "GRU": [b"Sigmoid", b"Tanh"]}
+"""Some exporters write them; they are repeated for the other direction."""
+
 _MISREAD: Mapping[tuple[str, str], bytes] = {
     ("MaxPool", "auto_pad"): b"SAME_LOWER",
     ("Resize", "coordinate_transformation_mode"): b"align_corners",
@@ -43,7 +46,9 @@ def misread(node: onnx.NodeProto) -> Iterator[str]:
         return
     names = [name for number, name in inputs.items() if number < len(node.input) and node.input[number]]
     for attribute in node.attribute:
-        is_set = attribute.i != 0 or attribute.type != onnx.AttributeProto.INT
+        usual = _DEFAULT_ACTIVATIONS.get(node.op_type, [])
+        is_usual = attribute.name == "activations" and list(attribute.strings) in (usual, usual * 2)
+        is_set = not is_usual and (attribute.i != 0 or attribute.type != onnx.AttributeProto.INT)
         is_scaled = node.op_type != "Resize" or any(node.input[_SCALES : _SCALES + 1])
         wrong = _MISREAD.get((node.op_type, attribute.name))
         if (attribute.name in attributes and is_set) or (wrong is not None and attribute.s == wrong and is_scaled):

@@ -295,12 +295,8 @@ def full_title(spec: str, version: str) -> str:
     parsed = parse_spec(spec)
     title, settings = " ".join(filter(None, (title_of(parsed.name), version))), parsed.text.partition(":")[2]
     if parsed.name == "onnxrt":
-        settings = settings.replace(*_OFF_IN_WORDS)
+        settings = settings.replace("optimization=none", "all graph optimizations disabled")  # as its own manual says
     return f"{title} ({settings})" if settings else title
-
-
-_OFF_IN_WORDS = ("optimization=none", "all graph optimizations disabled")
-"""The setting of ONNX Runtime that titles name most, as its own documentation calls it."""
 
 
 PLAIN = ("onnxrt:optimization=none", "reference")

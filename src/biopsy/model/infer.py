@@ -31,6 +31,19 @@ def infer_types(model: onnx.ModelProto) -> dict[str, TensorType]:
     return {name: kind for name, kind in kinds.items() if kind is not None and kind.elem}
 
 
+def inferred_outputs(model: onnx.ModelProto) -> dict[str, TensorType]:
+    """The types of a model's outputs that inference alone gives, whatever is declared for them and for inner tensors.
+
+    Never raises: what cannot be inferred is missing.
+    """
+    bare = without_weights(model)
+    del bare.graph.value_info[:]
+    for info in bare.graph.output:
+        info.ClearField("type")
+    types = infer_types(bare)
+    return {info.name: types[info.name] for info in bare.graph.output if info.name in types}
+
+
 def has_floats(data: bytes) -> bool:
     """Whether a serialized model may compute with floating-point numbers: unless the types of all tensors are known
     to be others.

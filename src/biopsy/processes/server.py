@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from typing import IO, Any, NoReturn, TypeAlias
 
 from biopsy import errors
@@ -31,9 +31,10 @@ LONGEST_ANSWER = 256 << 20
 """Bytes of the longest answer that is read."""
 
 _KEPT = 1 << 16  # bytes kept of the beginning of the child's output, and as many of the end
-Streams: TypeAlias = tuple[IO[bytes], IO[bytes], IO[bytes]]
-
 _LAST_WAIT = 2.0  # seconds for a child to end that has closed its answers
+
+Streams: TypeAlias = tuple[IO[bytes], IO[bytes], IO[bytes]]
+"""Our ends of the standard streams of a child: input, output, errors."""
 
 
 class ServerEndedError(Exception):
@@ -88,7 +89,9 @@ class Server:
         try:
             answer = self._child.ask(request, limits or Limits())
         except ServerEndedError:
-            self._child = None
+            is_lost, self._child = self._child.is_lost, None
+            if is_lost:  # the zygote has ended, which says nothing of the request
+                return self.ask(request, limits)
             raise
         except BaseException:
             self.close()  # else its answer would be taken for that to the next request
@@ -111,7 +114,6 @@ _OF_THIS_TEST = "PYTEST_CURRENT_TEST"
 """An environment variable that pytest changes for each test; no engine looks at it."""
 
 
-@dataclass(kw_only=True)
 class Zygote:
     """A process of which later children of ``module`` are forks, so that they need not import what all need.
 
@@ -120,12 +122,13 @@ class Zygote:
     they are loaded. The zygote calls ``main`` without words, which calls ``serve_children``.
     """
 
-    module: str
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _owner: int = field(default_factory=os.getpid)
-    _children: int = 0
-    _server: ForkServer | None = None
-    _environment: Mapping[str, str] = field(default_factory=dict)
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+        self._children = 0
+        self._server: ForkServer | None = None
+        self._environment: Mapping[str, str] = {}
 
     def forked(self, words: Sequence[str]) -> tuple[Fork, Streams] | None:
         """A fork that is given these words, and our ends of its streams; None if none can be made now."""
@@ -140,9 +143,11 @@ class Zygote:
                         return _forked(self._server, words)
                 elif self._children == _FIRST_WITH_ZYGOTE and sys.platform == "linux":
                     self._environment = environment
-                    self._server = ForkServer(own_python(self.module), connections=_MOST_FORKS)
+                    self._server = ForkServer(own_python(self._module), connections=_MOST_FORKS)
             except ServerGoneError:
                 self.close()
+            except OSError:  # too many files are open, perhaps
+                pass
         return None
 
     def close(self) -> None:
@@ -153,18 +158,22 @@ class Zygote:
 
 
 def _forked(server: ForkServer, words: Sequence[str]) -> tuple[Fork, Streams] | None:
-    """A fork of the server, with our ends of its streams; None if it has too many. Raises ServerGoneError."""
-    (stdin, into), (answers, stdout), (output, stderr) = (os.pipe() for _ in range(3))
-    streams = (os.fdopen(into, "wb", 0), os.fdopen(answers, "rb", 0), os.fdopen(output, "rb", 0))
-    folder, fork = os.open(".", os.O_RDONLY), None
-    try:
+    """A fork of the server, with our ends of its streams; None if it has too many. Raises ServerGoneError, OSError."""
+    with ExitStack() as ours, ExitStack() as its:
+
+        def pipe(mode: str) -> tuple[IO[bytes], int]:
+            ends = os.pipe()
+            own, other = ends if mode == "rb" else ends[::-1]
+            its.callback(os.close, other)
+            return ours.enter_context(os.fdopen(own, mode, 0)), other
+
+        (into, stdin), (answers, stdout), (output, stderr) = pipe("wb"), pipe("rb"), pipe("rb")
+        folder = os.open(".", os.O_PATH)  # it need not be readable
+        its.callback(os.close, folder)
         fork = server.begin({"words": words}, stderr, stdin, stdout, folder)
-    finally:
-        for descriptor in (stdin, stdout, stderr, folder):
-            os.close(descriptor)
-        for stream in () if fork is not None else streams:
-            stream.close()
-    return None if fork is None else (fork, streams)
+        if fork is not None:
+            ours.pop_all()
+        return None if fork is None else (fork, (into, answers, output))
 
 
 class _Child:
@@ -180,6 +189,11 @@ class _Child:
         self._has_closed = self._is_spoiled = False
         self._reply: dict[str, Any] | None = None
         self._note: str | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was a fork of a zygote that has ended."""
+        return isinstance(self._process, Fork) and self._process.is_lost
 
     def ask(self, request: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
         """The reply to a request: an answer or an error. Raises ServerEndedError."""

@@ -16,16 +16,11 @@ from typing import TypeAlias
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
+from biopsy.model.external import is_external
 from biopsy.model.load import parse
 from biopsy.model.slice import candidate_parts
-from biopsy.reduction.passes.common import (
-    Change,
-    NamedModelPass,
-    NamedPass,
-    NotFoundOutError,
-    PassContext,
-    unrefuted,
-)
+from biopsy.reduction.passes.common import Change, NamedModelPass, NamedPass, NotFoundOutError, PassContext, unrefuted
+from biopsy.reduction.passes.weights import named_tensors
 from biopsy.reduction.problem import Candidate, Problem, Proposal
 from biopsy.search.drive import (
     FEWEST,
@@ -201,10 +196,11 @@ class Driver:
 
     def _may_run(self, change: Change) -> bool:
         """Whether no weight and no recorded value says that the nodes of a change never run in the best model."""
+        stored = dict(named_tensors(self.best_model())) if change.runs_if else {}
         for name, truth in change.runs_if.items():
             value = self.problem.recording.constant_value(name) if name in self.problem.index.ids else None
-            for weight in self.best_model().graph.initializer:
-                value = onnx.numpy_helper.to_array(weight) if weight.name == name else value
+            if name in stored and not is_external(stored[name]):
+                value = onnx.numpy_helper.to_array(stored[name])
             if value is not None and value.any() != truth:
                 return False
         return True

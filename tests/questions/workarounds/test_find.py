@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
@@ -94,6 +95,10 @@ def test_a_check_that_looks_at_no_values_cannot_tell_what_is_a_workaround(here: 
 def test_float64_decides_between_engines_that_contradict_each_other(here: Path, monkeypatch):
     asked = question(normalization_of_columns(), here, engine="onnxrt:threads=1", references=("onnxrt",))
     assert found(asked).trust.reference == "reference"
+    wrong = onnxruntime.InferenceSession(asked.model, providers=["CPUExecutionProvider"])
+    golden = [{"y": wrong.run(["y"], dict(sample))[0]} for sample in asked.right.samples]
+    with pytest.raises(errors.CannotCompare, match="reference does not agree with onnxrt"):
+        found(replace(asked, right=replace(asked.right, golden=golden)))  # nobody trusts what contradicts the check
     monkeypatch.setattr(trusted_values, "EXACT", "fake:refuse.ReduceMean=run")
     with pytest.raises(errors.CannotCompare, match="reference does not agree with onnxrt"):
         found(asked)

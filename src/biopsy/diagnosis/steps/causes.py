@@ -47,7 +47,7 @@ from biopsy.diagnosis.question import (
 )
 from biopsy.diagnosis.steps.rest import is_same_failure
 from biopsy.diagnosis.steps.rounding import noise_words
-from biopsy.diagnosis.ways_out import products, ways_out
+from biopsy.diagnosis.ways_out import ELSEWHERE, products, ways_out
 from biopsy.engines.other_release.classes import RELEASE
 from biopsy.engines.registry import PLAIN, EngineSpec, create, parse_spec
 from biopsy.findings.answers import settings_tree, workarounds_tree
@@ -407,10 +407,11 @@ RUNS_OF_A_CLAIM = runs_needed(0.2, CONFIDENCE)
 def holding(facts: KnownFacts, context: StepContext) -> StepAnswer:
     """Run each check that passes again: any failure counts, also one that shows in some runs only."""
     ways = [each for each in ways_out(facts, context.question) if each.words]
-    for product in products(facts, context.question):
+    is_elsewhere = bool(ways) and ways[-1].text.startswith(ELSEWHERE)  # the other engine comes last
+    for product in products(facts, context.question) if is_elsewhere else ():
         with contextlib.suppress(errors.CheckError):  # it may not be installed
-            if ways and passes(context.run(product.words, product.model, description=product.text)):
-                ways[-1] = product  # the other engine comes last
+            if passes(context.run(product.words, product.model, description=product.text)):
+                ways[-1] = product
                 break
     seen: list[WayOutRuns] = []
     mended = facts.settings

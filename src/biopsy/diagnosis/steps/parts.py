@@ -167,13 +167,14 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
 
     try:
         reduction = smallest(words, f"{PIECE}.journal")
-        beside, is_run = _with_trusted(facts, context, Path(reduction.output), reduction.inputs)
-        if not is_run:  # a search like that from the beginning would run a perhaps slow engine on every candidate
-            reduction = smallest(beside, f"{PIECE}-run-by-trusted.journal")
     except errors.VacuousCheck as error:
         if not facts.is_self_contradiction:
             raise
         raise errors.CheckError("a model of one Identity node fails too: no node is at fault") from error
+    with contextlib.suppress(TimeUpError, errors.CheckError):  # the piece that is known stays
+        beside, is_run = _with_trusted(facts, context, Path(reduction.output), reduction.inputs)
+        if not is_run:  # a search like that from the beginning would run a perhaps slow engine on every candidate
+            reduction = smallest(beside, f"{PIECE}-run-by-trusted.journal")
     context.keep(SEARCH_REPORT, search_tree(reduction, history, "minimal"))
     piece = FailingPiece(
         path=str(reduction.output),

@@ -45,10 +45,12 @@ from biopsy.diagnosis.steps.rounding import OutputsIn, outputs_agree, outputs_of
 from biopsy.engines.reference_undefined import RULES, UNDEFINED, UndefinedResultError, rule_of
 from biopsy.engines.registry import EXACT, PLAIN, full_title, parse_spec
 from biopsy.engines.worker import CANNOT_RUN
+from biopsy.model.external import is_external
 from biopsy.model.index import ModelIndex, Node, index_file
+from biopsy.model.infer import inferred_outputs
 from biopsy.model.load import parse as parse_model
 from biopsy.model.load import read_bytes
-from biopsy.model.tensor_type import FLOATS, TensorType
+from biopsy.model.tensor_type import FLOATS
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.writing import write_whole
 from biopsy.recording.reference_run import ValuesInMemory
@@ -194,24 +196,23 @@ def undefined_values(model: onnx.ModelProto, labels: Sequence[str], feeds: Seque
 
     ``labels`` are those of the nodes of the main graph.
     """
-    inline = (each for each in model.graph.initializer if each.data_location != onnx.TensorProto.EXTERNAL)
-    weights = {each.name: each for each in inline}
-
-    def value_of(name: str, feed: Feed) -> Array | None:
-        if name in feed:
-            return np.asarray(feed[name])
-        return numpy_helper.to_array(weights[name]) if name in weights else None
-
-    opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
+    opset = opsets_of(model).get("", 1)
     for label, node in zip(labels, model.graph.node, strict=True):
         if (rule := rule_of(node, opset)) is None:
             continue
         for feed in feeds:
-            is_undefined = rule.elements(node, [value_of(name, feed) for name in node.input])
+            is_undefined = rule.elements(node, _values_read(model, node, feed))
             if is_undefined is not None and rule.instead is not None:
                 text, tensor = f"{label} {rule.text}", node.input[rule.place]
                 yield UndefinedValues(text=text, tensor=tensor, is_undefined=is_undefined, instead=rule.instead)
                 break
+
+
+def _values_read(model: onnx.ModelProto, node: onnx.NodeProto, feed: Feed) -> list[Array | None]:
+    """The values of a node's inputs; None for one that is left out, computed, or stored in another file."""
+    stored = {each.name: each for each in model.graph.initializer if each.name in node.input and not is_external(each)}
+    values = {**{name: numpy_helper.to_array(each) for name, each in stored.items()}, **feed}
+    return [np.asarray(values[name]) if name in values else None for name in node.input]
 
 
 def undefined_results(
@@ -256,16 +257,20 @@ def undefined_results(
     return replace(known, explains=explains)
 
 
+_OF_SHAPE = "shape-mismatch"
+
+
 def _is_of_definition(facts: KnownFacts) -> bool:
     """Whether definitions may say who is right: about shapes that the model does not declare, NaN and infinity."""
     worst = None if facts.piece is None or facts.piece.error is None else facts.piece.error.worst
-    is_shape = worst is not None and worst.kind == "shape-mismatch" and not worst.declared_form
-    return is_shape or (worst is not None and worst.kind in ONE_SIDED)
+    if worst is None:
+        return False
+    return not worst.declared_form if worst.kind == _OF_SHAPE else worst.kind in ONE_SIDED
 
 
 @diagnosis_step(
     "definition",
-    "what does the definition of its operators give?",
+    "what do the definitions of its operators give?",
     unless=lambda facts, context: {
         NO_PIECE: facts.piece is None,
         "no engine is at fault": facts.fault is not None,
@@ -281,24 +286,27 @@ def definition(facts: KnownFacts, context: StepContext) -> StepAnswer:
     path = Path(piece.plain or piece.path)
     inputs = inputs_file(path) if piece.plain else path_of(piece.inputs)
     feeds = feeds_in([inputs]) if inputs is not None and inputs.exists() else [{}]
-    is_of_shape = piece.error.worst.kind == "shape-mismatch"
     try:
+        model = parse_model(read_bytes(path), path)
         with outputs_of(index_file(path), feeds, context) as outputs_in:
-            told = (_shapes if is_of_shape else _special_values)(facts, path, feeds, outputs_in)
+            if piece.error.worst.kind == _OF_SHAPE:
+                known = _shapes(facts, model, outputs_in)
+            else:
+                known = _special_values(facts, model, feeds[0], outputs_in)
     except CANNOT_RUN as error:
         raise errors.CheckError(f"that part could not be run: {error}") from error
-    return StepAnswer(replace(facts, definition=told), told.sentence.rstrip("."))
+    return StepAnswer(replace(facts, definition=known), known.sentence.rstrip("."))
 
 
-def _shapes(facts: KnownFacts, path: Path, feeds: Sequence[Feed], outputs_in: OutputsIn) -> DefinitionFacts:
+def _shapes(facts: KnownFacts, model: onnx.ModelProto, outputs_in: OutputsIn) -> DefinitionFacts:
     """Whose shape shape inference and the reference evaluator give.
 
-    The plain form may be in a later opset than the model, whose text is clearer.
+    ``model`` may be in a later opset than the piece, whose text is clearer.
     """
-    piece, failure, index = facts.piece, facts.known_failure, index_file(path)
+    piece, failure = facts.piece, facts.known_failure
     assert piece is not None and piece.error is not None
     suspect, trusted, worst = failure.suspect or "", failure.trusted or "", piece.error.worst
-    own, witness, output = index_file(Path(piece.path)), PLAIN[-1], worst.output
+    own, witness, output = parse_model(read_bytes(Path(piece.path)), Path(piece.path)), PLAIN[-1], worst.output
     shapes: dict[str, object] = {each: outputs_in(each)[0][output].shape for each in (suspect, trusted)}
     witnessed: object = None
     if parse_spec(trusted).name != witness:
@@ -308,32 +316,33 @@ def _shapes(facts: KnownFacts, path: Path, feeds: Sequence[Feed], outputs_in: Ou
     def whose(shape: object) -> Literal["suspect", "trusted", ""]:
         return "suspect" if shape == shapes[suspect] else "trusted" if shape == shapes[trusted] else ""
 
-    kinds = [each.declared_type(output) for each in (index, own)]
-    inferred = [kind.shape if isinstance(kind, TensorType) and kind.is_static else None for kind in kinds]
+    kinds = [inferred_outputs(each).get(output) for each in (model, own)]
+    inferred = [kind.shape if kind is not None and kind.is_static else None for kind in kinds]
     # The piece itself may have other sizes than its plain form.
     form = "" if inferred[1] is None else str(list(inferred[1]))
     sides = {worst.form: "suspect", worst.expected_form: "trusted"}
     by_inference, by_witness, by_own = whose(inferred[0]), whose(witnessed), sides.get(form, "")
 
-    titles = {
-        "suspect": f"the shape of {full_title(suspect, '')}",
-        "trusted": f"the shape of {full_title(trusted, '')}",
+    titles = {"": "none" if inferred[0] is None else "another one"}
+    titles |= {
+        side: f"the shape of {full_title(engine, '')}" for side, engine in (("suspect", suspect), ("trusted", trusted))
     }
-    told = f"In opset {index.opset}, the shape inference of onnx gives {titles.get(by_inference, 'another one')}"
+    opset, own_opset = (opsets_of(each).get("", 1) for each in (model, own))
+    text = f"In opset {opset}, the shape inference of onnx gives {titles[by_inference]}"
     if by_witness and by_witness == by_inference:
-        told += ", and so does its reference evaluator"
+        text += ", and so does its reference evaluator"
     elif by_witness:
-        told += f", and its reference evaluator {titles[by_witness]}"
-    if index.opset != own.opset:
-        told = f"It fails in opset {index.opset} as in opset {own.opset}. {told}"
+        text += f", and its reference evaluator {titles[by_witness]}"
+    if opset != own_opset:
+        text = f"It fails in opset {opset} as in opset {own_opset}. {text}"
         if by_own and by_own != by_inference:
-            told += f"; in opset {own.opset}, inference gives {titles[by_own]}"
+            text += f"; in opset {own_opset}, inference gives {titles[by_own]}"
     right = by_inference if by_witness in ("", by_inference) else ""
-    told = told if right else f"Which of the two shapes is right is not decided. {told}"
-    return DefinitionFacts(right=right, sentence=f"{told}.")
+    text = text if right else f"Which of the two shapes is right is not decided. {text}"
+    return DefinitionFacts(right=right, sentence=f"{text}.")
 
 
-def _special_values(facts: KnownFacts, path: Path, feeds: Sequence[Feed], outputs_in: OutputsIn) -> DefinitionFacts:
+def _special_values(facts: KnownFacts, model: onnx.ModelProto, feed: Feed, outputs_in: OutputsIn) -> DefinitionFacts:
     """What float64, and the body of an ONNX function, give where one side is NaN or infinite. Raises CheckError."""
     assert facts.piece is not None and facts.piece.error is not None
     output = facts.piece.error.worst.output
@@ -341,21 +350,20 @@ def _special_values(facts: KnownFacts, path: Path, feeds: Sequence[Feed], output
     if given.shape != exact.shape or not (places := np.argwhere(np.isfinite(given) != np.isfinite(exact))).size:
         raise errors.CheckError("float64 gives NaN and infinity in the same places")
     at = tuple(map(int, places[0]))
-    numbers = [np.ravel(value).astype(np.float64) for value in feeds[0].values() if value.dtype.kind in "iuf"]
+    numbers = [np.ravel(value).astype(np.float64) for value in feed.values() if value.dtype.kind in "iuf"]
     fed = np.concatenate(numbers) if numbers else np.zeros(0)
     ends = [f"{end:.7g}" for end in (fed.min(), fed.max())] if fed.size else []
-    told = ""
+    text = ""
     if ends and np.isfinite(fed).all():
-        told = f"With inputs {f'from {ends[0]} to {ends[1]}' if ends[0] != ends[1] else f'that are all {ends[0]}'}, "
-    told += (
-        f"float64 gives {exact[at]:.7g} at {list(at)}, where {full_title(facts.suspect or '', '')} gives {given[at]}"
+        text = f"With inputs {f'from {ends[0]} to {ends[1]}' if ends[0] != ends[1] else f'that are all {ends[0]}'}, "
+    text += (
+        f"float64 gives {exact[at]:.7g} at {list(at)}, where {full_title(facts.suspect or '', '')} gives {given[at]}."
     )
-    model = onnx.load(path)
-    body = body_value(model, feeds[0]) if len(model.graph.node) == 1 else None
+    body = body_value(model, feed) if len(model.graph.node) == 1 else None
     if body is not None and body.shape == exact.shape and np.isfinite(body[at]) == np.isfinite(exact[at]):
         operator = model.graph.node[0].op_type
-        told += f". ONNX defines {operator} as a function, and the body of that gives {body[at]:.7g} there"
-    return DefinitionFacts(right="", sentence=f"{told[:1].upper()}{told[1:]}." if ends else f"{told}.")
+        text += f" ONNX defines {operator} as a function, and the body of that gives {body[at]:.7g} there."
+    return DefinitionFacts(right="", sentence=f"{text[:1].upper()}{text[1:]}")
 
 
 def body_value(model: onnx.ModelProto, feed: Feed) -> Array | None:
@@ -363,17 +371,18 @@ def body_value(model: onnx.ModelProto, feed: Feed) -> Array | None:
 
     None if the operator is no function in the model's opset, or the body cannot be evaluated.
     """
-    (node,), opsets = model.graph.node, opsets_of(model)
-    schema: Any = schema_of(node, opsets)
-    weights = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
-    values = {name: np.asarray({**weights, **feed}.get(name)) for name in node.input if name}
+    (node,) = model.graph.node
+    schema: Any = schema_of(node, opsets_of(model))
     if schema is None or not (schema.has_function or schema.has_context_dependent_function):
         return None
     try:
-        body = schema.function_body
+        values, body = _values_read(model, node, feed), schema.function_body
         if not schema.has_function:
             elem = onnx.helper.np_dtype_to_tensor_dtype
-            types = [onnx.helper.make_tensor_type_proto(elem(each.dtype), each.shape) for each in values.values()]
+            types = [
+                onnx.TypeProto() if each is None else onnx.helper.make_tensor_type_proto(elem(each.dtype), each.shape)
+                for each in values
+            ]
             data = schema.get_context_dependent_function(
                 node.SerializeToString(), [each.SerializeToString() for each in types]
             )
@@ -381,7 +390,7 @@ def body_value(model: onnx.ModelProto, feed: Feed) -> Array | None:
         defaults = {name: each.default_value for name, each in schema.attributes.items() if each.default_value.name}
         given = {**defaults, **{each.name: each for each in node.attribute}}
         attributes = {name: onnx.helper.get_attribute_value(each) for name, each in given.items()}
-        fed = dict(zip(body.input, values.values(), strict=False))
+        fed = {name: value for name, value in zip(body.input, values, strict=False) if value is not None}
         (first, *_) = onnx.reference.ReferenceEvaluator(body).run(None, fed, attributes=attributes)
         return np.asarray(first)
     except Exception:  # whatever an evaluator in Python raises about an odd model

@@ -16,7 +16,7 @@ import numpy as np
 
 from biopsy.model import walk
 from biopsy.model.external import is_external
-from biopsy.model.infer import infer_types
+from biopsy.model.infer import inferred_outputs
 from biopsy.questions.variation.elements import with_changed_weights
 from biopsy.questions.variation.features import Edit, ExaminedFeature, FedModel, chained, values_of
 from biopsy.reduction.passes.common import copied, opsets_of
@@ -50,9 +50,8 @@ def make_plain(
         edited = edit(base)
         return edited is not None and (is_empty_already or not _gives_empty(edited)) and fails(edit, description)
 
-    kept: list[Edit] = (
-        [in_newest_opset] if is_of_shape and shows(in_newest_opset, "its operators' newest opset") else []
-    )
+    is_raised = is_of_shape and shows(in_newest_opset, "its operators' newest opset")
+    kept: list[Edit] = [in_newest_opset] if is_raised else []
     axes = [sizes for each in examinations if (sizes := _readable_sizes(each))]
     firsts = [sizes[0] for sizes in axes]
     if len(axes) > 1 and shows(chained([*kept, *firsts]), "readable sizes"):
@@ -88,13 +87,7 @@ def in_newest_opset(fed: FedModel) -> FedModel | None:
 
 def _gives_empty(fed: FedModel) -> bool:
     """Whether an output is known to have no element."""
-    bare = fed.copied().model
-    del bare.graph.value_info[:]  # types of the unchanged model
-    for info in bare.graph.output:
-        if info.type.HasField("tensor_type"):
-            info.type.tensor_type.ClearField("shape")
-    types = infer_types(bare)
-    return any(0 in (types[info.name].shape or ()) for info in fed.model.graph.output if info.name in types)
+    return any(0 in (kind.shape or ()) for kind in inferred_outputs(fed.model).values())
 
 
 def _readable_sizes(examination: ExaminedFeature) -> Sequence[Edit]:

@@ -310,7 +310,7 @@ def rank_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
                 *(
                     Alternative(
                         kind="one more",
-                        text=f"{rank + 1} (one of size {size} more)",
+                        text=f"{rank + 1} (one more, of size {size})",
                         edit=_raised(group, size),
                         variants=[_raised(group, size, place) for place in range(1, rank + 1)],
                     )

@@ -18,7 +18,7 @@ from biopsy.engines.worker import Worker
 from biopsy.model.load import read_bytes
 from biopsy.model.tensor_type import ValueType
 from biopsy.questions.layers.question import Judge
-from biopsy.questions.workarounds.question import FRESH, WorkaroundQuestion
+from biopsy.questions.workarounds.question import FRESH, WhatIsRight, WorkaroundQuestion
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array, Feed, same_values
 from biopsy.tensors.types import is_extended, is_text, widened
@@ -158,11 +158,7 @@ def _first_trusted(witnesses: _Witnesses, fresh: Sequence[Feed], timeout: float 
         if values is None:
             continue
         seconds = time.monotonic() - started
-        golden = [
-            {name: value for name, value in known.items() if name in outputs}
-            for outputs, known in zip(values, right.golden or (), strict=False)
-        ]
-        disagreement = _disagreement(values, golden, right.judge)
+        disagreement = _contradiction(values, right)
         if disagreement is None:
             return TrustedValues(
                 engine=engine,
@@ -174,6 +170,15 @@ def _first_trusted(witnesses: _Witnesses, fresh: Sequence[Feed], timeout: float 
             )
         witnesses.refused.append(f"{engine} contradicts the values of the check: {disagreement}")
     return None
+
+
+def _contradiction(values: Outputs, right: WhatIsRight) -> str | None:
+    """How outputs differ from the golden values of the check; None if they do not."""
+    golden = [
+        {name: value for name, value in known.items() if name in outputs}
+        for outputs, known in zip(values, right.golden or (), strict=False)
+    ]
+    return _disagreement(values, golden, right.judge)
 
 
 def _require_meaning(trusted: TrustedValues) -> None:
@@ -207,15 +212,17 @@ def _confirmed(trusted: TrustedValues, witnesses: _Witnesses, listener: events.L
             return replace(trusted, confirmed_by=other)
         remark = f"{other} does not agree with {trusted.engine}: {disagreement}"
         exact = None if witnesses.right.named else witnesses.values(EXACT, trusted.feeds)
-        sides = {trusted.engine: trusted, other: replace(trusted, engine=other, expected=values)}
-        right = [
+        sides = [trusted]
+        if _contradiction(values, witnesses.right) is None:
+            sides.append(replace(trusted, engine=other, expected=values))
+        confirmed = [
             side
-            for side in sides.values()
+            for side in sides
             if exact is not None and _disagreement(side.expected, exact, witnesses.right.judge) is None
         ]
-        if len(right) == 1:
-            listener(events.Remark(f"{remark}; float64 agrees with {right[0].engine}", warning=True))
-            return right[0]
+        if len(confirmed) == 1:
+            listener(events.Remark(f"{remark}; float64 agrees with {confirmed[0].engine}", warning=True))
+            return confirmed[0]
         if not witnesses.right.named:
             raise errors.CannotCompare(
                 f"cannot tell what is right: {remark}",

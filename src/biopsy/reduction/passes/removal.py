@@ -173,16 +173,16 @@ def _unused_parts(model: onnx.ModelProto) -> Iterator[tuple[str, Remove]]:
         names = (*(weight.name for weight in graph.initializer), *(s.values.name for s in graph.sparse_initializer))
         unused.update((name, None) for name in names if name not in read)
     for name in unused:
-        yield (f"the unused weight {name!r}", partial(_drop_weight, name))
+        yield f"the unused weight {name!r}", partial(_drop_weight, name)
     called = walk.called(model)
     for key in dict.fromkeys(map(walk.function_key, model.functions)):
         if key not in called:
-            yield (f"the function {key[1]}, which is not called", partial(_drop_function, key))
+            yield f"the function {key[1]}, which is not called", partial(_drop_function, key)
     # The import of ONNX's own operators stays.
     used = {walk.operator(node)[0] for node in walk.nodes(model)} | {""}
     for domain in dict.fromkeys(_domain(entry) for entry in model.opset_import):
         if domain not in used:
-            yield (f"the operator set {domain}, which has no node", partial(_drop_operator_set, domain))
+            yield f"the operator set {domain}, which has no node", partial(_drop_operator_set, domain)
 
 
 def _drop_documentation(model: onnx.ModelProto) -> None:
