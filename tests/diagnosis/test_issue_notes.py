@@ -72,10 +72,10 @@ def test_a_shape_is_that_of_the_model_that_is_attached() -> None:
     known = facts(failure=wrong, rounding=None, piece=replace(piece("Div 'd'"), error=ErrorSize(told)))
     observed = replace(told, form="[2]", expected_form="[1, 2]", declared_form="[1, 2]")
     earlier = of_model(known)
-    assert "'y' of shape [8] where [1, 8] is right" in earlier.title
+    assert "'y' of shape [8] where the model declares [1, 8]" in earlier.title
     attached = earlier.of_form(observed)
     for text in (attached.title, attached.notes[0].text):
-        assert "'y' of shape [2] where [1, 2] is right" in text
+        assert "'y' of shape [2] where the model declares [1, 2]" in text
     assert earlier.of_form(None) == earlier.of_form(worst(1.0)) == earlier
 
 
