@@ -186,7 +186,7 @@ def test_a_shape_that_the_outputs_do_not_show_is_told_of_the_node_that_gives_it(
     onnx.save(onnx.parser.parse_model(HIDDEN_SHAPE), folder / "model.onnx")
     said = diagnosed({"op": "Tanh", "does": "widen"})
     assert said.kind == "reduced"
-    assert "Tanh 'gate', which gives 'g' of shape [4, 9] where [4, 8] is right" in said.text
+    assert "Tanh 'gate', which gives 'g' of shape [4, 9] where the model declares [4, 8]" in said.text
     certainty = json.loads((folder / "report.json").read_text())["verdict"]["certainty"]
     assert "can be left out" not in certainty  # Tanh alone fails too, in another way
 
@@ -196,8 +196,8 @@ KINDS = [
     ("nan", "nan-mismatch", "gives NaN"),
     ("inf", "+inf-mismatch", "gives infinity"),
     ("-inf", "-inf-mismatch", "gives -infinity"),
-    ("widen", "shape-mismatch", "gives 'y' of shape [4, 9] where [4, 8] is right"),
-    ("cast", "type-mismatch", "gives 'y' of type float64 where float32 is right"),
+    ("widen", "shape-mismatch", "gives 'y' of shape [4, 9] where the model declares [4, 8]"),
+    ("cast", "type-mismatch", "gives 'y' of type float64 where the model declares float32"),
     ("leave out", "missing output", "does not give output 'y'"),
     ("refuse build", "NotSupported", "cannot build one node"),
     ("refuse run", "RuntimeError", "cannot run one node"),

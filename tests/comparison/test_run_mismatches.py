@@ -67,8 +67,8 @@ def test_an_engine_must_give_the_type_that_the_model_declares() -> None:
 
 def test_a_wrong_type_of_the_trusted_engine_is_one_too() -> None:
     (mismatch,) = differing(of_engine("float32"), of_engine("float64"))
-    assert form_text(mismatch.from_other_side, "b") == "'y' of type float64 where float32 is right"
-    assert form_text(mismatch, "b") == "'y' of type float32, which is right by the model, where b gives float64"
+    assert form_text(mismatch.from_other_side, "b") == "'y' of type float64 where the model declares float32"
+    assert form_text(mismatch, "b") == "'y' of type float32, as the model declares, where b gives float64"
 
 
 def test_engines_must_agree_on_a_type_that_nothing_declares() -> None:
@@ -101,7 +101,7 @@ def test_a_type_a_shape_and_values_may_be_wrong_at_once() -> None:
 
 def test_a_shape_is_right_if_the_model_declares_it() -> None:
     (mismatch,) = differing(of_engine("float32", shape=(2, 4)), of_engine("float32"))
-    assert form_text(mismatch, "b") == "'y' of shape [2, 4] where [2, 3] is right"
+    assert form_text(mismatch, "b") == "'y' of shape [2, 4] where the model declares [2, 3]"
     (mismatch,) = differing(result("a file", y=np.ones((2, 4))), result("another", **ONES))
     assert form_text(mismatch, "b") == "'y' of shape [2, 4] where b gives [2, 3]"
     assert form_text(mismatch, "") == "'y' of shape [2, 4] where [2, 3] is expected"

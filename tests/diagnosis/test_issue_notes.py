@@ -4,10 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from biopsy.comparison.mismatch import ErrorSize, Mismatch
-from biopsy.diagnosis.facts import Diagnosis, KnownFacts, SettingFacts
+from biopsy.diagnosis.facts import Diagnosis, KnownBug, KnownFacts, SettingFacts
 from biopsy.diagnosis.following import bundle_job
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.findings.bundle.job import EarlierFindings
+from biopsy.questions.known_failures.lookup import UNREPORTED
 from biopsy.questions.variation.result import Finding, Variation
 from support.diagnoses import facts, failure, piece, question, settings, switch
 
@@ -72,10 +73,10 @@ def test_a_shape_is_that_of_the_model_that_is_attached() -> None:
     known = facts(failure=wrong, rounding=None, piece=replace(piece("Div 'd'"), error=ErrorSize(told)))
     observed = replace(told, form="[2]", expected_form="[1, 2]", declared_form="[1, 2]")
     earlier = of_model(known)
-    assert "'y' of shape [8] where [1, 8] is right" in earlier.title
+    assert "'y' of shape [8] where the model declares [1, 8]" in earlier.title
     attached = earlier.of_form(observed)
     for text in (attached.title, attached.notes[0].text):
-        assert "'y' of shape [2] where [1, 2] is right" in text
+        assert "'y' of shape [2] where the model declares [1, 2]" in text
     assert earlier.of_form(None) == earlier.of_form(worst(1.0)) == earlier
 
 
@@ -132,3 +133,15 @@ def test_a_model_has_the_name_that_it_has_in_the_bundle() -> None:
     job = bundle_job(Path("bundle"), asked, diagnosis, b"{}")
     assert job is not None and message in job.earlier.title
     assert "piece.onnx" not in job.earlier.title and "a part of 30 nodes" in job.earlier.title
+
+
+def test_a_bug_without_a_public_report_is_told_by_what_is_wrong() -> None:
+    mechanism = "the product of k and 1 / q becomes k / q"
+    known = replace(
+        BOTH, known_bug=KnownBug(sentence=f"may be own-entry {UNREPORTED}: {mechanism}", reference="own-entry")
+    )
+    texts = [note.text for note in of_model(known).notes]
+    assert f"It may be a bug of which no public report is known: {mechanism}." in texts
+    assert not any("own-entry" in text for text in texts)
+    private = KnownBug(sentence=f"looks like theirs: {mechanism}", reference="theirs")
+    assert not any(mechanism in note.text for note in of_model(replace(BOTH, known_bug=private)).notes)

@@ -76,7 +76,7 @@ def shaped(declared: str = "") -> Mismatch:
 
 def test_a_wrong_shape_is_told_with_the_one_that_is_right() -> None:
     failing = replace(failure("shape-mismatch"), mismatch=shaped("[1, 24]"))
-    assert "gives 'y' of shape [1, 26] where [1, 24] is right, for Pow" in of(facts(failure=failing)).text
+    assert "gives 'y' of shape [1, 26] where the model declares [1, 24], for Pow" in of(facts(failure=failing)).text
     other = "where ONNX Runtime (all graph optimizations disabled) gives [1, 24]"
     assert other in of(facts(failure=replace(failing, mismatch=shaped()))).text
 
@@ -85,7 +85,7 @@ def test_a_piece_tells_its_own_shape() -> None:
     failing = replace(failure("shape-mismatch"), mismatch=shaped())
     small = replace(piece("ConvTranspose"), error=ErrorSize(replace(shaped("[1, 24]"), output="inner")))
     said = of(facts(failure=failing, piece=small)).text
-    assert "gives 'inner' of shape [1, 26] where [1, 24] is right, for one node, ConvTranspose" in said
+    assert "gives 'inner' of shape [1, 26] where the model declares [1, 24], for one node, ConvTranspose" in said
     other_kind = replace(small, error=ErrorSize(Mismatch(output="inner")))
     assert "gives 'y' of shape" in of(facts(failure=failing, piece=other_kind)).text
 
@@ -93,7 +93,7 @@ def test_a_piece_tells_its_own_shape() -> None:
 def test_a_trusted_engine_of_the_wrong_shape_is_told_as_the_suspect() -> None:
     failing = replace(failure("shape-mismatch"), mismatch=shaped("[1, 26]")).swapped
     assert (
-        "(all graph optimizations disabled) gives 'y' of shape [1, 24] where [1, 26] is right"
+        "(all graph optimizations disabled) gives 'y' of shape [1, 24] where the model declares [1, 26]"
         in of(facts(failure=failing)).text
     )
 
@@ -107,7 +107,7 @@ def test_a_missing_output_is_named() -> None:
 
 
 def test_a_piece_with_a_node_that_is_wrong_by_itself_is_not_called_one_of_which_no_node_can_go() -> None:
-    up = "ConvTranspose 'up', which gives 'u' of shape [1, 26] where [1, 24] is right"
+    up = "ConvTranspose 'up', which gives 'u' of shape [1, 26] where the model declares [1, 24]"
     alone = LayerFacts(alone=(up,), suspect=SUSPECT, layers=2)
     verdict = of(facts(piece=piece("Relu", "ConvTranspose 'up'"), layers=alone))
     assert f"Wrong by itself, on the values that it gets there: {up}." in verdict.text

@@ -68,9 +68,9 @@ class JudgedTypes:
             return f"types differ: {actual}, expected {expected}" if is_judged and not alike else None
         right = self.declared.dtype
         if self.actual and not may_stand_for(actual, right):
-            return f"its type is {actual}, and {right} is right"
+            return f"its type is {actual}, and the model declares {right}"
         if self.expected and not may_stand_for(expected, right):
-            return f"the other side's type is {expected}, and {right} is right"
+            return f"the other side's type is {expected}, and the model declares {right}"
         return None
 
 

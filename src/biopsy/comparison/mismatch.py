@@ -365,19 +365,17 @@ def _values_text(worst: Mismatch, sides: Sequence[str]) -> str:
 
 
 def form_text(mismatch: Mismatch, other: str) -> str:
-    """An output of a wrong type or shape: ``'y' of shape [1, 26] where [1, 24] is right``.
+    """An output of a wrong type or shape: ``'y' of shape [1, 26] where the model declares [1, 24]``.
 
-    Right is what the model declares. If it does not say, the text names what the ``other`` side gives; "" if that is
-    not an engine.
+    A declaration is told as one: of a part of a model, it is what shape inference wrote. If the model declares none, or
+    the one given, the text names what the ``other`` side gives; "" if that is not an engine.
     """
     of, form, expected, declared = FORMS[mismatch.kind], mismatch.form, mismatch.expected_form, mismatch.declared_form
     if not form:
         return f"{mismatch.output!r} of another {of} than {other or 'expected'}"
     given = f"{mismatch.output!r} of {of} {printable(form)}"
-    if declared and declared == expected:
-        return f"{given} where {printable(declared)} is right"
-    if declared and expected == form:
-        return f"{given} where {printable(declared)} is right by the model"
-    as_declared = ", which is right by the model," if declared == form else ""
+    if declared and (declared == expected or expected == form):
+        return f"{given} where the model declares {printable(declared)}"
+    as_declared = ", as the model declares," if declared == form else ""
     where = f"{other} gives {printable(expected)}" if other else f"{printable(expected)} is expected"
     return f"{given}{as_declared} where {where}"

@@ -37,6 +37,7 @@ from biopsy.engines.registry import PLAIN, create, full_title, parse_spec
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
 from biopsy.findings.bundle.make import ISSUE, make_bundle
 from biopsy.findings.page.document import reports_of
+from biopsy.questions.known_failures.lookup import UNREPORTED
 from biopsy.findings.report import Tree, as_json
 from biopsy.findings.verdict import Note, Verdict, notes_of
 from biopsy.model.extract import OutputChoice
@@ -217,6 +218,10 @@ def _notes(facts: KnownFacts, question: DiagnosisQuestion, verdict: Verdict) -> 
     nodes = next(nodes_reason(facts), "")  # the script shows them
     unpublished = (f"It {known.sentence}.", AVOIDS) if known is not None and not known.issue else ()
     untold = (FROM_PLACES, *unpublished)  # the user's own code, and entries of the catalogue without an address
+    if known is not None:
+        looks_like, _, wrong = known.sentence.partition(f"{known.reference} {UNREPORTED}")
+        if wrong:
+            yield Note(label="cause", text=f"It {looks_like}a bug of which no public report is known{wrong}.")
     yield from (
         Note(label="cause", text=text) for text in verdict.reasons if text != nodes and not text.startswith(untold)
     )

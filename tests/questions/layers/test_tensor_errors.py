@@ -66,8 +66,8 @@ def test_every_error_says_its_kind() -> None:
 def test_a_wrong_type_and_a_wrong_shape_are_told_with_what_is_right() -> None:
     declared = TensorType(ELEM_OF_DTYPE["float32"], (2,))
     wide = JUDGE.error("t", [array(1, 2).astype(np.float64)], [array(1, 2)], declared)
-    assert (wide.kind, wide.form) == ("type-mismatch", "'t' of type float64 where float32 is right")
+    assert (wide.kind, wide.form) == ("type-mismatch", "'t' of type float64 where the model declares float32")
     assert (wide.passed, wide.tolerance_ratio) == (False, math.inf)
     long = JUDGE.error("t", [array(1, 2, 3)], [array(1, 2)], declared)
-    assert (long.kind, long.form) == ("shape-mismatch", "'t' of shape [3] where [2] is right")
+    assert (long.kind, long.form) == ("shape-mismatch", "'t' of shape [3] where the model declares [2]")
     assert JUDGE.error("t", [array(1, 2)], [array(1, 2).astype(np.float64)], declared).passed, "a wide reference"

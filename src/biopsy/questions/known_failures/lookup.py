@@ -118,6 +118,9 @@ _GRADES: Mapping[Grade, tuple[str, str]] = {
 }
 """Words for a piece and for its pattern; the best grade first."""
 
+UNREPORTED = "(no public report of it is known)"
+"""Said behind the name of a bug of biopsy's catalogue without an issue."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SeenFailure:
@@ -167,7 +170,7 @@ class KnownMatch:
             doubt = ", but fails otherwise"
         elif self.release == "mended":
             doubt = f", known as mended in {failure.mended}, yet it fails here"
-        unreported = " (no public report of it is known)" if failure.origin == ORIGIN and not failure.issue else ""
+        unreported = f" {UNREPORTED}" if failure.origin == ORIGIN and not failure.issue else ""
         return f"{_GRADES[self.grade][0]} {failure.reference}{unreported}{doubt}: {failure.title}"
 
     def evidence(self, seen: SeenFailure) -> Iterator[tuple[str, str]]:
