@@ -10,7 +10,7 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_520,
+    "code": 63_530,
     "modules": 376,
     "functions": 5_789,
     "used_once": 527,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -260,13 +261,26 @@ _FLAGS = frozenset(
         "keepdims", "transA", "transB", "ceil_mode", "count_include_pad", "fmod", "largest", "sorted",
         "select_last_index", "noop_with_empty_axes", "allowzero", "linear_before_reset", "input_forget",
         "exclusive", "reverse", "training_mode", "upper", "align_corners", "is_causal", "center_point_box",
-        "antialias", "exclude_outside", "detect_positive", "detect_negative", "include_pad", "saturate",
+        "antialias", "exclude_outside", "detect_positive", "detect_negative", "include_pad", "saturate", "onesided",
+        "inverse", "layout", "storage_order", "interleaved", "periodic", "output_sequence", "is_case_sensitive",
+        "new_axis", "broadcast", "is_test", "spatial", "batch_axis", "time_axis", "one_class", "zeros", "multi_class",
     }
 )  # fmt: skip
 """Attributes that are 0 or 1."""
 
-_NOT_VARIED = SIZE_ATTRIBUTES - {"group"} | {"to", "dtype", "value", "sparse_value"}
-"""Attributes with sizes, types and tensors, which are features of their own."""
+_TYPES = {"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision", "precision"}
+
+_NOT_VARIED = SIZE_ATTRIBUTES - {"group"} | _TYPES | {"value", "sparse_value"}
+"""Attributes with sizes, types and tensors, which are features of their own, or of which few numbers mean anything."""
+
+_SIGNED = {
+    "axis", "k", "start", "end", "ignore_index", "left_window_size", "right_window_size", "value_int", "maxsplit",
+    "default_int64", "replaced_value_int64",
+}  # fmt: skip
+"""Integers that may be negative. Others are at least 1, or 0 if that is their default."""
+
+_LEAST = {"strides": 1, "dilations": 1, "kernel_shape": 1, "pads": 0, "output_padding": 0}
+"""The least numbers of lists that are no axes."""
 
 _MOST_WORDS = 4
 
@@ -341,14 +355,17 @@ def _feature(
         ]
     if isinstance(value, int) and declared.name in _FLAGS:
         written = Alternative(kind="written out", text=f"{value} (written out)", edit=set_to(value))
-        other = Alternative(kind="the other value", text=str(1 - value), edit=set_to(1 - value))
+        opposite = int(not value)
+        other = Alternative(kind="the other value", text=str(opposite), edit=set_to(opposite))
         second = replace(removal[0], value=None) if removal else written
         return Feature(what="attribute", name=name, present=str(value), alternatives=[other, second], is_closed=True)
     if isinstance(value, int):
         wanted = {value + 1: "one more", value - 1: "one less", 0: "zero", 2 * value: "doubled", -1: "minus one"}
         if isinstance(default, int) and not removal:
             wanted.setdefault(default, "default")
-        limits = (value - _FARTHEST, value + _FARTHEST)
+        least = value - _FARTHEST if declared.name in _SIGNED else min(value, 0 if default == 0 else 1)
+        wanted = {other: kind for other, kind in wanted.items() if other >= least}
+        limits = (max(value - _FARTHEST, least), value + _FARTHEST)
         feature = number_feature("attribute", name, value, wanted, set_to, limits)
         first, *changes = feature.alternatives
         return replace(feature, alternatives=[first, *removal, *changes])
@@ -395,7 +412,8 @@ def _other_values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             "one more": [each + 1 for each in value], "one less": [each - 1 for each in value], "reversed": value[::-1],
             "ones": [1] * len(value), "zeros": [0] * len(value), "doubled": [2 * each for each in value],
         }  # fmt: skip
-        yield from ((kind, other) for kind, other in lists.items() if other != value)
+        least = _LEAST.get(name, -math.inf)
+        yield from ((kind, other) for kind, other in lists.items() if other != value and min(other) >= least)
 
 
 def _shown(value: Any) -> str:
