@@ -10,10 +10,10 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_440,
+    "code": 63_560,
     "modules": 376,
-    "functions": 5_780,
-    "used_once": 523,
+    "functions": 5_786,
+    "used_once": 526,
     "inner_imports": 386,
     "namespaces": 33,
     "options": 33,
