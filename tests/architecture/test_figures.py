@@ -10,10 +10,10 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_530,
+    "code": 63_660,
     "modules": 376,
-    "functions": 5_789,
-    "used_once": 527,
+    "functions": 5_799,
+    "used_once": 532,
     "inner_imports": 386,
     "namespaces": 33,
     "options": 33,

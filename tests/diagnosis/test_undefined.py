@@ -1,6 +1,7 @@
 """No engine is blamed for what it makes of values for which the ONNX standard defines no result."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -219,10 +220,10 @@ def test_a_piece_that_is_undefined_explains_no_other_element(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("is_sorted", "is_defined"), [(1, True), (0, False)])
 def test_what_may_come_in_any_order_blames_nobody(tmp_path: Path, is_sorted: int, is_defined: bool) -> None:
-    text = f"""<ir_version: 9, opset_import: ["" : 17]> g (float[5] x) => (float[3] y, int64[3] places)
+    text = f"""<ir_version: 9, opset_import: ["" : 17]> g (int32[5] x) => (int32[3] y, int64[3] places)
     <int64[1] k = {{3}}> {{ y, places = TopK <sorted: int = {is_sorted}> (x, k) }}"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
-    index, feeds = index_file(tmp_path / "model.onnx"), [{"x": np.float32([1, 5, 2, 4, 3])}]
+    index, feeds = index_file(tmp_path / "model.onnx"), [{"x": np.int32([1, 5, 2, 4, 3])}]
     assert has_rules(index) != is_defined
     with StepContext(question(tmp_path), events.ignore) as context:
         found = undefined_results(index, feeds, replace(failure(), suspect="onnxrt"), context)
@@ -268,3 +269,87 @@ def test_all_that_depends_on_an_overflow_is_excused_and_nothing_else(tmp_path: P
     with StepContext(question(tmp_path), events.ignore) as context:
         found = undefined_results(index, feeds, replace(failure(), suspect="onnxrt"), context)
     assert found is not None and found.explains and found.text == "Mul of 'm' overflows its integer type"
+
+
+NAN = [[1, np.nan, 3], [4, 6, 5]]
+AMBIGUOUS = [
+    ("y = ScatterND(x, i, u)", {"x": [0, 0, 0], "i": [[1], [-2], [0]], "u": [1, 2, 3]}, [[0, 1, 0]]),
+    ("y = ScatterND(x, i, u)", {"x": [0, 0, 0], "i": [[1], [1], [0]], "u": [2, 2, 3]}, None),
+    ("y = ScatterND(x, i, u)", {"x": [[0, 0]] * 3, "i": [[2], [2]], "u": [[1, 2], [1, 3]]}, [[[0, 0], [0, 0], [0, 1]]]),
+    ('y = ScatterND<reduction = "add">(x, i, u)', {"x": [0, 0, 0], "i": [[1], [1]], "u": [1, 2]}, None),
+    (
+        "y = ScatterElements(x, i, u)",
+        {"x": [[0, 0]] * 2, "i": [[1, 0], [1, 1]], "u": [[1, 2], [3, 4]]},
+        [[[0, 0], [1, 0]]],
+    ),
+    ("y = ScatterElements<axis = -1>(x, i, u)", {"x": [[0, 0]], "i": [[1, -1]], "u": [[1, 2]]}, [[[0, 1]]]),
+    ("y = ArgMax<axis = 1, keepdims = 0>(x)", {"x": NAN}, [[1, 0]]),
+    ("y = ArgMin(x)", {"x": NAN}, [[[0, 1, 0]]]),
+    ("y = ArgMax<axis = 1>(x)", {"x": [[np.nan], [1]]}, None),
+    ("y, z = TopK(x, k)", {"x": NAN, "k": [2]}, [[[1, 1], [0, 0]]] * 2),
+    ("y = ReduceMean<axes = [1], keepdims = 0>(x)", {"x": np.ones((2, 0))}, [[1, 1]]),
+    ("y = ReduceMean<axes = [0]>(x)", {"x": np.ones((2, 0))}, None),
+    ("y = ReduceLogSumExp<axes = [0]>(x)", {"x": np.ones((0, 2))}, None),
+    ("y, z = MaxPool<kernel_shape = [2], strides = [2]>(x)", {"x": [[[1, 1, 2, 1]]]}, [[[[0, 0]]], [[[1, 0]]]]),
+    ("y, z = MaxPool<kernel_shape = [2], strides = [1]>(x)", {"x": [[[3, 1, 3]]]}, None),
+]
+
+
+@pytest.mark.parametrize(("node", "values", "differing"), AMBIGUOUS)
+def test_float64_gives_several_results_where_the_standard_leaves_the_result_open(
+    node: str, values: Mapping[str, Sequence[object]], differing: Sequence[object] | None
+) -> None:
+    outputs = "y, z" if "z" in node else "y"
+    made = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (x, i, u, k) => ({outputs}) {{ {node} }}'
+    )
+    feed = {name: np.asarray(value, np.int64 if name in "ik" else np.float32) for name, value in values.items()}
+    given = ModelInput(made.SerializeToString(), Path())
+    names = [each.name for each in made.graph.input if each.name not in feed]
+    feed.update({name: np.float32([0]) for name in names})
+    least, greatest = (create(f"{EXACT},undefined={each}").build(given).run(feed) for each in ("least", "greatest"))
+    assert [np.asarray(least[name] != greatest[name]).astype(int).tolist() for name in least] == (
+        differing or [np.zeros(each.shape, int).tolist() for each in least.values()]
+    )
+    refusal = pytest.raises(errors.EngineFailure) if differing else contextlib.nullcontext()
+    with refusal:
+        create(f"{EXACT},undefined=refused").build(given).run(feed)
+
+
+@pytest.mark.parametrize(
+    ("node", "is_asked"),
+    [
+        ("y = ReduceMean<axes = [1]>(x)", False),
+        ("y = ReduceMean<axes = [1]>(o)", True),
+        ("y = ArgMax(x)", True),
+        ("y = ArgMax(n)", False),
+        ("y = MaxPool<kernel_shape = [2]>(x)", False),
+        ("y, z = MaxPool<kernel_shape = [2]>(x)", True),
+    ],
+)
+def test_float64_is_run_only_where_a_result_may_be_left_open(node: str, is_asked: bool, tmp_path: Path) -> None:
+    text = (
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,2,3] x, float[1,N,3] o, int32[2] n) => (y) {{ {node} }}'
+    )
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    assert has_rules(index_file(tmp_path / "model.onnx")) == is_asked
+
+
+@pytest.mark.parametrize(("does", "is_acquitted"), [({"below": 0.5}, True), ({}, False)])
+def test_equal_indices_excuse_only_the_elements_that_are_written_twice(
+    tmp_path: Path, planted: Callable[..., str], does: dict[str, float], is_acquitted: bool
+) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[3] x, float[2] u) => (float[3] y)
+    <int64[2,1] i = {1, 1}> { y = ScatterND (x, i, u) }"""
+    path, inputs = tmp_path / "piece.onnx", tmp_path / "piece.onnx.inputs.safetensors"
+    onnx.save(onnx.parser.parse_model(text), path)
+    write_feeds(inputs, [{"x": np.float32([1, 1, 1]), "u": np.float32([2, 0])}])
+    engine = planted({"op": "ScatterND", "does": "add", "by": 1, **does})
+    check = ("biopsy", "run", "{}", "--engine", TRUSTED, "--engine", engine)
+    failing = replace(failure(), check=check, suspect=engine, trusted="reference")
+    small = replace(piece("ScatterND"), path=str(path), inputs=str(inputs))
+    known = facts(failure=failing, piece=small, layers=None, rounding=None)
+    with StepContext(question(tmp_path), events.ignore) as context:
+        undefined = undefined_in(small, known, context)
+    assert undefined is not None and undefined.explains == is_acquitted
+    assert "writes several values to one element" in undefined.text

@@ -1,4 +1,4 @@
-"""Values for which the ONNX standard defines no result, by the operators that read them.
+"""Values for which the ONNX standard defines no result, or no single one, by the operators that read them.
 
 NumPy, and so float64, gives for such values what the processor gives, so it does not judge them.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -63,12 +63,52 @@ def rule_of(node: onnx.NodeProto, opset: int) -> UndefinedRule | None:
     return rule if rule is not None and opset < rule.until else None
 
 
+Masks: TypeAlias = "tuple[Array, ...]"
+"""For each result of a node, which of its elements are undefined."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmbiguityRule:
+    """What an operator leaves open for some values: the standard does not say which of several results it gives.
+
+    ``may_be`` tells from a node, and the element type and the shape of its first input (None if not known), whether
+    there may be such values. ``of`` gives for a node, the values of its inputs and its ``run`` the results, and which
+    elements are left open. With ``places``, an integer result is a place in the first input.
+    """
+
+    text: str
+    may_be: Callable[[onnx.NodeProto, str, Sequence[object] | None], bool]
+    of: Callable[[onnx.NodeProto, Sequence[Any], Callable[..., Any]], tuple[Sequence[Any], Masks]]
+    places: bool = False
+
+    def number(self, dtype: np.dtype[Any], read: Array, choice: str) -> Any:
+        """The number of a type that stands for an undefined element."""
+        if dtype.kind == "b" or choice == "zero":
+            return dtype.type(choice == "greatest")
+        if self.places and dtype.kind in "iu":
+            return dtype.type(read.size - 1 if choice == "greatest" else 0)
+        limits = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
+        return dtype.type(limits.min if choice == "least" else limits.max)
+
+
+def ambiguity_of(node: onnx.NodeProto) -> AmbiguityRule | None:
+    """The rule for what a node's operator leaves open, if it has one."""
+    return AMBIGUITIES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+
+
+def _refuse(node: onnx.NodeProto, text: str) -> NoReturn:
+    of = repr(node.name) if node.name else f"of {next(filter(None, node.output), '')!r}"
+    raise UndefinedResultError(f"{node.op_type} {of} {text}")
+
+
 def with_undefined(node: onnx.NodeProto, opset: int, run: Callable[..., Any], choice: str) -> Callable[..., Any]:
     """A node's ``run`` with its undefined results replaced by ``choice``, one of ``UNDEFINED``.
 
     It raises UndefinedResultError if that is "refused", or if it is not known which results are undefined.
     """
-    rule = rule_of(node, opset)
+    ambiguity, rule = ambiguity_of(node), rule_of(node, opset)
+    if ambiguity is not None:
+        run = _with_ambiguity(node, ambiguity, run, choice)
     if rule is None:
         return run
 
@@ -77,14 +117,31 @@ def with_undefined(node: onnx.NodeProto, opset: int, run: Callable[..., Any], ch
         if is_undefined is None:
             return run(*values, **context)
         if choice == "refused" or not rule.elementwise:
-            of = repr(node.name) if node.name else f"of {node.output[0]!r}"
-            raise UndefinedResultError(f"{node.op_type} {of} {rule.text}")
+            _refuse(node, rule.text)
         mask, read = is_undefined(values[rule.place]), values[rule.place]
         defined = np.where(mask, read.dtype.type(rule.instead or 0), read)
         (result,) = run(*values[: rule.place], defined, *values[rule.place + 1 :], **context)
         limits = np.iinfo(result.dtype)
         instead = {"least": limits.min, "zero": 0, "greatest": limits.max}[choice]
         return (np.where(np.broadcast_to(mask, result.shape), result.dtype.type(instead), result),)
+
+    return checked
+
+
+def _with_ambiguity(
+    node: onnx.NodeProto, rule: AmbiguityRule, run: Callable[..., Any], choice: str
+) -> Callable[..., Any]:
+    def checked(*values: Any, **context: Any) -> Any:
+        read = values[0]
+        if not isinstance(read, np.ndarray) or not rule.may_be(node, str(read.dtype), read.shape):
+            return run(*values, **context)
+        results, masks = rule.of(node, values, lambda *given: run(*given, **context))
+        if not any(mask.any() for mask in masks):
+            return results
+        if choice == "refused" or any(each.dtype.kind not in "biuf" for each in results):
+            _refuse(node, rule.text)
+        numbers = [rule.number(each.dtype, read, choice) for each in results]
+        return tuple(np.where(mask, number, each) for mask, number, each in zip(masks, numbers, results, strict=True))
 
     return checked
 
@@ -154,6 +211,72 @@ def _too_many_bits(node: onnx.NodeProto, inputs: Sequence[Any]) -> Elements | No
     return lambda bits: bits >= 8 * bits.dtype.itemsize
 
 
+def _written_twice(node: onnx.NodeProto, values: Sequence[Any], run: Callable[..., Any]) -> tuple[Sequence[Any], Masks]:
+    """Which elements of a ScatterElements or ScatterND get several values that differ."""
+    (result,), (data, indices, updates) = run(*values), values[:3]
+    if node.op_type == "ScatterND":
+        places = tuple(
+            np.moveaxis(indices, -1, 0) % np.reshape(data.shape[: indices.shape[-1]], (-1, *[1] * (indices.ndim - 1)))
+        )
+    else:
+        axis = _attribute(node, "axis") % data.ndim
+        open_places: list[Any] = list(np.indices(indices.shape, sparse=True))
+        open_places[axis] = indices % data.shape[axis]
+        places = tuple(np.broadcast_to(each, indices.shape) for each in open_places)
+    times, updates = np.zeros(data.shape, np.int64), np.asarray(updates)
+    np.add.at(times, places, 1)
+    mask = times > 1
+    if mask.any() and data.dtype.kind in "biuf":
+        least, greatest = (np.array(result, copy=True) for _ in range(2))
+        np.minimum.at(least, places, updates)
+        np.maximum.at(greatest, places, updates)
+        mask &= least != greatest
+    return (result,), (mask,)
+
+
+def _of_no_values(node: onnx.NodeProto, values: Sequence[Any], run: Callable[..., Any]) -> tuple[Sequence[Any], Masks]:
+    """Which elements of a reduction are of an empty set of values: all or none."""
+    data, axes = values[0], next((each.ints for each in node.attribute if each.name == "axes"), None)
+    axes = values[1] if len(values) > 1 and values[1] is not None else axes
+    is_all = (axes is None or len(axes) == 0) and not _attribute(node, "noop_with_empty_axes")
+    reduced = range(data.ndim) if is_all else [int(axis) % data.ndim for axis in (() if axes is None else axes)]
+    if all(data.shape[axis] for axis in reduced):
+        results = run(*values)
+        return results, (np.zeros(results[0].shape, bool),)
+    shape = [1 if axis in reduced else size for axis, size in enumerate(data.shape)]
+    results = run(np.ones(shape, data.dtype), *values[1:])
+    return results, (np.ones(results[0].shape, bool),)
+
+
+def _of_nan(node: onnx.NodeProto, values: Sequence[Any], run: Callable[..., Any]) -> tuple[Sequence[Any], Masks]:
+    """Which results of ArgMax, ArgMin or TopK are of several values along their axis of which one is NaN."""
+    results, data = [np.asarray(each) for each in run(*values)], values[0]
+    axis = _attribute(node, "axis", -1 if node.op_type == "TopK" else 0) % max(data.ndim, 1)
+    mask = np.isnan(data).any(axis=axis, keepdims=True) & (data.shape[axis] > 1)
+    return results, tuple(
+        np.broadcast_to(mask if each.ndim == data.ndim else mask.squeeze(axis), each.shape) for each in results
+    )
+
+
+def _of_equals(node: onnx.NodeProto, values: Sequence[Any], run: Callable[..., Any]) -> tuple[Sequence[Any], Masks]:
+    """Which Indices of a MaxPool are of one of several equal values.
+
+    They are those that differ if, of equal values, the first or the last one counts as the greatest.
+    """
+    results, (data, *_) = run(*values), values
+    flat, places = data.ravel(), np.arange(data.size)
+    chosen = []
+    for order in (np.lexsort((places, flat)), np.lexsort((-places, flat))):
+        ranks = np.empty(data.size)
+        ranks[order] = places
+        chosen.append(run(ranks.reshape(data.shape))[1])
+    return results, (np.zeros(results[0].shape, bool), chosen[0] != chosen[1])
+
+
+def _may_be_empty(node: onnx.NodeProto, dtype: str, shape: Sequence[object] | None) -> bool:
+    return shape is None or any(not isinstance(size, int) or size == 0 for size in shape)
+
+
 def _of_any_order(node: onnx.NodeProto, inputs: Sequence[Any]) -> Elements | None:
     return None if _attribute(node, "sorted", 1) else lambda values: np.ones(values.shape, bool)
 
@@ -183,4 +306,40 @@ RULES: Mapping[str, UndefinedRule] = {
     "ScatterND": _INDICES,
     "Sub": _overflowing(np.subtract, 1),
     "TopK": UndefinedRule(text="gives values in any order", of=_of_any_order, instead=None, elementwise=False),
+}
+
+_OVERWRITTEN = AmbiguityRule(
+    text="writes several values to one element",
+    may_be=lambda node, dtype, shape: all(
+        each.s in (b"", b"none") for each in node.attribute if each.name == "reduction"
+    ),
+    of=_written_twice,
+)
+_NAN = AmbiguityRule(
+    text="compares NaN with other values",
+    may_be=lambda node, dtype, shape: not dtype or "float" in dtype,
+    of=_of_nan,
+    places=True,
+)
+_NOTHING = AmbiguityRule(text="reduces an empty set of values", may_be=_may_be_empty, of=_of_no_values)
+_NO_INTEGERS = replace(
+    _NOTHING, may_be=lambda node, dtype, shape: "float" not in dtype and _may_be_empty(node, dtype, shape)
+)
+
+AMBIGUITIES: Mapping[str, AmbiguityRule] = {
+    "ArgMax": _NAN,
+    "ArgMin": _NAN,
+    "MaxPool": AmbiguityRule(
+        text="gives the place of one of several equal values",
+        may_be=lambda node, dtype, shape: any(node.output[1:]),
+        of=_of_equals,
+        places=True,
+    ),
+    "ReduceLogSum": _NO_INTEGERS,
+    "ReduceLogSumExp": _NO_INTEGERS,
+    "ReduceMean": _NOTHING,
+    "Scatter": _OVERWRITTEN,
+    "ScatterElements": _OVERWRITTEN,
+    "ScatterND": _OVERWRITTEN,
+    "TopK": _NAN,
 }

@@ -42,7 +42,7 @@ from biopsy.diagnosis.facts import (
 )
 from biopsy.diagnosis.question import feeds_in, feeds_of, path_of, with_inputs, without_weights_folder
 from biopsy.diagnosis.steps.rounding import OutputsIn, outputs_agree, outputs_of
-from biopsy.engines.reference_undefined import RULES, UNDEFINED, UndefinedResultError, rule_of
+from biopsy.engines.reference_undefined import AMBIGUITIES, RULES, UNDEFINED, UndefinedResultError, rule_of
 from biopsy.engines.registry import EXACT, PLAIN, full_title, parse_spec
 from biopsy.engines.worker import CANNOT_RUN
 from biopsy.model.external import is_external
@@ -122,13 +122,13 @@ def undefined_in(piece: FailingPiece, facts: KnownFacts, context: StepContext) -
     model = parse_model(read_bytes(path), path)
     feeds = feeds_in(command.input_files) or [{}]
     undefined = list(undefined_values(model, piece.nodes, feeds))
-    if not undefined and facts.undefined is not None:  # a node of the piece may make such values
+    if not undefined:  # a node of the piece may make such values, or give one of several results
+        index = index_file(path)
         try:
-            return undefined_results(index_file(path), feeds, failure, context)
+            is_asked = facts.undefined is not None or has_rules(index)
+            return undefined_results(index, feeds, failure, context) if is_asked else None
         except errors.CheckError:
-            return replace(facts.undefined, explains=None)
-    if not undefined:
-        return None
+            return facts.undefined and replace(facts.undefined, explains=None)
     defined = [dict(feed) for feed in feeds]
     for each in undefined:
         for feed in defined:
@@ -161,14 +161,20 @@ def has_rules(index: ModelIndex) -> bool:
     types = CutTypes(index, ValuesInMemory())
 
     def is_always_defined(node: Node) -> bool:
-        if node.op_type == "TopK":
-            attributes = onnx.NodeProto.FromString(index.node_payload(node.number)).attribute
-            return all(each.i for each in attributes if each.name == "sorted")
-        kind = types.tensor_type(node.inputs[0]) if node.op_type in _OF_INTEGERS and node.inputs else None
-        return kind is not None and kind.elem in FLOATS
+        kind = types.tensor_type(node.inputs[0]) if node.inputs and node.inputs[0] >= 0 else None
+        if node.op_type in _OF_INTEGERS:
+            return kind is not None and kind.elem in FLOATS
+        ambiguity = AMBIGUITIES.get(node.op_type)
+        if ambiguity is None or (node.op_type in RULES and node.op_type != "TopK"):
+            return False
+        proto = onnx.NodeProto.FromString(index.node_payload(node.number))
+        is_sorted = all(each.i for each in proto.attribute if each.name == "sorted")
+        dtype, shape = ("", None) if kind is None else (kind.dtype, kind.shape)
+        return is_sorted and not ambiguity.may_be(proto, dtype, shape)
 
     calls = (index.operators_run(node.calls) for node in index.nodes if not is_always_defined(node))
-    return any(not domain and name in RULES for called in calls for domain, name, *_ in called)
+    names = RULES.keys() | AMBIGUITIES.keys()
+    return any(not domain and name in names for called in calls for domain, name, *_ in called)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,12 +108,12 @@ class Variation:
     @property
     def sentence(self) -> str:
         """The free features with the number of changes tried, and the conditions on fixed ones, in one sentence."""
-        return self._sentence_of(most=None)
+        return self._sentence_of(most=None) or "nothing can be said of what may vary"
 
     @property
     def brief(self) -> str:
         """The same with a few of each; "" if it is not known for what it fails."""
-        return self._sentence_of(most=_MOST_IN_BRIEF) if any(each.short for each in self.fixed) or self.free else ""
+        return self._sentence_of(most=_MOST_IN_BRIEF) if self.in_brief else ""
 
     def _sentence_of(self, most: int | None) -> str:
         def listed(texts: Sequence[str]) -> str:
@@ -143,7 +143,7 @@ class Variation:
             parts.append(f"only if {only}" if free else f"fails only if {only}")
         if unclear:
             parts.append(f"it depends on {unclear}{' too' if only else ''}, it is not known how")
-        return "; ".join(parts) or "nothing can be said of what may vary"
+        return "; ".join(parts)
 
     def __repr__(self) -> str:
         return f"<Variation: {printable(self.sentence)}; {count(self.checks, 'check')}>"
