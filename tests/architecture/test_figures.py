@@ -11,8 +11,8 @@ from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
     "code": 63_660,
-    "modules": 376,
-    "functions": 5_799,
+    "modules": 377,
+    "functions": 5_800,
     "used_once": 532,
     "inner_imports": 386,
     "namespaces": 33,

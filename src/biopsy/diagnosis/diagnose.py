@@ -18,7 +18,7 @@ from biopsy.diagnosis.evidence import PLAN, EvidenceFile, KnownSteps, identity_o
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts, ModelFailure, Outcome, RoundingFacts, StepReport
 from biopsy.diagnosis.following import next_lines
 from biopsy.diagnosis.question import DiagnosisQuestion, path_of, require_no_placeholder
-from biopsy.diagnosis.steps import causes, parts
+from biopsy.diagnosis.steps import causes, layers, parts
 from biopsy.diagnosis.steps.failing import read_run, read_tree
 from biopsy.diagnosis.verdict import nodes_at_fault, verdict_of
 from biopsy.findings.model import MeasuredErrors, graph_tree, map_tree, model_tree, numbers_in
@@ -160,7 +160,7 @@ def diagnosis_sections(diagnosis: Diagnosis, question: DiagnosisQuestion, folder
 
     of_piece = facts.layers is not None and facts.layers.of_piece
     is_of_whole = (facts.failure is None or facts.is_masked) and not of_piece
-    examined = kept(parts.MASKED_REPORT if is_of_whole else parts.LAYERS_REPORT, facts.layers)
+    examined = kept(layers.MASKED_REPORT if is_of_whole else layers.LAYERS_REPORT, facts.layers)
     judged = examined if facts.failure is None or facts.failure.is_of_values else None  # of layers that did run
     measured = _measured(judged or {}, numbers if of_piece else range(len(question.index.nodes)))
     is_broken = facts.transformation is not None and facts.transformation.breaks

@@ -20,7 +20,7 @@ from biopsy.checks.words import as_word
 from biopsy.diagnosis.context import DiagnosisStep
 from biopsy.diagnosis.facts import KnownFacts, StepReport
 from biopsy.diagnosis.question import DiagnosisQuestion, Words, require_no_placeholder
-from biopsy.diagnosis.steps import causes, parts
+from biopsy.diagnosis.steps import causes, layers, parts
 from biopsy.diagnosis.steps.failing import failing
 from biopsy.diagnosis.steps.rest import rest_of_model
 from biopsy.diagnosis.steps.rounding import narrower_type, rounding, steadiness
@@ -291,13 +291,13 @@ def _seal(key: bytes | None, content: Mapping[str, Any]) -> str:
 
 PLAN: tuple[DiagnosisStep, ...] = (
     failing,
-    parts.masked_error,
+    layers.masked_error,
     defined,
     rounding,
     steadiness,
     parts.smallest_piece,
     parts.known_bug,
-    parts.wrong_layers,
+    layers.wrong_layers,
     rest_of_model,
     narrower_type,
     causes.settings,

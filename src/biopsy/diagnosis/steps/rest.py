@@ -31,7 +31,8 @@ from biopsy.diagnosis.context import (
 )
 from biopsy.diagnosis.facts import FurtherPiece, KnownFacts, ModelFailure, RestFacts, UndefinedFacts
 from biopsy.diagnosis.question import Words, feeds_in, feeds_of, without_weights_folder
-from biopsy.diagnosis.steps.parts import NOT_SHOWN, examined, exceeds_rounding, no_inner_tensors, reduce_to
+from biopsy.diagnosis.steps.layers import examined, exceeds_rounding, no_inner_tensors
+from biopsy.diagnosis.steps.parts import NOT_SHOWN, reduce_to
 from biopsy.diagnosis.steps.rounding import among_casts, engine_without_casts, judged_by_float64, narrowing_casts
 from biopsy.diagnosis.steps.undefined import has_rules, undefined_results
 from biopsy.engines.registry import PLAIN, create, full_title, parse_spec
