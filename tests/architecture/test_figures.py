@@ -10,7 +10,7 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_440,
+    "code": 63_520,
     "modules": 376,
     "functions": 5_780,
     "used_once": 523,
