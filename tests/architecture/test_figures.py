@@ -12,7 +12,7 @@ from architecture.journeys import Journey, reduction, run_with_golden_values
 LIMITS = {
     "code": 63_520,
     "modules": 376,
-    "functions": 5_780,
+    "functions": 5_784,
     "used_once": 523,
     "inner_imports": 386,
     "namespaces": 33,
