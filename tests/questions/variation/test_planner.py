@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.questions.variation.features import Alternative, ExaminedFeature
-from biopsy.questions.variation.result import claim_of, finding_of
+from biopsy.questions.variation.features import Alternative, ExaminedFeature, Feature
+from biopsy.questions.variation.result import Finding, Variation, claim_of, finding_of
 from support.planted_features import choice, examined, number, says
 
 CONDITIONS = {
@@ -108,3 +108,32 @@ def test_every_feature_is_asked_about_before_any_is_asked_about_twice():
 def test_what_a_check_cannot_say_is_not_asked_for_ever():
     [seen] = examined([number(50)], lambda _, one: "neither")
     assert len(seen.answers) == 3
+
+
+def answered(present: str, failing: list[str], passing: list[str], name: str = "axes of F") -> Finding:
+    """What is said of an attribute with these answers."""
+    changes = [Alternative(kind=word, text=word, edit=lambda fed: fed) for word in (*failing, *passing)]
+    feature = Feature(what="attribute", name=name, present=present, alternatives=changes)
+    return finding_of(
+        ExaminedFeature(feature, [(one, "fails" if one.text in failing else "passes") for one in changes])
+    )
+
+
+def test_a_list_that_passes_says_nothing_of_other_lists():
+    found = answered("[2, 3]", ["[3, 2]", "[4, 5]"], ["[1, 2]", "left out"])
+    assert found.short == ""
+    sentence = Variation(fixed=(found,)).sentence
+    assert sentence == "it passes if the axes of F are [1, 2] or left out"
+    assert "kernel_shape of F is [2]" in Variation(fixed=(answered("[1]", [], ["[2]"], "kernel_shape of F"),)).sentence
+
+
+def test_one_value_is_denied_only_if_several_others_fail():
+    assert answered("a", ["b"], ["c"]).short == ""
+    assert answered("a", ["b", "d"], ["c"]).short == "not c"
+    assert answered("a", ["b"], ["c", "d"]).short == "not c or d"
+
+
+def test_what_passes_only_where_it_is_left_out_must_be_given():
+    assert answered("0.2", ["0.1", "0.4"], ["left out"], "clip of GRU").condition == "clip of GRU given"
+    assert answered("[1]", ["[2]", "[4]"], ["left out"]).requirement == "the axes of F are given (3 tried)"
+    assert answered("a", ["b", "c"], ["left out (d)"]).short != "given"

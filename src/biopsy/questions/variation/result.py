@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from biopsy.questions.variation.features import (
     Alternative,
     ExaminedFeature,
+    Feature,
     FedModel,
     What,
     consistent_forms,
@@ -28,6 +29,12 @@ Together: TypeAlias = Literal["always", "sometimes", "never"]
 _LEAST_KINDS = 2
 _KINDS_TO_BE_ALONE = 3
 _LEAST_OTHERS = 5
+_LEAST_DENIED = 2
+"""Values that pass, or others that still fail, for a condition that denies the former."""
+
+_LEFT_OUT = "left out"
+"""The change that removes an attribute without a default."""
+
 _MOST_SHOWN = 8
 _MOST_IN_BRIEF = 3
 
@@ -36,15 +43,18 @@ _MOST_IN_BRIEF = 3
 class Finding:
     """The result for one feature: ``text`` in one line, ``short`` its condition in a few words, "" if none is known.
 
-    ``is_explicit``: the model states it. ``still`` are the changes that still failed in the same way, ``gone`` those
-    that passed.
+    ``is_explicit``: the model states it. ``is_plural``: its name is a plural. ``still`` are the changes that still
+    failed in the same way, ``gone`` those that passed. ``exceptions`` are the values that passed, in words, where they
+    tell no condition.
     """
 
     what: What
     name: str
     text: str
     short: str = ""
+    exceptions: str = ""
     is_explicit: bool = True
+    is_plural: bool = False
     still: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
 
@@ -64,7 +74,12 @@ class Finding:
         tried = f" ({len(self.still) + len(self.gone)} tried)"
         if self.what == "attribute" and not self.short[:1].isalpha():
             return f"{self.title} = {self.short}{tried}"
-        return f"the {self.title} {'are' if self.what in _VALUES else 'is'} {self.short}{tried}"
+        return f"{self.subject} {self.short}{tried}"
+
+    @property
+    def subject(self) -> str:
+        """The feature with its verb: "the values of x are", "the type of x is"."""
+        return f"the {self.title} {'are' if self.is_plural or self.what in _VALUES else 'is'}"
 
     def as_json(self) -> dict[str, Any]:
         """The finding as plain values for a report."""
@@ -102,7 +117,7 @@ class Variation:
     def in_brief(self) -> Sequence[Finding]:
         """The features that ``brief`` is about."""
         free = [finding for finding in self.free if finding.is_explicit]
-        fixed = [finding for finding in self.fixed if finding.short]
+        fixed = [finding for finding in self.fixed if finding.short or finding.exceptions]
         return [*free[:_MOST_IN_BRIEF], *fixed[:_MOST_IN_BRIEF]]
 
     @property
@@ -138,11 +153,16 @@ class Variation:
             anything = [f"any values of {listed(values)}", *others] if values else others
             parts.append(f"fails for {listed(anything)}{limits[self.together]}")
         only = listed([finding.requirement for finding in self.fixed if finding.short])
-        unclear = listed([f"the {finding.title}" for finding in self.fixed if not finding.short])
+        passing = [f"{finding.subject} {finding.exceptions}" for finding in self.fixed if finding.exceptions]
+        unclear = listed(
+            [f"the {finding.title}" for finding in self.fixed if not (finding.short or finding.exceptions)]
+        )
         if only:
             parts.append(f"only if {only}" if free else f"fails only if {only}")
+        if passing:
+            parts.append(f"it passes if {series(passing[:most], 'or if')}")
         if unclear:
-            parts.append(f"it depends on {unclear}{' too' if only else ''}, it is not known how")
+            parts.append(f"it depends on {unclear}{' too' if only or passing else ''}, it is not known how")
         return "; ".join(parts)
 
     def __repr__(self) -> str:
@@ -180,7 +200,7 @@ def finding_of(examination: ExaminedFeature) -> Finding:
     failing, passing = examination.with_answer("fails"), examination.with_answer("passes")
     still, gone = (tuple(dict.fromkeys(change.text for change in changes)) for changes in (failing, passing))
     some_still, some_gone = first_of(still, _MOST_SHOWN), first_of(gone, _MOST_SHOWN)
-    claim, short = claim_of(examination), ""
+    claim, short, exceptions = claim_of(examination), "", ""
     if claim == "free":
         text = f"any of {len(failing)} tried ({some_still})"
     elif claim == "open":
@@ -188,6 +208,8 @@ def finding_of(examination: ExaminedFeature) -> Finding:
         text = f"not known: {tried}"
     else:
         short = condition_of(examination)
+        if not short and feature.values is None and feature.numbers is None:
+            exceptions = series(_values_in_words(passing, failing), "or")
         answers = [f"{some_still} still fail{'s' if len(failing) == 1 else ''}"] if failing else []
         answers.append(f"{some_gone} pass{'es' if len(passing) == 1 else ''}")
         text = f"{short or UNCLEAR} ({'; '.join(answers)})"
@@ -196,10 +218,16 @@ def finding_of(examination: ExaminedFeature) -> Finding:
         name=feature.name,
         text=text,
         short=short,
+        exceptions=exceptions,
         is_explicit=feature.is_explicit,
+        is_plural=_is_list(feature) and feature.name.partition(" of ")[0].endswith("s"),
         still=still,
         gone=gone,
     )
+
+
+def _is_list(feature: Feature) -> bool:
+    return feature.what == "attribute" and feature.present.startswith("[")
 
 
 UNCLEAR = "some only"
@@ -213,6 +241,9 @@ def condition_of(examination: ExaminedFeature) -> str:
     """
     feature = examination.feature
     failing, passing = examination.with_answer("fails"), examination.with_answer("passes")
+    are_given = count_kinds(failing) >= _LEAST_KINDS and {change.text for change in passing} == {_LEFT_OUT}
+    if are_given and not examination.is_entangled:
+        return "given"
     if feature.values is not None:
         return _condition_on_values(examination)
     if feature.numbers is not None:
@@ -221,7 +252,10 @@ def condition_of(examination: ExaminedFeature) -> str:
     if is_all or (not failing and count_kinds(passing) >= _KINDS_TO_BE_ALONE):
         stated = [change for change in failing if change.kind not in _RESTATED]  # a default is one of the values
         return series(list(dict.fromkeys([feature.present, *_values_in_words(stated, passing)])), "or")
-    return f"not {series(_values_in_words(passing, failing), 'or')}"
+    some_passing, some_failing = _values_in_words(passing, failing), _values_in_words(failing, passing)
+    if _is_list(feature) or max(len({*some_passing} - {_LEFT_OUT}), len(some_failing)) < _LEAST_DENIED:
+        return ""  # one list tells nothing of others
+    return f"not {series(some_passing, 'or')}"
 
 
 _RESTATED = ("left out", "written out")

@@ -294,7 +294,8 @@ def rank_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
         return
 
     def is_valid(group: Sequence[str]) -> bool:
-        changed = (edit(fed) for edit in (_raised(group, 2), _lowered(group, 0)))
+        rank = ranks[group[0]]
+        changed = (edit(fed) for edit in (_raised(group, 2, rank, ()), _lowered(group, 0, rank - 1, ())))
         return any(each is not None and validity.validated(each.model) is not None for each in changed)
 
     alike = [[name for name in ranks if ranks[name] == rank] for rank in dict.fromkeys(ranks.values())]
@@ -306,71 +307,105 @@ def rank_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
             what="size",
             name=f"number of dimensions of {' = '.join(group)}",
             present=str(rank),
-            alternatives=[
-                *(
-                    Alternative(
-                        kind="one more",
-                        text=f"{rank + 1} (one more, of size {size})",
-                        edit=_raised(group, size),
-                        variants=[_raised(group, size, place) for place in range(1, rank + 1)],
-                    )
-                    for size in (1, 2)
-                ),
-                Alternative(
-                    kind="one less",
-                    text=str(rank - 1),
-                    edit=_lowered(group, 0),
-                    variants=[
-                        *(_lowered(group, kept) for kept in range(1, _MOST_CUTS)),
-                        *(_lowered(group, 0, place) for place in range(1, rank)),
-                    ],
-                ),
-                Alternative(
-                    kind="two more",
-                    text=f"{rank + 2} (two more, one of size 2)",
-                    edit=chained([_raised(group, 1), _raised(group, 2)]),
-                    variants=[
-                        chained([_raised(group, 1, place), _raised(group, 2, place)]) for place in range(1, rank + 1)
-                    ],
-                ),
-            ],
+            alternatives=_other_ranks(fed, group, rank),
         )
 
 
-def _raised(group: Sequence[str], size: int, place: int = 0) -> Edit:
-    """The edit that adds a dimension to inputs, the first one unless ``place`` says another."""
+def _other_ranks(fed: FedModel, group: Sequence[str], rank: int) -> list[Alternative]:
+    """Changes of the number of dimensions of inputs; also of what is broadcast with them, as that must stay in line."""
+    graph = fed.model.graph
+    ranks = {info.name: len(info.type.tensor_type.shape.dim) for info in graph.input}
+    ranks |= {weight.name: len(weight.dims) for weight in graph.initializer}
+    names = {name: None for node in graph.node if node.op_type in _BROADCASTING for name in node.input}
+    partners = {name: ranks[name] for name in names if name in ranks and name not in group}
+    in_line = {behind: [name for name in partners if partners[name] > behind] for behind in range(rank)}
+    places: list[tuple[int, list[str]]] = [(behind, []) for behind in range(rank, -1, -1)]
+    places += [(behind, tied) for behind, tied in in_line.items() if tied]
 
-    def edit(fed: FedModel) -> FedModel | None:
-        copy = fed.copied()
-        for info in copy.model.graph.input:
-            if info.name in group:
-                shape = info.type.tensor_type.shape
-                dims = list(shape.dim)
-                dims.insert(place, shape.Dimension(dim_value=size))
-                del shape.dim[:]
-                shape.dim.extend(dims)
-                copy = copy.with_input(info.name, lambda values: np.repeat(np.expand_dims(values, place), size, place))
-        return copy
+    def twice(behind: int, tied: Sequence[str]) -> Edit:
+        return chained([_raised(group, 1, behind, tied), _raised(group, 2, behind, tied)])
 
-    return edit
+    lowered = [
+        _lowered(group, kept, behind, tied)
+        for behind, tied in places
+        for kept in dict.fromkeys([0, *_extremes_at(fed, group, behind)])
+        if behind < rank
+    ]
+    some = [_lowered(group, kept, rank - 1, ()) for kept in range(1, _MOST_CUTS)]
+    return [
+        *(
+            Alternative(
+                kind="one more",
+                text=f"{rank + 1} (one of size {size} more)",
+                edit=_raised(group, size, rank, ()),
+                variants=[_raised(group, size, *place) for place in places[1:]],
+            )
+            for size in (1, 2)
+        ),
+        Alternative(kind="one less", text=str(rank - 1), edit=lowered[0], variants=[*lowered[1:], *some]),
+        Alternative(
+            kind="two more",
+            text=f"{rank + 2} (two more, one of size 2)",
+            edit=twice(*places[0]),
+            variants=[twice(*place) for place in places[1:]],
+        ),
+    ]
 
 
-def _lowered(group: Sequence[str], kept: int, place: int = 0) -> Edit:
-    """The edit that removes a dimension of inputs, the first one unless ``place`` says another.
+_BROADCASTING = frozenset(
+    {
+        "Add", "Sub", "Mul", "Div", "Pow", "Mod", "PRelu", "Where", "Max", "Min", "Mean", "Sum", "And", "Or", "Xor",
+        "Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "BitShift", "BitwiseAnd", "BitwiseOr",
+        "BitwiseXor",
+    }
+)  # fmt: skip
+"""Operators that broadcast their inputs."""
 
-    It keeps the slice of number ``kept``.
-    """
 
-    def edit(fed: FedModel) -> FedModel | None:
-        copy = fed.copied()
-        for info in copy.model.graph.input:
-            if info.name in group:
-                dims = info.type.tensor_type.shape.dim
-                fed_shapes = [feed[info.name].shape for feed in copy.feeds or () if info.name in feed]
-                if len(dims) <= place or not all(len(shape) > place and shape[place] for shape in fed_shapes):
-                    return None
-                del dims[place]
-                copy = copy.with_input(info.name, lambda values: values.take(kept % values.shape[place], place))
-        return copy
+def _extremes_at(fed: FedModel, group: Sequence[str], behind: int) -> Iterator[int]:
+    """Where the least and the greatest value of each input are on the axis with so many ``behind`` it."""
+    for values in (feed[name] for feed in fed.feeds or () for name in group if name in feed):
+        if values.size and behind < values.ndim:
+            for at in (values.argmin(), values.argmax()):
+                yield int(np.unravel_index(at, values.shape)[-1 - behind])
 
-    return edit
+
+def _raised(group: Sequence[str], size: int, behind: int, tied: Sequence[str]) -> Edit:
+    """The edit that adds a dimension to inputs, with so many ``behind`` it, and one of size 1 to ``tied`` tensors."""
+    sizes = {**dict.fromkeys(group, size), **dict.fromkeys(tied, 1)}
+    edits = [partial(_reranked, name=name, behind=behind, size=each) for name, each in sizes.items()]
+    return chained([FedModel.copied, *edits])
+
+
+def _lowered(group: Sequence[str], kept: int, behind: int, tied: Sequence[str]) -> Edit:
+    """The edit that removes the dimension with so many ``behind`` it. It keeps the slice of number ``kept``."""
+    edits = [partial(_reranked, name=name, behind=behind, size=0, kept=kept) for name in (*group, *tied)]
+    return chained([FedModel.copied, *edits])
+
+
+def _reranked(fed: FedModel, name: str, behind: int, size: int, kept: int = 0) -> FedModel | None:
+    """The edit of one input or weight, in place; it adds a dimension of this ``size``, or removes one if it is 0."""
+
+    def at(rank: int) -> int:
+        return max(rank - behind - (not size), 0)
+
+    def change(values: Array) -> Array:
+        place = at(values.ndim)
+        if size:
+            return np.repeat(np.expand_dims(values, place), size, place)
+        return np.asarray(values.take(kept % values.shape[place], place))
+
+    weight = next((each for each in fed.model.graph.initializer if each.name == name), None)
+    held = [feed[name] for feed in fed.feeds or () if name in feed] if weight is None else [values_of(weight)]
+    if any(each is None or (not size and not each.shape[at(each.ndim) :][:1] > (0,)) for each in held):
+        return None
+    if weight is not None:
+        return fed if held[0] is not None and set_values(weight, change(held[0])) else None
+    shape = next(info for info in fed.model.graph.input if info.name == name).type.tensor_type.shape
+    dims, place = list(shape.dim), at(len(shape.dim))
+    if not size and not dims:
+        return None
+    dims[place : place + (not size)] = [shape.Dimension(dim_value=size)] if size else []
+    del shape.dim[:]
+    shape.dim.extend(dims)
+    return fed.with_input(name, change)

@@ -140,13 +140,19 @@ OTHER_VALUES = 4
 """How many other values there are of a tensor."""
 
 
+_ENDS: Sequence[Callable[[Array], Any]] = (np.min, np.max)
+
+
 def other_values(values: Array, number: int, by: float = _LARGER, beyond: float = 0) -> Array:
     """Values of another size and sign; ``number`` says which of ``OTHER_VALUES``.
 
+    Of whole numbers, these are the least, the greatest, and random ones.
     ``by`` is how many times as large they are, and those of one sign are farther from zero by ``beyond``.
     """
     if values.dtype.kind == "b" or not values.size or values.dtype.kind not in "fiu":
         return random_like(values, 3) if values.dtype.kind == "b" and values.size else values
+    if values.dtype.kind != "f" and number < len(_ENDS):
+        return np.full_like(values, _ENDS[number](values))  # a failure may need one of them at a certain place
     if values.dtype.kind != "f" or not np.isfinite(values).any():
         return random_like(values, number)
     exact = values.astype(np.float64)
