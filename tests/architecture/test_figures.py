@@ -10,7 +10,7 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_600,
+    "code": 63_620,
     "modules": 376,
     "functions": 5_792,
     "used_once": 527,
