@@ -177,13 +177,20 @@ class FlakyFailure(Event, kw_only=False):
     """The failure is flaky: it showed in ``failed`` of ``runs`` runs on the same model.
 
     From now on, a candidate passes only after ``needed`` runs that do not reproduce, which happens by chance in less
-    than 1 - ``confidence`` of all cases.
+    than 1 - ``confidence`` of all cases. ``others`` of the runs failed in another way, of which ``other`` is one.
     """
 
     failed: int
     runs: int
     needed: int
     confidence: float
+    others: int = 0
+    other: str = ""
+
+    @property
+    def beside(self) -> str:
+        """What is to be added to the rate in words: the runs that failed in another way; "" if none did."""
+        return f", and in another way in {self.others} of them ({self.other})" if self.others else ""
 
 
 class Verified(Event, kw_only=False):

@@ -163,3 +163,12 @@ def test_a_candidate_must_show_the_kind_of_the_original_among_its_own() -> None:
     infinite, fewer = Mismatch(output="y", kind="-inf-mismatch"), Mismatch(output="y", kind="-inf-expected")
     assert outcome(failure(infinite), reference=failure(odd)) is Outcome.OTHER_FAILURE
     assert outcome(failure(fewer), reference=failure(infinite)) is Outcome.OTHER_FAILURE
+
+
+def test_a_change_of_an_interface_is_told_with_its_names() -> None:
+    verdict = VerdictFile(stage="interface", kind="missing-output", message="it renames output 'y' to 'q'")
+    evidence = Evidence(status=1, verdict=verdict)
+    judged = judge(evidence, Rules(), None)
+    assert "'y'" not in judged.reason
+    told = signature_of(evidence).with_names(judged.reason)
+    assert told == "interface · missing-output · it renames output 'y' to 'q'"

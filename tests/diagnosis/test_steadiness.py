@@ -20,7 +20,9 @@ from support.diagnoses import SUSPECT, TRUSTED, failure, question
 class Answers(StepContext):
     """Answers as ``told`` for the failing check, and as ``of_itself`` where an engine is compared with itself."""
 
-    def __init__(self, told: Iterator[bool], of_itself: dict[str, Iterator[bool]], stage: str = "compare") -> None:
+    def __init__(
+        self, told: Iterator[bool | None], of_itself: dict[str, Iterator[bool]], stage: str = "compare"
+    ) -> None:
         super().__init__(question(), events.ignore)
         self.stage = stage
         self._told, self._of_itself = told, of_itself
@@ -81,12 +83,16 @@ class Told(Answers):
     run = StepContext.run
 
     def run_check(self, check: object, model: Path, *, description: str = "", share: float = 1.0) -> Judged:
-        outcome = Outcome.REPRODUCES if next(self._told) else Outcome.PASSES
+        answer = next(self._told)
+        if answer is None:
+            crash = VerdictFile(stage="run", kind="SIGABRT")
+            return Judged(Outcome.REPRODUCES, "crashes when it runs · SIGABRT", Evidence(status=1, verdict=crash))
+        outcome = Outcome.REPRODUCES if answer else Outcome.PASSES
         return Judged(outcome, "", Evidence(status=0, verdict=VerdictFile(stage=self.stage)))
 
 
 def told(answers: str) -> tuple[Told, KnownFacts]:
-    context = Told(iter([answer == "F" for answer in answers]), {})
+    context = Told(iter([{"F": True, "P": False, "C": None}[answer] for answer in answers]), {})
     known = KnownFacts(failure=failure(), steadiness=Steadiness(failed=5, runs=5))
     return context, known
 
@@ -116,3 +122,28 @@ def test_a_search_that_notices_that_the_failure_is_flaky_is_told_of() -> None:
     assert later.is_flaky and (later.rate.failed, later.rate.runs) == (18, 20)
     text = verdict_of(later, (), question()).in_full
     assert "It is flaky: it fails in 5 of 5 runs, and in 18 of 20 when asked 'which setting?'." in text
+
+
+CRASH = "crashes when it runs · SIGABRT"
+
+
+@pytest.mark.parametrize(
+    ("searched", "flaky"),
+    [
+        ("compare · mismatch", events.FlakyFailure(10, 19, 5, 0.99, 9, CRASH)),
+        (CRASH, events.FlakyFailure(9, 19, 5, 0.99, 10, "compare · mismatch")),
+    ],
+    ids=["the failure", "the crash"],
+)
+def test_a_run_that_crashes_instead_makes_no_other_failure_flaky(searched: str, flaky: events.FlakyFailure) -> None:
+    context, known = told("FCFC")
+    for _ in range(4):
+        context.run(known.known_failure.check, context.question.model)
+    context.listener(events.OriginalFails(searched, searched, 0.1))
+    context.listener(flaky)
+    later = context.counted(known, "which setting?")
+    assert later.steadiness is not None and not later.is_flaky
+    assert (later.steadiness.failed, later.steadiness.runs) == (7, 7)
+    text = verdict_of(later, (), question()).in_full
+    assert f"In 11 of 28 runs it failed in another way ({CRASH})." in text
+    assert "flaky" not in text

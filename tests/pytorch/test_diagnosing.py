@@ -436,3 +436,19 @@ def test_a_line_of_python_itself_is_never_told() -> None:
     found = biopsy.torch.diagnose(Raising().eval(), (X,))
     assert found.verdict.blame == "capture"
     assert [place.code for place in found.places] == ["statistics.mean([])"]
+
+
+@pytest.mark.parametrize(("start", "is_told"), [(1, True), (1.5, True), (None, False)])
+def test_a_number_that_the_module_changes_is_told(start: float | None, is_told: bool) -> None:
+    class Counted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.n, self.same = start, float("nan")
+
+        def forward(self, x):
+            if self.n is not None:
+                self.n += 1
+            return torch.tanh(x)
+
+    found = biopsy.torch.diagnose(Counted().eval(), (X,))
+    assert any("(n): an ONNX model does not keep that" in remark for remark in found.remarks) == is_told

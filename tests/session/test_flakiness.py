@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.simulated_clock import SimulatedClock
 from biopsy import errors, events
-from biopsy.checks.judge import passes_needed
+from biopsy.checks.judge import passes_needed, signature_of
 from biopsy.checks.outcome import Outcome
 from biopsy.session.checked_search import Flakiness
 from biopsy.session.trial import ORIGINAL
@@ -149,3 +149,16 @@ def test_the_measured_rate_is_that_of_the_runs_in_their_order_however_many_run_a
 
     alone = measured(1)
     assert measured(jobs) == alone
+
+
+@pytest.mark.parametrize(("other", "words"), [(0, ""), (-6, ", and in another way in 9 of them (signal SIGABRT)")])
+def test_runs_that_fail_in_another_way_are_told_apart_from_those_that_pass(
+    session: Session, other: int, words: str
+) -> None:
+    oracle = session.oracle(Answers({"original": [1, other] * 20}))
+    flakiness = Flakiness(oracle)
+    judged, tries = flakiness.failure(lambda: trial("original", ORIGINAL))
+    oracle.failure.reference = signature_of(judged.evidence)
+    flakiness.begin(trial("original", ORIGINAL), tries)
+    (flaky,) = session.of(events.FlakyFailure)
+    assert flaky.failed == 10 and flaky.beside == words

@@ -17,6 +17,7 @@ from biopsy.checks.message import Death, Message, Raised, death_in, message_of, 
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.processes import own_process
 from biopsy.processes.watch import signal_name
+from biopsy.text import first_line
 
 CANNOT_SAY = 125
 """The exit status with which a check says that it cannot tell, as in ``git bisect run``."""
@@ -170,6 +171,12 @@ class Signature:
         if labels and (self.status > 0 or (self.kind and ending.endswith(self.kind))):
             return " · ".join((*labels, *filter(None, [str(self.message)])))
         return " · ".join((ending, *labels, *map(str, self.raised[-1:])))
+
+    def with_names(self, reason: str) -> str:
+        """A reason with the names of the inputs and outputs that it is about, which are left out of a signature."""
+        meaning = str(self.message)
+        is_about_names = self.stage == "interface" and meaning
+        return reason.replace(meaning, first_line(self.message.exact)) if is_about_names else reason
 
     @property
     def during(self) -> str:

@@ -209,7 +209,7 @@ class CheckProgress(Progress):
             case events.OriginalFails():
                 self.line("fails", f"{event.reason} · {event.seconds:.2f} s")
             case events.FlakyFailure():
-                rate = f"it fails in {event.failed} of {event.runs} runs"
+                rate = f"it fails in {event.failed} of {event.runs} runs{event.beside}"
                 self.line("flaky", f"{rate}: {self._needs} if {event.needed} runs with it pass")
             case events.Checked():
                 what = f"check {event.number}  {self._description[:100]}"
@@ -284,7 +284,7 @@ class SearchProgress(ModelProgress, ABC):
             case events.Resumed():
                 self.line("resumed", f"{count(event.runs, 'check')} remembered in {event.journal}")
             case events.FlakyFailure():
-                self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
+                self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}{event.beside}")
                 needed = f"a candidate passes only after {count(event.needed, 'run')} that {self.passes_by}"
                 self.line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")
             case events.Stopped():

@@ -14,8 +14,9 @@ from biopsy.checks.command import ARBITER, CommandCheck
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate
 from biopsy.checks.outcome import Judged, Outcome
+from biopsy.checks.verdict import VerdictFile
 from biopsy.checks.warm import command_check
-from biopsy.diagnosis.facts import KnownFacts, Steadiness
+from biopsy.diagnosis.facts import FailureReport, KnownFacts, Steadiness
 from biopsy.diagnosis.question import DiagnosisQuestion, Words
 from biopsy.findings.report import as_json
 from biopsy.processes.writing import write_whole
@@ -105,6 +106,12 @@ def passes(run: Judged) -> bool:
     return run.outcome is Outcome.PASSES
 
 
+def _is_other(verdict: VerdictFile, report: FailureReport) -> bool:
+    """Whether a run failed in another stage than the failure that is known, or only one of them is a crash."""
+    crashes = {errors.is_crash(verdict.stage, verdict.kind), errors.is_crash(report.stage, report.kind)}
+    return verdict.stage != report.stage or len(crashes) > 1
+
+
 class StepContext:
     """Runs the checks of a diagnosis. Use it in a ``with``, which closes the warm process.
 
@@ -120,7 +127,9 @@ class StepContext:
         self._step_end = self._end
         self._warm: CommandCheck | None = None
         self._rates: dict[tuple[Words, Path], MeasuredRate] = {}
-        self._heard = UNKNOWN_RATE
+        self._failures: dict[tuple[Words, Path], list[Judged]] = {}
+        self._heard: events.FlakyFailure | None = None
+        self._searched = ""
 
     def __enter__(self) -> Self:
         return self
@@ -162,8 +171,10 @@ class StepContext:
     def listener(self, event: events.Event) -> None:
         """Pass on an event, and count its check."""
         self.checks += isinstance(event, events.Checked)
+        if isinstance(event, events.OriginalFails):
+            self._searched = event.signature
         if isinstance(event, events.FlakyFailure):
-            self._heard = MeasuredRate(failed=event.failed, runs=event.runs)
+            self._heard = event
         self._listener(event)
 
     def limited_listener(self, event: events.Event) -> None:
@@ -194,6 +205,8 @@ class StepContext:
         judged = self.run_check(check, model, description=description, share=share)
         if fails(judged) or passes(judged):
             self._rates[asked, model] = self._rates.get((asked, model), UNKNOWN_RATE).with_runs(fails(judged), 1)
+        if fails(judged):
+            self._failures.setdefault((asked, model), []).append(judged)
         return judged
 
     def rate_of(self, words: Words, model: Path) -> MeasuredRate:
@@ -201,15 +214,24 @@ class StepContext:
         return self._rates.pop((words, model), UNKNOWN_RATE)
 
     def counted(self, facts: KnownFacts, question: str) -> KnownFacts:
-        """The facts, with the runs that a ``question`` made of the failing check on the model added to the rate."""
-        heard, self._heard, known = self._heard, UNKNOWN_RATE, facts.steadiness
+        """The facts, with the runs that a ``question`` made of the failing check on the model added to the rate.
+
+        A run that fails in another way belongs to no rate: it neither shows the failure nor passes.
+        """
+        heard, self._heard, known = self._heard, None, facts.steadiness
         if known is None or facts.failure is None:
             return facts
-        more = self.rate_of(facts.failure.check, self.question.model)
-        known = known.with_runs(more.failed, more.runs)
-        if heard.is_flaky and not known.is_flaky:
-            known = replace(known, later=heard, question=question)
-        return replace(facts, steadiness=known)
+        asked, report = (facts.failure.check, self.question.model), facts.failure.report
+        more, failures = self.rate_of(*asked), self._failures.pop(asked, [])
+        others = [each.reason for each in failures if _is_other(each.evidence.verdict, report)]
+        known = known.with_runs(more.failed - len(others), more.runs - len(others))
+        if heard is not None and not known.is_flaky:
+            failed, elsewise, other = heard.failed, heard.others, heard.other
+            if other == report.signature:  # the search met the other failure first
+                failed, elsewise, other = elsewise, failed, self._searched
+            later = MeasuredRate(failed=failed, runs=heard.runs - elsewise)
+            known, others = replace(known, later=later, question=question), [*others, *[other] * elsewise]
+        return replace(facts, steadiness=replace(known, others=(*known.others, *others)))
 
     def with_passes(self, facts: KnownFacts, error: errors.BiopsyError) -> KnownFacts:
         """The facts after a step that ended by an error: runs in which the model passed count."""

@@ -120,8 +120,7 @@ class ModelFailure:
 class UndefinedFacts:
     """What a model, or a piece, computes although ONNX defines no result for it, in words.
 
-    ``explains``: whether all that fails comes of that, None if it is not known. ``extent`` says in words how it was
-    seen.
+    ``explains``: whether all that fails comes of that, None if it is not known; ``extent``: how it was seen, in words.
     """
 
     text: str
@@ -203,9 +202,9 @@ class RoundingFacts:
 class Steadiness(MeasuredRate):
     """How often the model fails, in all runs of the failing check on it, of whichever question.
 
-    ``contradicts_itself`` is the engine that gives different outputs for the same input, and ``self_difference`` says
-    how often; ``row_difference`` says how it treats equal rows of a batch differently; "" if it does not. ``later``:
-    how often the failure showed in a search that first noticed that it is flaky, whose ``question`` that was.
+    ``contradicts_itself`` is the engine that gives different outputs for the same input, ``self_difference`` says how
+    often, and ``row_difference`` how it treats equal rows of a batch differently; "" if it does not. ``later``: how
+    often it showed in a search that first saw it pass, whose ``question`` that was; ``others``: other failures seen.
     """
 
     contradicts_itself: str = ""
@@ -213,6 +212,7 @@ class Steadiness(MeasuredRate):
     row_difference: str = ""
     later: MeasuredRate = UNKNOWN_RATE
     question: str = ""
+    others: tuple[str, ...] = ()
 
     @property
     def is_flaky(self) -> bool:

@@ -376,8 +376,16 @@ def _circumstances(facts: KnownFacts) -> Iterator[str]:
         yield f"{FROM_PLACES}{first_of(piece.places, _MOST_PLACES)}."
     if steadiness is not None:
         flaky = f"it is flaky: {steadiness.how_often}" if steadiness.is_flaky else ""
+        others, runs = steadiness.others, steadiness.runs + steadiness.later.runs + len(steadiness.others)
         yield from (
-            f"{sentence(text)}." for text in (flaky, steadiness.self_difference, steadiness.row_difference) if text
+            f"{sentence(text)}."
+            for text in (
+                flaky,
+                f"in {len(others)} of {runs} runs it failed in another way ({others[-1]})" if others else "",
+                steadiness.self_difference,
+                steadiness.row_difference,
+            )
+            if text
         )
     if layers is None or piece is None or not layers.of_piece or not layers.complete or len(piece.nodes) < 2:
         return

@@ -138,6 +138,7 @@ class SearchHistory:
         self._last: deque[Tree] = deque(maxlen=MOST_CHECKS // 2)
         self._outcomes: Counter[str] = Counter()
         self._facts: Tree = {}
+        self._flaky_beside = ""
 
     def __call__(self, event: events.Event) -> None:
         """Record one event."""
@@ -165,6 +166,7 @@ class SearchHistory:
             case events.FlakyFailure():
                 rate = {"failed": event.failed, "runs": event.runs}
                 self._facts["flaky"] = {**rate, "needed": event.needed, "confidence": event.confidence}
+                self._flaky_beside = event.beside
 
     def _checked(self, event: events.Checked) -> None:
         description, nodes = self._announced.pop(event.number, ("", None))
@@ -191,7 +193,7 @@ class SearchHistory:
     def how_often(self) -> str:
         """How many runs a flaky failure shows in, in words; "" if the failure is not known to be flaky."""
         rate = self._facts.get("flaky")
-        return f"it fails in {rate['failed']} of {rate['runs']} runs" if rate else ""
+        return f"it fails in {rate['failed']} of {rate['runs']} runs{self._flaky_beside}" if rate else ""
 
     def tree(self) -> Tree:
         """The search so far, in the form of the key ``search``."""

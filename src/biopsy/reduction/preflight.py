@@ -272,7 +272,8 @@ def _vacuous(driver: Driver, judged: Judged, *, is_allowed: bool) -> None:
     printed = [] if is_named else [f"  printed  {shown_words(identity)}"]
     shown = [f"  original   {ends[0]}", f"  Identity   {ends[1]}"] if ends else printed
     raise errors.VacuousCheck(
-        f"a model of one Identity node fails this check in the same way ({judged.reason}): the check fails on anything,"
+        f"a model of one Identity node fails this check in the same way ({identity.with_names(judged.reason)}): the"
+        " check fails on anything,"
         " and a reduction would say nothing.",
         details=[f"  tried   {oracle.check.line(index.path or driver.workspace.candidate)}", *shown, *alike],
         kept="nothing was written",
@@ -293,6 +294,8 @@ def _likeliest_reason(oracle: Oracle, failure: Signature) -> str:
         return "is the engine itself broken? 'biopsy doctor' tells, and 'biopsy run' on any small model"
     if oracle.check.given:
         return f"does the function use its argument as what it is? {oracle.check.given}"
+    if failure.stage == "interface":
+        return "does the tool change the inputs or outputs of every model? Then no part of this one is at fault"
     if failure.reported:
         return "does the check look at the candidate, {}, rather than at a file of its own?"
     return (

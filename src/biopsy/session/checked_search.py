@@ -62,6 +62,7 @@ class Flakiness:
         self._oracle = oracle
         self._repeating = repeating
         self.is_flaky = False
+        self._others: list[str] = []  # how runs failed in another way
         self._is_from_journal = False  # whether only the journal says that it is flaky
         if repeating.repeat is not None:
             oracle.memory.repetitions = repeating.repeat
@@ -73,6 +74,7 @@ class Flakiness:
         fails. A person is asked only once, and not again about what they answered before an interruption.
         """
         oracle, started, tries = self._oracle, time.monotonic(), 0
+        self._others = []
         if not oracle.check.automatic:
             return oracle.judge(trial()), 1
         is_given = self._repeating.repeat is not None
@@ -80,6 +82,7 @@ class Flakiness:
         while True:
             judged = oracle.again(trial(), 1 + _MORE_OF_THE_ORIGINAL if is_measured_next else 1)
             tries += 1
+            self._is_alike(judged)
             is_patient = not is_given and tries < MOST_TRIES and time.monotonic() - started < _PATIENCE
             is_answer = judged.outcome in {Outcome.REPRODUCES, Outcome.INVALID}
             if is_answer or not (is_patient or tries < oracle.memory.repetitions):
@@ -116,7 +119,7 @@ class Flakiness:
             nonlocal failed
             if isinstance(answer, errors.CheckError):
                 return answer
-            if answer.outcome is not Outcome.REPRODUCES:
+            if not self._is_alike(answer):
                 return measure
             failed += 1
             if failed == most:
@@ -169,7 +172,7 @@ class Flakiness:
 
     def _shows_again(self, trial: Trial, times: int) -> bool:
         for done in range(times):
-            if self._oracle.again(trial, times - done).outcome is not Outcome.REPRODUCES:
+            if not self._is_alike(self._oracle.again(trial, times - done)):
                 self._measure(trial, done + 1, done + 2)
                 return False
         return True
@@ -179,16 +182,23 @@ class Flakiness:
         while failed < _ENOUGH_FAILURES and runs < _ENOUGH_RUNS:
             # Enough if every other run fails. Runs begun in vain are not counted, only those asked for.
             wanted = min(2 * (_ENOUGH_FAILURES - failed), _ENOUGH_RUNS - runs)
-            failed += self._oracle.again(trial, wanted).outcome is Outcome.REPRODUCES
+            failed += self._is_alike(self._oracle.again(trial, wanted))
             runs += 1
         self._oracle.pool.abandon_all()
         self._set(failed, runs)
         self._note(failed, runs)
 
+    def _is_alike(self, judged: Judged) -> bool:
+        """Whether a run reproduces the failure; it is noted if it fails in another way."""
+        if judged.outcome is Outcome.OTHER_FAILURE:
+            self._others.append(judged.reason)
+        return judged.outcome is Outcome.REPRODUCES
+
     def _set(self, failed: int, runs: int) -> None:
         self.is_flaky = True
         self._oracle.memory.repetitions = needed = passes_needed(failed, runs, self._repeating.confidence)
-        self._oracle.listener(events.FlakyFailure(failed, runs, needed, self._repeating.confidence))
+        others = (len(self._others), self._others[-1]) if self._others else ()
+        self._oracle.listener(events.FlakyFailure(failed, runs, needed, self._repeating.confidence, *others))
 
     def _is_known(self) -> bool:
         """Take over the counts that an interrupted search noted, or those known before, if the failure was flaky.

@@ -347,7 +347,8 @@ class CheckRuns:
     def take_failure(self, judged: Judged) -> Signature:
         """Compare all later failures with this one. Returns its signature."""
         self.failure.reference = signature = signature_of(judged.evidence)
-        self._listener(events.OriginalFails(str(signature), judged.reason, judged.evidence.seconds))
+        reason, seconds = signature.with_names(judged.reason), judged.evidence.seconds
+        self._listener(events.OriginalFails(str(signature), reason, seconds))
         return signature
 
     def measure(

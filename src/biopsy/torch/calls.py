@@ -141,11 +141,18 @@ class ModuleState:
         self._are_sure = False
         parts = list(module.modules())
         self._plain = PlainState(map(vars, parts), (*parts, *(buffer for _, buffer, _ in self._buffers)))
+        self._numbers = [
+            (f"{name}.{key}".lstrip("."), vars(part), key, value)
+            for name, part in module.named_modules()
+            for key, value in vars(part).items()
+            if type(value) in (int, float)
+        ]
         self.changed: set[str] = set()
-        """Names of the buffers that runs have changed, as far as ``restore`` has seen."""
+        """Names of the buffers and numbers that runs have changed, as far as ``restore`` has seen."""
 
     def restore(self) -> None:
         """Restore the module. Raises CannotCompare if it has changed its own parameters, which are lost."""
+        self.changed |= {name for name, now, key, value in self._numbers if now.get(key) not in (value,)}
         self._plain.restore()
         torch = imported()
         with torch.no_grad():

@@ -300,7 +300,9 @@ class Inquiry:
         variation = difference_of_leaves(second, first, question.judge)
         if self._state.changed:
             names = first_of(sorted(self._state.changed), 4)
-            self._remarks.append(f"the module changes its buffers ({names}): an ONNX model does not keep that")
+            self._remarks.append(
+                f"the module changes buffers or attributes ({names}): an ONNX model does not keep that"
+            )
         if variation is None:
             return first, "yes"
         place = origin_of_variation(question.module, question.given, self._state.restore)
