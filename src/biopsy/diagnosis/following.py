@@ -37,7 +37,6 @@ from biopsy.engines.registry import PLAIN, create, full_title, parse_spec
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
 from biopsy.findings.bundle.make import ISSUE, make_bundle
 from biopsy.findings.page.document import reports_of
-from biopsy.questions.known_failures.lookup import UNREPORTED
 from biopsy.findings.report import Tree, as_json
 from biopsy.findings.verdict import Note, Verdict, notes_of
 from biopsy.model.extract import OutputChoice
@@ -45,6 +44,7 @@ from biopsy.model.tensor_type import FLOATS, TensorType
 from biopsy.processes.cleanup import temporary_folder
 from biopsy.processes.own_process import install_line
 from biopsy.processes.reading import read_plain
+from biopsy.questions.known_failures.lookup import UNREPORTED
 from biopsy.reduction.result import inputs_file
 from biopsy.text import line_of, series
 
