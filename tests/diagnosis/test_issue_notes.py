@@ -121,7 +121,9 @@ def test_the_short_sentence_about_what_may_vary_names_a_few_of_each() -> None:
     assert variation.brief.count("tried") == 6 and variation.brief.count("2 more") == 2
     assert variation.sentence.count("tried") == 10
     assert Variation(fixed=(replace(one, short=""),)).brief == Variation().brief == ""
-    of_default = Finding(what="attribute", name="keepdims of ReduceMean", text="any", is_explicit=False, still=("0", "1"))
+    of_default = Finding(
+        what="attribute", name="keepdims of ReduceMean", text="any", is_explicit=False, still=("0", "1")
+    )
     assert Variation(free=(of_default,)).brief == Variation(kept="the values are golden").brief == ""
 
 
