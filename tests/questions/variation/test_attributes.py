@@ -8,7 +8,6 @@ import pytest
 from biopsy.questions.variation.elements import attribute_features
 from biopsy.questions.variation.features import Feature, FedModel
 
-
 CHOICE = re.compile(r"\b(whether|boolean|true|set to 1|if 1|if \S+ is 1)(?!-)\b", re.IGNORECASE)
 
 
