@@ -65,6 +65,17 @@ def test_what_is_no_report_is_refused_in_one_line(name: str, write: Callable[[st
     assert [path.name for path in Path().iterdir()] == ["report.json"]
 
 
+@pytest.mark.parametrize("name", ["model.onnx", "nosuch"])
+def test_what_holds_no_text_or_is_missing_is_refused_with_a_next_step(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.onnx").write_bytes(b"\x08\x0a\xa0")
+    assert main(["report", name]) == 2
+    told = capsys.readouterr().err
+    assert name in told and "codec" not in told and "--report FILE.json" in told.partition("next")[2]
+
+
 def test_a_file_that_is_too_large_is_not_read(write: Callable[[str], None], capsys: Captured) -> None:
     write("")
     with Path("report.json").open("r+b") as stream:

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors, events
-from biopsy.diagnosis.context import StepContext, TimeUpError, limit_as_time_up
+from biopsy.checks.judge import Rules, judge
+from biopsy.checks.outcome import Evidence
+from biopsy.checks.verdict import VerdictFile
+from biopsy.diagnosis.context import StepContext, TimeUpError, limit_as_time_up, reason_in_full
 from biopsy.diagnosis.facts import KnownFacts, Steadiness
 from support.diagnoses import question
 
@@ -33,3 +36,14 @@ def test_runs_in_which_the_model_passed_count_and_those_of_a_part_do_not(tmp_pat
     )
     assert context.with_passes(KnownFacts(), of_model).steadiness == Steadiness(failed=1, runs=4)
     assert context.with_passes(KnownFacts(), of_part) == KnownFacts()
+
+
+def test_a_person_reads_the_names_and_numbers_of_a_message_that_signatures_leave_out() -> None:
+    place = "[ONNXRuntimeError] : 1 : FAIL : /src/deep_cpu_gru.h:63 Gru::Gru(const onnxruntime::OpKernelInfo&)"
+    said = "layout_ == 0 was false. Batchwise operations (layout == 1) are not supported."
+    refused = VerdictFile(outcome="fails", stage="build", kind="Fail", engine="onnxrt", message=f"{place} {said}")
+    run = judge(Evidence(status=1, verdict=refused), Rules(), None)
+    assert "layout_ == _" in run.reason
+    assert reason_in_full(run) == f"build · Fail · onnxrt · {said.rstrip('.')}"
+    silent = judge(Evidence(status=1, verdict=VerdictFile(outcome="fails", stage="build", kind="Fail")), Rules(), None)
+    assert reason_in_full(silent) == silent.reason

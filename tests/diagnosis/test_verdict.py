@@ -316,9 +316,10 @@ def test_an_engine_that_can_run_the_model_is_a_workaround_for_one_that_cannot() 
 def test_a_model_passes_only_if_something_was_compared() -> None:
     passed = EngineComparison(rows=((TRUSTED, SUSPECT),), passed=("they agree",))
     assert of(KnownFacts(compared=passed)).kind == "passes"
-    nothing = EngineComparison(not_compared=("reference cannot say: it lacks Foo",))
+    nothing = EngineComparison(not_compared=("reference cannot say: it lacks Foo.",))
     found = of(KnownFacts(compared=nothing))
-    assert found.kind == "unknown" and "it lacks Foo" in found.text
+    assert found.kind == "unknown" and "it lacks Foo." in found.text
+    assert not any(".." in text for text in (found.text, *found.not_tried))
     assert of(KnownFacts()).kind == "unknown"
 
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from biopsy.model import infer, parts
-from biopsy.model.tensor_type import TensorType
+from biopsy.model.tensor_type import SequenceType, TensorType, spaced
 from support.measured import cpu_seconds
 
 
@@ -177,3 +177,9 @@ def test_a_hundred_megabytes_of_weights_cost_nothing() -> None:
 def test_floats_are_noticed_between_integers_too(nodes: str, expected: bool) -> None:
     text = f'<ir_version: 9, opset_import: ["" : 18]> g (int32[2] x) => (int32[2] y) {{ {nodes} }}'
     assert infer.has_floats(onnx.parser.parse_model(text).SerializeToString()) == expected
+
+
+def test_a_type_in_a_sentence_has_no_brackets_without_a_known_number_of_dimensions() -> None:
+    shapes = (None, (), (1, "N", None))
+    assert [spaced(TensorType(1, shape)) for shape in shapes] == ["float32", "float32 []", "float32 [1, N, ?]"]
+    assert spaced(SequenceType(TensorType(1, None))) == "sequence of float32"

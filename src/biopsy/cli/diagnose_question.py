@@ -127,7 +127,7 @@ def _samples(
         except errors.UsageError as error:
             sizes, *others = error.next_steps
             line = line_of(["biopsy", *options.words])
-            steps = [sizes if is_refused(line) else f"{line} {sizes}", *others]
+            steps = [f"{line} {sizes}" if sizes.startswith("--") and not is_refused(line) else sizes, *others]
             raise errors.UsageError(error.summary, details=error.details, next_steps=steps) from error
     has_value = {index.names[tensor] for tensor in index.inputs if tensor in index.weights}
     if unfed := sorted(has_value & {name for feed in inputs.given or () for name in feed}):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any, Self
 from biopsy import errors, events
 from biopsy.checks.command import ARBITER, CommandCheck
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate
+from biopsy.checks.judge import UNKNOWN_RATE, MeasuredRate, signature_of
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
 from biopsy.checks.warm import command_check
@@ -22,6 +23,7 @@ from biopsy.findings.report import as_json
 from biopsy.processes.writing import write_whole
 from biopsy.records import plain
 from biopsy.session.trial import Budget, CheckRuns, cannot_run
+from biopsy.text import first_line, shortened
 
 TIME = "the time limit"
 PERSON = "an interruption"
@@ -110,6 +112,24 @@ def _is_other(verdict: VerdictFile, report: FailureReport) -> bool:
     """Whether a run failed in another stage than the failure that is known, or only one of them is a crash."""
     crashes = {errors.is_crash(verdict.stage, verdict.kind), errors.is_crash(report.stage, report.kind)}
     return verdict.stage != report.stage or len(crashes) > 1
+
+
+_LONGEST_MESSAGE = 200
+_PLACE_IN_SOURCE = re.compile(r"\.(?:cc|cpp|h|hpp):\d+ [^()]*\((?:[^()]|\([^()]*\))*\)(?: const)?:? (.+)")
+"""What ONNX Runtime writes after a file, a line and the signature of a function."""
+
+
+def essence(message: str) -> str:
+    """What an engine says in the first line of a message, without the place in its own source that may precede it."""
+    line = first_line(message)
+    told = _PLACE_IN_SOURCE.search(line)
+    return shortened((line if told is None else told[1]).rstrip(".: "), _LONGEST_MESSAGE)
+
+
+def reason_in_full(run: Judged) -> str:
+    """Why a run ends as it does, with the names and numbers of its message, which the signature leaves out."""
+    meaning = str(signature_of(run.evidence).message)
+    return run.reason.replace(meaning, essence(run.evidence.verdict.message)) if meaning else run.reason
 
 
 class StepContext:

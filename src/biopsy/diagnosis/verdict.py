@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.comparison.mismatch import COSTS, FORMS, NOT_FINITE, Mismatch, form_text, special_of
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, is_exact_by_default
-from biopsy.diagnosis.context import LEAVES_OPEN, NOT_ASKED
+from biopsy.diagnosis.context import LEAVES_OPEN, NOT_ASKED, essence
 from biopsy.diagnosis.facts import KnownFacts, ModelFailure, StepReport
 from biopsy.diagnosis.question import (
     TOLERANCES,
@@ -25,13 +24,12 @@ from biopsy.engines.registry import full_title, parse_spec
 from biopsy.engines.run_contract import MISSING_OUTPUT
 from biopsy.findings.verdict import Verdict, Workaround
 from biopsy.model.tensor_type import spaced
-from biopsy.text import count, first_line, first_of, series, shortened
+from biopsy.text import count, first_of, series
 
 _MOST_NODES, _FEW_NODES = 8, 3
 _MOST_PLACES = 2
 _MOST_ENDS = 4
 _MOST_NAMED_NODES = 2
-_LONGEST_MESSAGE = 200
 _WHOLE = "the model"
 
 
@@ -65,7 +63,7 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
     if compared is None:
         return "unknown", "Whether the model fails is not known: the first question has no answer yet."
     if question.check is None and not compared.rows:
-        ran, why = ", ".join(question.engines), "; ".join(compared.not_compared)
+        ran, why = ", ".join(question.engines), "; ".join(compared.not_compared).rstrip(".")
         return "unknown", f"{ran} runs the model, but nothing could be compared: {why}."
     inputs = "no inputs (the model takes none)" if question.check is None else "the inputs of the check"
     if samples.files:
@@ -330,17 +328,6 @@ def worst_mismatch(facts: KnownFacts) -> Mismatch | None:
     return of_piece.worst if of_piece is not None and is_same else facts.known_failure.mismatch
 
 
-_PLACE_IN_SOURCE = re.compile(r"\.(?:cc|cpp|h|hpp):\d+ [^()]*\((?:[^()]|\([^()]*\))*\)(?: const)?:? (.+)")
-"""What ONNX Runtime writes after a file, a line and the signature of a function."""
-
-
-def essence(message: str) -> str:
-    """What an engine says in the first line of a message, without the place in its own source that may precede it."""
-    line = first_line(message)
-    told = _PLACE_IN_SOURCE.search(line)
-    return shortened((line if told is None else told[1]).rstrip(".: "), _LONGEST_MESSAGE)
-
-
 def _suspect(facts: KnownFacts) -> str:
     suspect = facts.suspect
     return "the check" if suspect is None else full_title(suspect, facts.versions.get(suspect, ""))
@@ -571,7 +558,7 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
         what = "Where else" if rest.answer == "fails" else "Whether more of"
         yield f"{what} the model fails is not known: {rest.reason}."
     if facts.compared is not None:
-        yield from (f"{sentence(text)}." for text in facts.compared.not_compared)
+        yield from (f"{sentence(text).rstrip('.')}." for text in facts.compared.not_compared)
     is_of_engine = facts.fault is None and not facts.is_rounding and not facts.is_precision
     was_asked = any(step.name == release_step.name and step.seconds for step in steps)
     if facts.suspect is not None and is_of_engine and facts.releases is None and not was_asked:

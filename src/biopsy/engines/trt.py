@@ -396,7 +396,7 @@ class TensorRtSession(BuiltModel):
         if self._execution is None:
             require_gpu(
                 f"{self._package.name} {self._package.version} has built the model; running it",
-                "--build-only    asks only whether it can be built",
+                "biopsy run MODEL --trt --build-only    asks only whether it can be built",
             )
             with _no_model_blamed(self._package):
                 self._execution = Execution(self._package, self._engine or deserialized(self._package, self._plan))

@@ -94,8 +94,8 @@ class MapType:
 
 
 def spaced(kind: ValueType) -> str:
-    """A type as ``float32 [1, N, ?]``."""
-    return str(kind).replace("[", " [", 1).replace(",", ", ")
+    """A type as ``float32 [1, N, ?]``; as ``float32`` if not even the number of dimensions is known."""
+    return str(kind).replace("[...]", "").replace("[", " [", 1).replace(",", ", ")
 
 
 ValueType: TypeAlias = TensorType | SequenceType | OptionalType | MapType

@@ -97,6 +97,13 @@ def test_open_sizes_are_asked_for_by_name_and_nothing_is_left_behind(here, capsy
     assert not (here / "found").exists()
 
 
+def test_a_mistyped_input_is_asked_about_and_no_line_to_type_is_made_of_that(here, capsys) -> None:
+    save(image_model(), here / "model.onnx")
+    assert diagnose("--onnxrt", "--input-shapes", "xx:[1,3,8,8]") == 2
+    said = capsys.readouterr().err
+    assert "did you mean 'x'?" in said and "biopsy diagnose" not in said
+
+
 def test_open_sizes_of_several_inputs_are_one_line_to_type(here, capsys) -> None:
     adds = helper.make_node("Add", ["a", "b"], ["y"])
     save(model([adds], [info("a", ("N", 4)), info("b", ("N", 4))], [info("y", None)]), here / "model.onnx")

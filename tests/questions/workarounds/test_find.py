@@ -15,6 +15,7 @@ from biopsy import errors, events
 from biopsy.questions.workarounds import changes, trusted_values
 from biopsy.questions.workarounds.question import Patch
 from biopsy.session.trial import Budget
+from support.models import info, model
 from support.real_failures import normalization_of_columns, relu_clip_of_integers
 from support.workarounds import found, question
 
@@ -110,6 +111,16 @@ def test_outputs_without_a_finite_number_tell_nothing(here: Path):
     words = (sys.executable, "-c", "raise SystemExit(1)", "{}")
     with pytest.raises(errors.CannotCompare, match="no finite number"):
         found(question(model, here, words=words))
+
+
+def test_an_engine_without_a_finite_number_leaves_it_to_the_next_one(here: Path):
+    node = helper.make_node("MeanVarianceNormalization", ["x"], ["y"], axes=[2, 3])
+    shape = (1, 2, 2, 2)
+    mvn = model([node], [info("x", shape)], [info("y", shape)], opset=13)
+    asked = question(mvn, here, engine="onnxrt:threads=1", references=("onnxrt:optimization=none", "reference"))
+    ones = replace(asked, right=replace(asked.right, samples=[{"x": np.ones(shape, np.float32)}]))
+    trusted = trusted_values.trusted_values(ones, here, events.ignore)
+    assert trusted.engine == "reference" and np.isfinite(trusted.expected[0]["y"]).all()
 
 
 @pytest.mark.slow

@@ -231,6 +231,7 @@ def _workaround_question(facts: KnownFacts, context: StepContext) -> WorkaroundQ
     """The question, with golden values from the check. The engine that the user named first defines what is right."""
     question, trusted, command = context.question, facts.known_failure.trusted, parse(facts.known_failure.check)
     is_named = trusted is not None and len(question.engines) > 1 and trusted in question.engines
+    known = () if trusted is None else (trusted,)
     files = command.golden_files if isinstance(command, OwnRun) else []
     large = question.index.weight_bytes > _MOST_INSIDE
     return WorkaroundQuestion(
@@ -242,7 +243,7 @@ def _workaround_question(facts: KnownFacts, context: StepContext) -> WorkaroundQ
             drawn=question.samples.inputs,
             golden=golden_of((result for path in files for result in read_results(path)), question.index),
             judge=question.judging.judge,
-            references=(trusted,) if is_named and trusted is not None else PLAIN,
+            references=known if is_named else tuple(dict.fromkeys((*known, *PLAIN))),
             named=is_named,
         ),
         rules=question.judging.rules,

@@ -17,7 +17,15 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import passes_needed, signature_of
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.comparison.mismatch import NOT_FINITE, error_size, error_text, form_text
-from biopsy.diagnosis.context import REPORT_OPTION, StepAnswer, StepContext, diagnosis_step, fails, passes
+from biopsy.diagnosis.context import (
+    REPORT_OPTION,
+    StepAnswer,
+    StepContext,
+    diagnosis_step,
+    fails,
+    passes,
+    reason_in_full,
+)
 from biopsy.diagnosis.facts import EngineComparison, FailureReport, FaultBeforeEngines, KnownFacts, ModelFailure
 from biopsy.diagnosis.question import (
     Words,
@@ -220,14 +228,14 @@ class _FailureSearch:
             alone |= {engine: self._run([engine], description=f"{engine} alone") for engine in more}
         failing = [engine for engine, each in alone.items() if fails(each)]
         if not failing and reported is not None and reported not in question.engines:
-            self.not_compared.append(f"{reported} failed once, and not when it was run again: {run.reason}")
+            self.not_compared.append(f"{reported} failed once, and not when it was run again: {reason_in_full(run)}")
             return None
         if not failing:
             suspect = reported if reported in question.engines else None
             return failure_of(run, question.original_words(engines), trusted=None, suspect=suspect)
         own = [engine for engine in question.engines if engine in failing]
         if not own:  # an engine that only served as a comparison
-            self.not_compared += [f"{engine} cannot say: {alone[engine].reason}" for engine in failing]
+            self.not_compared += [f"{engine} cannot say: {reason_in_full(alone[engine])}" for engine in failing]
             return None
         suspect = next((engine for engine in own if engine != engines[0]), own[0])
         trusted = next((engine for engine, each in alone.items() if not fails(each)), None)

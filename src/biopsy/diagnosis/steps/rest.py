@@ -28,6 +28,7 @@ from biopsy.diagnosis.context import (
     diagnosis_step,
     fails,
     passes,
+    reason_in_full,
 )
 from biopsy.diagnosis.facts import FurtherPiece, KnownFacts, ModelFailure, RestFacts, UndefinedFacts
 from biopsy.diagnosis.question import Words, feeds_in, feeds_of, without_weights_folder
@@ -189,7 +190,7 @@ class _Rest:
         if fails(judged) and rounding is not None and rounding.verdict == "rounding":
             return self._of_rounding(rest, written)
         if not fails(judged):
-            return replace(rest, reason=judged.reason)
+            return replace(rest, reason=reason_in_full(judged))
         if (undefined := self._undefined(written)) is not None:
             reason = f"ONNX defines no result there: {undefined.text}"
             return replace(rest, answer="fails" if undefined.explains is False else "unknown", reason=reason)
@@ -198,7 +199,7 @@ class _Rest:
             # An engine may refuse a part of a model, which says nothing of the model.
             is_of_model = seen.stage == "compare" or (report.stage != "compare" and seen.engine == report.engine)
             is_another = is_of_model and isinstance(self._command, OwnRun)
-            return replace(rest, answer="another" if is_another else "unknown", reason=judged.reason)
+            return replace(rest, answer="another" if is_another else "unknown", reason=reason_in_full(judged))
         is_of_values = self._failure.status >= 0 and report.stage not in ("load", "build", "run")
         if is_of_values and not isinstance(self._command, OwnRun):
             return replace(rest, reason="the check fails, but may give it other inputs than it has in the model")

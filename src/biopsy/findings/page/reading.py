@@ -33,10 +33,12 @@ def read_report(path: Path) -> Mapping[str, Any]:
     try:
         tree = json.loads(read_plain(path, _LARGEST, follow=True))
     except OSError as error:
-        raise errors.UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+        raise errors.UsageError(f"cannot read {path}: {error.strerror or error}", next_steps=_MAKE_ONE) from error
+    except (ValueError, RecursionError) as error:
         why = "its lists are nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise errors.UsageError(f"{path} is not a report: it is not JSON ({printable(shortened(why, 200))})") from error
+        why = "it is not text" if isinstance(error, UnicodeDecodeError) else why
+        summary = f"{path} is not a report: it is not JSON ({printable(shortened(why, 200))})"
+        raise errors.UsageError(summary, next_steps=_MAKE_ONE) from error
     if not isinstance(tree, dict) or "biopsy_report" not in tree:
         raise errors.UsageError(
             f"{path} is not a report of biopsy: it has no key 'biopsy_report'", next_steps=_MAKE_ONE

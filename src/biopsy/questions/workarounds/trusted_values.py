@@ -122,11 +122,13 @@ def trusted_values(question: WorkaroundQuestion, scratch: Path, listener: events
             break
     else:
         raise errors.CannotCompare(
-            "cannot tell what is right: no engine that could be trusted runs the model",
+            "cannot tell what is right: no engine that could be trusted gives outputs to compare with",
             details=[f"  {line}" for line in dict.fromkeys(witnesses.refused)],
-            next_steps=["--reference-engine NAME    an engine that gives the right outputs"],
+            next_steps=[
+                "--reference-engine NAME    an engine that gives the right outputs",
+                "--load-inputs FILE    with inputs for which the outputs are numbers",
+            ],
         )
-    _require_meaning(trusted)
     trusted = _confirmed(trusted, witnesses, listener)
     wider = wider_sample(question.index, input_types, right.drawn)
     if wider is not None:
@@ -147,7 +149,7 @@ def trusted_values(question: WorkaroundQuestion, scratch: Path, listener: events
 
 
 def _first_trusted(witnesses: _Witnesses, fresh: Sequence[Feed], timeout: float | None) -> TrustedValues | None:
-    """The values of the first engine that runs the model and agrees with the golden values of the check."""
+    """The values of the first engine that gives some with a meaning, and agrees with the golden ones of the check."""
     right = witnesses.right
     feeds = witnesses.write(f"samples_{len(fresh)}.safetensors", [*right.samples, *fresh])
     for engine in dict.fromkeys(right.references):
@@ -156,6 +158,9 @@ def _first_trusted(witnesses: _Witnesses, fresh: Sequence[Feed], timeout: float 
         started = time.monotonic()
         values = witnesses.values(engine, feeds, timeout)
         if values is None:
+            continue
+        if why := _meaningless(values[: len(right.samples)]):
+            witnesses.refused.append(f"{engine} {why}")
             continue
         seconds = time.monotonic() - started
         disagreement = _contradiction(values, right)
@@ -181,18 +186,15 @@ def _contradiction(values: Outputs, right: WhatIsRight) -> str | None:
     return _disagreement(values, golden, right.judge)
 
 
-def _require_meaning(trusted: TrustedValues) -> None:
-    """Raise CannotCompare if a comparison would prove nothing: there are no elements, or none is finite."""
-    own = trusted.expected[: trusted.own]
+def _meaningless(own: Outputs) -> str:
+    """Why comparing outputs for the samples of the check would prove nothing; "" if it may prove something."""
     if not own or not own[0]:
-        raise errors.CannotCompare(f"cannot tell what is right: {trusted.engine} gives no tensor")
+        return "gives no tensor"
     for name in own[0]:
         values = [outputs[name] for outputs in own if name in outputs]
         if not any(value.size and (value.dtype.kind not in "fc" or np.isfinite(value).any()) for value in values):
-            raise errors.CannotCompare(
-                f"cannot tell what is right: {trusted.engine} gives no finite number for output {name!r}",
-                next_steps=["--load-inputs FILE    with inputs for which the outputs are numbers"],
-            )
+            return f"gives no finite number for output {name!r}"
+    return ""
 
 
 def _confirmed(trusted: TrustedValues, witnesses: _Witnesses, listener: events.Listener) -> TrustedValues:
