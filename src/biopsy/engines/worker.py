@@ -49,7 +49,7 @@ def whole_size(model: ModelInput, *others: Path) -> int:
     return len(data) + sum(file.stat().st_size for file in files if file.is_file())
 
 
-_ZYGOTE = Zygote(__name__)
+_ZYGOTE = Zygote(module=__name__)
 
 CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
 """Errors that mean that one model cannot be run, and nothing about others."""
