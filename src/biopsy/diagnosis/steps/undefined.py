@@ -269,9 +269,7 @@ _OF_SHAPE = "shape-mismatch"
 def _is_of_definition(facts: KnownFacts) -> bool:
     """Whether definitions may say who is right: about shapes that the model does not declare, NaN and infinity."""
     worst = None if facts.piece is None or facts.piece.error is None else facts.piece.error.worst
-    if worst is None:
-        return False
-    return not worst.declared_form if worst.kind == _OF_SHAPE else worst.kind in ONE_SIDED
+    return worst is not None and (worst.kind in ONE_SIDED or (worst.kind == _OF_SHAPE and not worst.declared_form))
 
 
 @diagnosis_step(
