@@ -10,9 +10,9 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_790,
+    "code": 63_770,
     "modules": 377,
-    "functions": 5_813,
+    "functions": 5_811,
     "used_once": 535,
     "inner_imports": 386,
     "namespaces": 33,

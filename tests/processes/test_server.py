@@ -107,7 +107,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 def forking(child_module: Callable[[str], str]) -> Iterator[Make]:
     """Makes servers whose children are forks of one process, if they can be."""
     name = child_module(ANSWERS)
-    zygote = Zygote(name)
+    zygote = Zygote(module=name)
     assert wait_until(lambda: is_a_fork(Server(name, "a word", zygote=zygote)), 60)
     yield lambda: Server(name, "a word", zygote=zygote)
     zygote.close()

@@ -320,9 +320,9 @@ def _finite(kind: type[Record], tree: object) -> Record:
     """A record from JSON, with None for numbers that are not finite."""
     try:
         record = record_of(kind, tree)
+        odd = [name for name, each in vars(record).items() if isinstance(each, int | float) and not math.isfinite(each)]
     except OverflowError:
         raise ValueError("a number that is too large") from None
-    odd = [name for name, value in vars(record).items() if isinstance(value, float) and not math.isfinite(value)]
     return replace(record, **dict.fromkeys(odd))  # type: ignore[type-var]
 
 

@@ -7,7 +7,6 @@ This file has both ends of the conversation; ``processes.server`` carries the re
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import itertools
 import sys
@@ -50,10 +49,7 @@ def whole_size(model: ModelInput, *others: Path) -> int:
     return len(data) + sum(file.stat().st_size for file in files if file.is_file())
 
 
-@functools.cache
-def _zygote() -> Zygote:
-    return Zygote(__name__)
-
+_ZYGOTE = Zygote(module=__name__)
 
 CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
 """Errors that mean that one model cannot be run, and nothing about others."""
@@ -74,7 +70,7 @@ class Worker:
         self._timeout = timeout
         self._memory = memory
         self._first_size: int | None = None
-        self._server = Server(__name__, engine, zygote=_zygote())
+        self._server = Server(__name__, engine, zygote=_ZYGOTE)
         self._numbers = itertools.count()
 
     def __enter__(self) -> Worker:

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import IO, Any, NoReturn, TypeAlias
 
 from biopsy import errors
@@ -53,11 +54,7 @@ class Server:
     """
 
     def __init__(
-        self,
-        module: str,
-        *words: str,
-        environment: Mapping[str, str] | None = None,
-        zygote: Zygote | None = None,
+        self, module: str, *words: str, environment: Mapping[str, str] | None = None, zygote: Zygote | None = None
     ) -> None:
         self._module = module
         self._words = words
@@ -114,6 +111,7 @@ _OF_THIS_TEST = "PYTEST_CURRENT_TEST"
 """An environment variable that pytest changes for each test; no engine looks at it."""
 
 
+@dataclass(kw_only=True)
 class Zygote:
     """A process of which later children of ``module`` are forks, so that they need not import what all need.
 
@@ -122,13 +120,12 @@ class Zygote:
     they are loaded. The zygote calls ``main`` without words, which calls ``serve_children``.
     """
 
-    def __init__(self, module: str) -> None:
-        self._module = module
-        self._lock = threading.Lock()
-        self._owner = os.getpid()
-        self._children = 0
-        self._server: ForkServer | None = None
-        self._environment: Mapping[str, str] = {}
+    module: str
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _owner: int = field(default_factory=os.getpid)
+    _children: int = 0
+    _server: ForkServer | None = None
+    _environment: Mapping[str, str] = field(default_factory=dict)
 
     def forked(self, words: Sequence[str]) -> tuple[Fork, Streams] | None:
         """A fork that is given these words, and our ends of its streams; None if none can be made now."""
@@ -143,7 +140,7 @@ class Zygote:
                         return _forked(self._server, words)
                 elif self._children == _FIRST_WITH_ZYGOTE and sys.platform == "linux":
                     self._environment = environment
-                    self._server = ForkServer(own_python(self._module), connections=_MOST_FORKS)
+                    self._server = ForkServer(own_python(self.module), connections=_MOST_FORKS)
             except ServerGoneError:
                 self.close()
             except OSError:  # too many files are open, perhaps

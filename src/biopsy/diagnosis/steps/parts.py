@@ -143,23 +143,16 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     output = question.folder / PIECE
     history = SearchHistory()
 
-    def smallest(words: Words, journal: str) -> Reduction:
+    def smallest(words: Words, journal: Path) -> Reduction:
         return reduce_to(
-            output,
-            question.index,
-            words,
-            facts,
-            context,
-            events.both(history, context.listener),
+            output, question.index, words, facts, context, events.both(history, context.listener),
             samples=(lambda: feeds_in(files)) if files else None,
             border=Border(mark_intermediate=failure.masked),
-            resume=Resume(
-                journal=output.with_name(journal), files=tuple(files), search="diagnosis", fresh=question.fresh
-            ),
-        )
+            resume=Resume(journal=journal, files=tuple(files), search="diagnosis", fresh=question.fresh),
+        )  # fmt: skip
 
     try:
-        reduction = smallest(words, f"{PIECE}.journal")
+        reduction = smallest(words, question.folder / f"{PIECE}.journal")
     except errors.VacuousCheck as error:
         if not facts.is_self_contradiction:
             raise
@@ -167,7 +160,7 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     with contextlib.suppress(TimeUpError, errors.CheckError):  # the piece that is known stays
         beside, is_run = _with_trusted(facts, context, Path(reduction.output), reduction.inputs)
         if not is_run:  # a search like that from the beginning would run a perhaps slow engine on every candidate
-            reduction = smallest(beside, f"{PIECE}-run-by-trusted.journal")
+            reduction = smallest(beside, question.folder / f"{PIECE}-run-by-trusted.journal")
     context.keep(SEARCH_REPORT, search_tree(reduction, history, "minimal"))
     piece = FailingPiece(
         path=str(reduction.output),

@@ -269,9 +269,7 @@ _OF_SHAPE = "shape-mismatch"
 def _is_of_definition(facts: KnownFacts) -> bool:
     """Whether definitions may say who is right: about shapes that the model does not declare, NaN and infinity."""
     worst = None if facts.piece is None or facts.piece.error is None else facts.piece.error.worst
-    if worst is None:
-        return False
-    return not worst.declared_form if worst.kind == _OF_SHAPE else worst.kind in ONE_SIDED
+    return worst is not None and (worst.kind in ONE_SIDED or (worst.kind == _OF_SHAPE and not worst.declared_form))
 
 
 @diagnosis_step(
@@ -294,11 +292,9 @@ def definition(facts: KnownFacts, context: StepContext) -> StepAnswer:
     feeds = feeds_in([inputs]) if inputs is not None and inputs.exists() else [{}]
     try:
         model = parse_model(read_bytes(path), path)
-        with outputs_of(index_file(path), feeds, context) as outputs_in:
-            if piece.error.worst.kind == _OF_SHAPE:
-                known = _shapes(facts, model, outputs_in)
-            else:
-                known = _special_values(facts, model, feeds[0], outputs_in)
+        is_of_shape = piece.error.worst.kind == _OF_SHAPE
+        with outputs_of(index_file(path), feeds, context) as run:
+            known = _shapes(facts, model, run) if is_of_shape else _special_values(facts, model, feeds[0], run)
     except CANNOT_RUN as error:
         raise errors.CheckError(f"that part could not be run: {error}") from error
     return StepAnswer(replace(facts, definition=known), known.sentence.rstrip("."))
@@ -362,9 +358,8 @@ def _special_values(facts: KnownFacts, model: onnx.ModelProto, feed: Feed, outpu
     text = ""
     if ends and np.isfinite(fed).all():
         text = f"With inputs {f'from {ends[0]} to {ends[1]}' if ends[0] != ends[1] else f'that are all {ends[0]}'}, "
-    text += (
-        f"float64 gives {exact[at]:.7g} at {list(at)}, where {full_title(facts.suspect or '', '')} gives {given[at]}."
-    )
+    suspect = full_title(facts.suspect or "", "")
+    text += f"float64 gives {exact[at]:.7g} at {list(at)}, where {suspect} gives {given[at]}."
     body = body_value(model, feed) if len(model.graph.node) == 1 else None
     if body is not None and body.shape == exact.shape and np.isfinite(body[at]) == np.isfinite(exact[at]):
         operator = model.graph.node[0].op_type
@@ -389,9 +384,8 @@ def body_value(model: onnx.ModelProto, feed: Feed) -> Array | None:
                 onnx.TypeProto() if each is None else onnx.helper.make_tensor_type_proto(elem(each.dtype), each.shape)
                 for each in values
             ]
-            data = schema.get_context_dependent_function(
-                node.SerializeToString(), [each.SerializeToString() for each in types]
-            )
+            of_types = [each.SerializeToString() for each in types]
+            data = schema.get_context_dependent_function(node.SerializeToString(), of_types)
             body = onnx.FunctionProto.FromString(data)
         defaults = {name: each.default_value for name, each in schema.attributes.items() if each.default_value.name}
         given = {**defaults, **{each.name: each for each in node.attribute}}
