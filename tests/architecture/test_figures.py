@@ -10,10 +10,10 @@ from architecture.figures import figures
 from architecture.journeys import Journey, reduction, run_with_golden_values
 
 LIMITS = {
-    "code": 63_770,
+    "code": 63_780,
     "modules": 377,
-    "functions": 5_811,
-    "used_once": 535,
+    "functions": 5_812,
+    "used_once": 536,
     "inner_imports": 386,
     "namespaces": 33,
     "options": 33,

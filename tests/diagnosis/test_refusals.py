@@ -5,17 +5,20 @@ Its refusal of a part says nothing of what that part has lost: without "l", the 
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 
-from biopsy import events
+from biopsy import errors, events
 from biopsy.checks.outcome import Judged
+from biopsy.comparison.mismatch import Mismatch
 from biopsy.diagnosis.context import StepContext, TimeUpError
 from biopsy.diagnosis.facts import KnownFacts
 from biopsy.diagnosis.question import DiagnosisQuestion, Words, resolved_samples
-from biopsy.diagnosis.steps.parts import may_vary, smallest_piece
+from biopsy.diagnosis.steps.parts import _require_same_failure, may_vary, smallest_piece
 from biopsy.engines.runner import Inputs
 from biopsy.model.index import index_file
 from biopsy.tensors.files import read_feeds, write_feeds
@@ -69,3 +72,11 @@ def test_a_piece_is_kept_for_which_the_time_of_the_step_has_sufficed(tmp_path: P
     with NoTimeForMore(question, events.ignore) as context:
         known = smallest_piece.answer(known, context).facts
     assert known.piece is not None and known.piece.nodes == ("STFT #3",)
+
+
+def test_a_piece_of_another_failure_is_none_of_the_model() -> None:
+    crashed = Mock(error_after=None, signature="run · SIGABRT · onnxrt")
+    _require_same_failure(failure("OpConversionFailure", "load"), crashed)
+    seen = replace(failure(), mismatch=Mismatch(output="y"))
+    with pytest.raises(errors.CheckError, match="met another failure first"):
+        _require_same_failure(seen, crashed)

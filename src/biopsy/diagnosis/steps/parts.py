@@ -162,6 +162,7 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
         if not is_run:  # a search like that from the beginning would run a perhaps slow engine on every candidate
             reduction = smallest(beside, question.folder / f"{PIECE}-run-by-trusted.journal")
     context.keep(SEARCH_REPORT, search_tree(reduction, history, "minimal"))
+    _require_same_failure(failure, reduction)
     piece = FailingPiece(
         path=str(reduction.output),
         inputs=None if reduction.inputs is None else str(reduction.inputs),
@@ -188,6 +189,12 @@ def smallest_piece(facts: KnownFacts, context: StepContext) -> StepAnswer:
     shown = piece.joined(piece.nodes[:_MOST_SHOWN])
     line = f"{len(piece.nodes)} of {count(piece.nodes_before, 'node')}: {shown}{more}{ended}"
     return StepAnswer(replace(facts, piece=piece, rounding=rounding, failure=failure), line)
+
+
+def _require_same_failure(failure: ModelFailure, reduction: Reduction) -> None:
+    """Raise CheckError if the search met another failure first, such as a crash that shows in some runs only."""
+    if failure.is_mismatch and failure.mismatch is not None and reduction.error_after is None:
+        raise errors.CheckError(f"the search met another failure first: {reduction.signature}")
 
 
 def _with_trusted(facts: KnownFacts, context: StepContext, piece: Path, inputs: Path | None) -> tuple[Words, bool]:

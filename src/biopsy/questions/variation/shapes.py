@@ -342,7 +342,10 @@ def _other_ranks(fed: FedModel, group: Sequence[str], rank: int) -> list[Alterna
             )
             for size in (1, 2)
         ),
-        Alternative(kind="one less", text=str(rank - 1), edit=lowered[0], variants=[*lowered[1:], *some]),
+        *(
+            Alternative(kind="one less", text=str(rank - 1), edit=first, variants=[*lowered[1:], *some])
+            for first in lowered[:1]  # a scalar has none to lose
+        ),
         Alternative(
             kind="two more",
             text=f"{rank + 2} (two more, one of size 2)",
@@ -365,7 +368,7 @@ _BROADCASTING = frozenset(
 def _extremes_at(fed: FedModel, group: Sequence[str], behind: int) -> Iterator[int]:
     """Where the least and the greatest value of each input are on the axis with so many ``behind`` it."""
     for values in (feed[name] for feed in fed.feeds or () for name in group if name in feed):
-        if values.size and behind < values.ndim:
+        if values.size and behind < values.ndim and values.dtype.kind in "biuf":
             for at in (values.argmin(), values.argmax()):
                 yield int(np.unravel_index(at, values.shape)[-1 - behind])
 
