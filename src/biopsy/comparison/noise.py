@@ -333,12 +333,11 @@ class PartErrors:
             is_wrong = np.count_nonzero(wrong, axis=within, keepdims=True) >= needed
             # Great values that are right do not hide how wrong the others are.
             errors_there, noise_there = np.where(wrong, self.suspect, 0), np.where(wrong, rounded, 0)
-            ratios = _divided_slices(_rms_of_slices(errors_there, within), _rms_of_slices(noise_there, within))
+            noises = _rms_of_slices(noise_there, within)
+            ratios = np.divide(
+                _rms_of_slices(errors_there, within), noises, out=np.zeros_like(noises), where=noises > 0
+            )
         return np.where(is_wrong & (counted >= _FEWEST_ELEMENTS), ratios, 0)
-
-
-def _divided_slices(errors_of: Floats, noise: Floats) -> Floats:
-    return np.divide(errors_of, noise, out=np.zeros_like(noise), where=noise > 0)
 
 
 def _rms_of_slices(values: Floats, within: tuple[int, ...]) -> Floats:

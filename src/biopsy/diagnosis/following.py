@@ -32,8 +32,8 @@ from biopsy.diagnosis.verdict import (
     subject,
     worst_mismatch,
 )
-from biopsy.diagnosis.ways_out import ELSEWHERE, check_line
-from biopsy.engines.registry import PLAIN, create, full_title, parse_spec
+from biopsy.diagnosis.ways_out import ELSEWHERE, check_line, trusted_is_right
+from biopsy.engines.registry import create, full_title, is_reference
 from biopsy.findings.bundle.job import BundleJob, EarlierFindings, RunQuestion
 from biopsy.findings.bundle.make import ISSUE, make_bundle
 from biopsy.findings.page.document import reports_of
@@ -150,14 +150,12 @@ def bundle_job(target: Path, question: DiagnosisQuestion, diagnosis: Diagnosis, 
 def _is_of_reference_alone(facts: KnownFacts) -> bool:
     """Whether other values than those of the reference evaluator are all that is known against an engine."""
     failure = facts.known_failure
-    trusted = parse_spec(failure.trusted).name if failure.trusted else ""
-    if trusted != PLAIN[-1] or failure.report.stage != "compare" or failure.report.kind in COSTS:
+    if not failure.trusted or not is_reference(failure.trusted):
         return False
-    is_blamed = facts.rounding is not None and facts.rounding.blames(failure.suspect, failure.trusted)
-    is_declared = failure.mismatch is not None and failure.by_suspect(failure.mismatch).from_other_side.is_as_declared
-    definition = facts.definition
-    is_defined = definition is not None and (definition.right == "trusted" or failure.report.kind in ONE_SIDED)
-    return not (is_blamed or is_declared or is_defined)
+    if failure.report.stage != "compare" or failure.report.kind in COSTS:
+        return False
+    is_defined = facts.definition is not None and failure.report.kind in ONE_SIDED
+    return not (is_defined or trusted_is_right(facts))
 
 
 _MOST_BYTES = 1 << 20

@@ -20,7 +20,7 @@ from biopsy.diagnosis.question import (
     with_limits,
     without_weights_folder,
 )
-from biopsy.engines.registry import PLAIN, full_title, parse_spec
+from biopsy.engines.registry import full_title, is_reference, parse_spec
 from biopsy.findings.bundle.engine_script import calls_of
 from biopsy.text import can_be_typed, count, first_of, line_of, series
 
@@ -76,13 +76,9 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
         path = Path(precision.output)
         text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_SHOWN)} in float32, passes."
         yield WayOut(text=text, words=without_weights_folder(failure.check), model=path)
-    # The engine always fails to load, build or run the model, or crashes; or another one is right by float64,
-    # or gives the shape or type that the model declares, or that the definitions of its operators give.
+    # The engine always fails to load, build or run the model, or crashes; or another one is right.
     is_refused = failure.report.stage != "compare" and not facts.is_flaky
-    of_trusted = failure.mismatch and failure.by_suspect(failure.mismatch).from_other_side
-    is_declared = of_trusted is not None and of_trusted.is_as_declared
-    is_declared |= facts.definition is not None and facts.definition.right == "trusted"
-    is_blamed = is_declared or (rounding is not None and rounding.blames(failure.suspect, failure.trusted))
+    is_blamed = trusted_is_right(facts)
     is_of_engine = facts.fault not in ("invalid", "undefined") and facts.may_be_undefined is None
     is_shown = question.check is None and is_of_engine and (is_refused or is_blamed)
     if failure.trusted is not None and failure.suspect is not None and is_shown:
@@ -101,14 +97,27 @@ def ways_out(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]
         yield next((way for way in products(facts, question) if way.line in held), of_trusted_values)
 
 
+def trusted_is_right(facts: KnownFacts) -> bool:
+    """Whether float64 shows that the trusted engine is right and the suspect wrong, or its shape or type does.
+
+    That is then what the model declares, or what the definitions of its operators give.
+    """
+    failure = facts.known_failure
+    if facts.rounding is not None and facts.rounding.blames(failure.suspect, failure.trusted):
+        return True
+    if facts.definition is not None and facts.definition.right == "trusted":
+        return True
+    return failure.mismatch is not None and failure.by_suspect(failure.mismatch).from_other_side.is_as_declared
+
+
 _PRODUCTS = ("onnxrt", "openvino")
 
 
 def products(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[WayOut]:
     """Engines for production that may give what the reference evaluator gives, if that is trusted; not yet run."""
     failure = facts.known_failure
-    suspect, trusted = (parse_spec(engine).name if engine else "" for engine in (failure.suspect, failure.trusted))
-    for engine in _PRODUCTS if trusted == PLAIN[-1] else ():
+    suspect = parse_spec(failure.suspect).name if failure.suspect else ""
+    for engine in _PRODUCTS if failure.trusted and is_reference(failure.trusted) else ():
         if engine != suspect:
             text, words = f"{ELSEWHERE} {full_title(engine, '')} runs the model.", (failure.trusted or "", engine)
             code = _calls(engine, question)

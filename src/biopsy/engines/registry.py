@@ -305,6 +305,12 @@ PLAIN = ("onnxrt:optimization=none", "reference")
 The second is used if the first cannot run a model or is in doubt.
 """
 
+
+def is_reference(spec: str) -> bool:
+    """Whether a spec is of onnx's reference evaluator, whose code float64 is."""
+    return parse_spec(spec).name == PLAIN[-1]
+
+
 EXACT = "reference:float64"
 """The engine that computes in float64 whatever floating type the model declares."""
 

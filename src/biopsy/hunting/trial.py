@@ -18,7 +18,7 @@ from biopsy import errors
 from biopsy.checks.message import message_of
 from biopsy.diagnosis.question import write_inputs
 from biopsy.engines.base import Engine, ModelInput, Session
-from biopsy.engines.registry import PLAIN, class_of, create, created_plain, parse_spec
+from biopsy.engines.registry import PLAIN, class_of, create, created_plain, is_reference, parse_spec
 from biopsy.engines.runner import run_session, with_declared_types
 from biopsy.hunting.models import ModelSample, computing, operators_of_few, samples_of
 from biopsy.hunting.records import BUGS, NOT_JUDGED, Kind, MatrixCell, ModelResult
@@ -232,7 +232,7 @@ class ModelTrial:
         )
         if failure.kind in _UNSUPPORTED_KINDS or _UNSUPPORTED.search(failure.message):
             return replace(cell, kind="unsupported")
-        if not others and parse_spec(spec).name != PLAIN[-1]:
+        if not others and not is_reference(spec):
             with suppress(errors.EngineFailure, errors.CannotCompare):
                 self._run(create(PLAIN[-1]), self._samples[number])
                 others = [PLAIN[-1]]

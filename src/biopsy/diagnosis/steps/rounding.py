@@ -53,7 +53,7 @@ from biopsy.diagnosis.question import (
 )
 from biopsy.engines.base import ModelInput
 from biopsy.engines.reference_float64 import CASTS
-from biopsy.engines.registry import EXACT, PLAIN, full_title, parse_spec
+from biopsy.engines.registry import EXACT, PLAIN, full_title, is_reference
 from biopsy.engines.worker import CANNOT_RUN, Worker
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.model.infer import has_floats
@@ -193,17 +193,18 @@ def judged_by_float64(
         words = words_of([engine], *_COMPARE_WITH_NOISE, files=files)
         return context.run(words, part or question.model, description=f"{engine} held against float64")
 
+    def agrees(witness: str) -> bool:
+        with contextlib.suppress(errors.CheckError):  # it may not be installed
+            return passes(held_against_float64(witness))
+        return False
+
     for engine in filter(None, engines if question.check is None else []):
         run = held_against_float64(engine)
         is_compared = run.evidence.verdict.stage == "compare"
         (wrong if fails(run) and is_compared else right if passes(run) else []).append(engine)
-    needs_witness = wrong and any(parse_spec(engine).name == PLAIN[-1] for engine in right)
-    for witness in _WITNESSES if needs_witness else ():
-        with contextlib.suppress(errors.CheckError):
-            if passes(held_against_float64(witness)):
-                needs_witness = False
-                break
-    return ((), ()) if needs_witness else (tuple(wrong), tuple(right))
+    if wrong and any(map(is_reference, right)) and not any(map(agrees, _WITNESSES)):
+        return (), ()
+    return tuple(wrong), tuple(right)
 
 
 def with_corrected_suspect(failure: ModelFailure, rounding: RoundingFacts) -> ModelFailure:
